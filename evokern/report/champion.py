@@ -9,7 +9,7 @@ from typing import Any
 
 from evokern.report.facts import Facts
 from evokern.report.plots import bars, number, percent
-from evokern.report.tables import TextTable, flattened, plain
+from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
 from evokern.wording import counts, microseconds, several
 
@@ -125,7 +125,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         {
             "trial": trial.number,
             "time": f"{microseconds(trial.evaluation.time_us or 0.0)} {facts.unit}",
-            "why": _clipped(facts.refuted[trial.number], MOST_WHY),
+            "why": clipped(facts.refuted[trial.number], MOST_WHY),
             "whole": facts.refuted[trial.number],
         }
         for trial in facts.turned_down[:TURNED_DOWN]
@@ -163,7 +163,7 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
             {
                 "state": stage["state"],
                 "name": name,
-                "brief": _clipped(brief, MOST_BRIEF),
+                "brief": clipped(brief, MOST_BRIEF),
                 "detail": detail,
                 # The sanitizer's own words are the list of shapes, which follows.
                 "full": brief if name == "sanitizer" and problems else detail,
@@ -218,11 +218,6 @@ def _nearest(facts: Facts, gate: Mapping[str, Any]) -> str:
         return ""
     share, kind, problem = max(spent)
     return f"; at most {percent(share)} of the tolerance ({_words(kind)} inputs at {facts.record.in_words(problem)})"
-
-
-def _clipped(text: str, most: int) -> str:
-    """Return a text's beginning of whole words, with an ellipsis where something is left out."""
-    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} …"
 
 
 def ablation(facts: Facts) -> dict[str, Any]:

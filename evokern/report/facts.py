@@ -19,6 +19,7 @@ from evokern.declaration.space import Space, Value
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
+from evokern.report.marks import outcome_words
 from evokern.report.trial_counts import ValueFacts, tunability
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
@@ -101,7 +102,7 @@ class Facts:
     @cached_property
     def ended(self) -> str:
         """How many trials ended how, in words."""
-        return counts(Counter(trial.outcome.value.replace("_", " ") for trial in self.trials))
+        return counts(Counter(outcome_words(trial.outcome) for trial in self.trials))
 
     @property
     def verdict(self) -> str:

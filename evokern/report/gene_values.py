@@ -11,10 +11,12 @@ from urllib.parse import urlencode
 from evokern.analysis.control_verdict import TIE
 from evokern.declaration.space import Gene, Space, Value
 from evokern.report.facts import Facts
+from evokern.report.marks import outcome_words
+from evokern.report.tables import clipped
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import microseconds, several
 
-REFUTED = "refuted"
+ENDED_REFUTED = "refuted"
 """What the page's filter of outcomes calls trials that their verification refuted."""
 FIRST_WORDS = 70
 """Characters of a failure's reason that a line shows."""
@@ -126,7 +128,7 @@ class GeneValues:
         self._ended: dict[int, str] = {}
         """Trial → how it ended, by the words of the page's filter."""
         for trial in facts.trials:
-            self._ended[trial.number] = REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome)
+            self._ended[trial.number] = ENDED_REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome)
             for item in trial.config.items():
                 self._trials[item].append(trial)
 
@@ -181,15 +183,15 @@ class GeneValues:
         ended: dict[str, list[Trial]] = defaultdict(list)
         for trial in mine:
             ended[self._ended[trial.number]].append(trial)
-        slow, refuted = ended.pop(outcome_words(Outcome.SLOW), []), ended.pop(REFUTED, [])
+        slow, refuted = ended.pop(outcome_words(Outcome.SLOW), []), ended.pop(ENDED_REFUTED, [])
         timed, same = (ended.pop(outcome_words(one), []) for one in (Outcome.MEASURED, Outcome.DUPLICATE))
         failed = []
         for words, some in sorted(ended.items(), key=lambda item: -len(item[1])):
-            told = f"{len(some)} {words}: {_cut(some[0].evaluation.reason)}"
+            told = f"{len(some)} {words}: {clipped(some[0].evaluation.reason, FIRST_WORDS)}"
             failed.append(Linked(told, link_to(name, value, words)))
         if refuted:
-            why = _cut(self._facts.refuted[refuted[0].number])
-            failed.append(Linked(f"{len(refuted)} refuted by verification: {why}", link_to(name, value, REFUTED)))
+            why = clipped(self._facts.refuted[refuted[0].number], FIRST_WORDS)
+            failed.append(Linked(f"{len(refuted)} refuted by verification: {why}", link_to(name, value, ENDED_REFUTED)))
         fastest = min(timed, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
         chosen = best is not None and best.config[name] == value
         untried = bool(mine) and self._untried(gene, value)
@@ -260,15 +262,6 @@ class GeneValues:
         name, chosen = self._decisive
         tried = any(trial.config[name] == chosen for trial in self._trials[gene.name, value])
         return not tried and self._space.active(gene, best.config)
-
-
-def outcome_words(outcome: Outcome) -> str:
-    """Return an outcome as the page's filter has it."""
-    return outcome.value.replace("_", " ")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= FIRST_WORDS else f"{text[:FIRST_WORDS].rpartition(' ')[0] or text[:FIRST_WORDS]} …"
 
 
 def _apart(words: str, count: int) -> str:

@@ -42,6 +42,11 @@ REFUTED = 2
 """Place of the mark of trials that were measured and that their verification refuted."""
 
 
+def outcome_words(outcome: Outcome) -> str:
+    """Return an outcome as people read it, and as the page's filter has it: `over resources`."""
+    return outcome.value.replace("_", " ")
+
+
 def mark_of(outcome: Outcome) -> int:
     """Return the place in `MARKS` of trials that ended so."""
     return next(place for place, mark in enumerate(MARKS) if outcome in mark.outcomes)

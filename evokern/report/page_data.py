@@ -11,7 +11,7 @@ from typing import Any
 
 from evokern.declaration.space import Gene, Value
 from evokern.report.facts import Facts, elites, fastest
-from evokern.report.marks import MARKS, mark_of
+from evokern.report.marks import MARKS, mark_of, outcome_words
 from evokern.report.source_difference import SourceDifference
 from evokern.report.times import roofs
 from evokern.store import Reached, bests, interval_us
@@ -128,7 +128,7 @@ def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]] | None = No
         "columns": COLUMNS,
         "marks": [[mark.kind, mark.label, mark.lane, mark.path] for mark in MARKS],
         "mark_of": [mark_of(outcome) for outcome in Outcome],
-        "outcomes": [outcome.value.replace("_", " ") for outcome in Outcome],
+        "outcomes": [outcome_words(outcome) for outcome in Outcome],
         "genes": [{"name": g.name, "values": [str(v) for v in g.values], "doc": g.doc} for g in record.genes],
         "choices": [place for place, gene in enumerate(record.genes) if gene.layer == "mutation"],
         "leading": leading(facts),

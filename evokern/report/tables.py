@@ -64,3 +64,8 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return "not given" if value is None else str(value)
+
+
+def clipped(text: str, most: int) -> str:
+    """Return a text's beginning of whole words, with an ellipsis where something is left out."""
+    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} …"
