@@ -172,10 +172,21 @@ def longest_launch_us(
         default_us: time of the default candidate's launch at this problem, where it is known.
         problems: how many the study has.
     """
-    known = [time for time in (elite_us if problems == 1 else None, default_us) if time is not None]
-    if not known or settings.race == 0:
+    raced_us = raced_launch_us(elite_us, default_us, problems)
+    if raced_us is None or settings.race == 0:
         return None
-    return max(SHORT_LAUNCH_US, (ROUGH * settings.race) ** problems * min(known))
+    return max(SHORT_LAUNCH_US, (ROUGH * settings.race) ** problems * raced_us)
+
+
+def raced_launch_us(elite_us: float | None, default_us: float | None, problems: int) -> float | None:
+    """Return what a launch at one problem races against, in µs; None for nothing.
+
+    Args:
+        elite_us: objective to race against, where there is one: at several problems it is no time of one of them.
+        default_us: time of the default candidate's launch at this problem, where it is known.
+        problems: how many the study has.
+    """
+    return min((time for time in (elite_us if problems == 1 else None, default_us) if time is not None), default=None)
 
 
 def _at_least(clock: Clock, count: int) -> list[float]:

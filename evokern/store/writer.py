@@ -6,7 +6,6 @@ Optuna's once every trial before it is known, so an interruption can leave Optun
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -28,6 +27,7 @@ from evokern.store._integrity import change_rows, damage, require_sound, require
 from evokern.store._proofs import IN_TURN, ProofRecord, insert_proof
 from evokern.store._written_file import WrittenFile, update_row
 from evokern.store.records import (
+    SessionRecord,
     StudyRecord,
     dumps,
     evaluation_row,
@@ -208,9 +208,11 @@ class Session:
     def first_environment(self, key: str) -> Any:
         """Return what the first session of this study that has it keeps in its environment; None where none has."""
         with explained(self._store.path):
-            rows = require_sound(self._db, self._store.path, "evokern_sessions", "study = ?", [self.study.uuid])
-            kept = (json.loads(row["environment"] or "{}") for row in sorted(rows, key=lambda row: row["started"]))
-            return next((environment[key] for environment in kept if key in environment), None)
+            table = "evokern_sessions"
+            rows = require_sound(self._db, self._store.path, table, "study = ?", [self.study.uuid])
+            sessions = [required(self._store.path, table, row, SessionRecord.of) for row in rows]
+            sessions.sort(key=lambda session: session.started)
+            return next((one.environment[key] for one in sessions if key in one.environment), None)
 
     def write_result(self, result: TrialResult) -> None:
         """Write the end of a recorded trial into Optuna's tables."""

@@ -55,6 +55,7 @@ from evokern.measurement.timing import (
     hopeless,
     longest_launch_us,
     measure,
+    raced_launch_us,
 )
 from evokern.study.trial import Evaluation, Outcome, Timing
 from evokern.wording import in_gib
@@ -317,8 +318,7 @@ class GpuWorker:
         program = job.built.build(problem).program
         between = self._between(job, candidate, problem)
         timing = self._settings.timing
-        places = dict(zip(self._gates, job.default_us, strict=False))
-        longest_us = longest_launch_us(timing, job.elite_us, places.get(problem), len(self._gates))
+        longest_us = longest_launch_us(timing, job.elite_us, self._default_us(job, problem), len(self._gates))
         runner = GpuRunner(
             candidate, program, timing.hang_s, before=between.disturb, after=between.require_state,
             longest_us=longest_us,
@@ -337,15 +337,16 @@ class GpuWorker:
 
     def _unproved(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is recorded of a candidate whose first launches were hopeless: nothing of it was judged."""
-        least_us, count = min(seen["launches_us"]) / ROUGH, len(self._gates)
-        places = dict(zip(self._gates, job.default_us, strict=False))
-        if count == 1:
-            raced = min(time for time in (job.elite_us, places.get(problem)) if time is not None)
-            bound = least_us
-        else:  # as fast as the default candidate at the other problems
-            raced = places[problem]
-            bound = geometric_mean(job.default_us) * (least_us / raced) ** (1 / count)
-        return {"elite_us": raced, "unproved": True, "problem": problem.key, "bound_us": bound}
+        bound_us, count = min(seen["launches_us"]) / ROUGH, len(self._gates)
+        raced_us = raced_launch_us(job.elite_us, self._default_us(job, problem), count)
+        assert raced_us is not None  # without it no launch is too long
+        if count > 1:  # as fast as the default candidate at the other problems
+            bound_us = geometric_mean(job.default_us) * (bound_us / raced_us) ** (1 / count)
+        return {"elite_us": raced_us, "unproved": True, "problem": problem.key, "bound_us": bound_us}
+
+    def _default_us(self, job: Evaluate, problem: Problem) -> float | None:
+        """Return the time of the default candidate's launch at a problem; None where it is not known."""
+        return dict(zip(self._gates, job.default_us, strict=False)).get(problem)
 
     def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
         return BetweenCalls(self._kernel, job, candidate, problem, self._shared)
