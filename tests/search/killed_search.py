@@ -101,10 +101,10 @@ class KilledSearch:
         self._check_nothing_left()
 
     def kill_a_trial_twice(self, outcome: str) -> None:
-        """Kill the worker that has a trial, then the fresh one that does it again; let the search end.
+        """Kill the worker that has a trial, then the spare that does it again; let the search end.
 
-        For a GPU, whose workers take seconds to start, so that no other way meets the second one at work. A worker
-        that starts holds the GPU's lock, and again once it has a trial.
+        For a GPU, where who works holds the GPU's lock. Who starts holds it too, and to kill that one says nothing of
+        a trial; so each time both are awaited first: one at work, and a spare that has started and waits.
         """
         self._begin()
         assert self._process is not None
@@ -115,12 +115,17 @@ class KilledSearch:
         self._check_nothing_left()
 
     def _kill_worker_and_its_heir(self) -> None:
-        before = self.processes(self.executor)
-        os.kill(_awaited(lambda: next(filter(_holds_a_lock, before), None)), signal.SIGKILL)
-        fresh = _awaited(lambda: next((p for p in self.processes(self.executor) if p not in before), None))
-        for holds in (_holds_a_lock, lambda pid: not _holds_a_lock(pid), _holds_a_lock):
-            _awaited(lambda state=holds: fresh if state(fresh) else None)  # type: ignore[misc]
-        os.kill(fresh, signal.SIGKILL)
+        """Do so, unless the search ends before both are there."""
+        assert self._process is not None
+        idle: list[int] = []
+        while len(workers := self.processes(self.executor)) < 2 or not idle:
+            if self._process.poll() is not None:
+                return
+            idle = [pid for pid in workers if _is_idle(pid)]
+        spare = idle[0]
+        at_work = _awaited(lambda: next((pid for pid in workers if pid != spare and _holds_a_lock(pid)), None))
+        os.kill(at_work, signal.SIGKILL)
+        os.kill(_awaited(lambda: spare if _holds_a_lock(spare) else None), signal.SIGKILL)
         self.hit["kill worker twice"] += 1
 
     def rows(self) -> dict[int, tuple[object, ...]]:
@@ -224,9 +229,34 @@ class KilledSearch:
 
 
 def _holds_a_lock(pid: int) -> bool:
-    """Tell whether a process holds a lock on a whole file (proc(5), locks)."""
-    locks = (line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines())
-    return any(words[1:2] == ["FLOCK"] and words[4] == str(pid) for words in locks)
+    """Tell whether a process holds a lock on a whole file."""
+    return any(words[1] == "FLOCK" and words[4] == str(pid) for words in _locks())
+
+
+def _asks_for_a_lock(pid: int) -> bool:
+    """Tell whether a process holds a lock on a whole file, or waits for one."""
+    return any("FLOCK" in words[1:3] and str(pid) in words[4:6] for words in _locks())
+
+
+def _locks() -> list[list[str]]:
+    """Return the system's locks: number, `->` of one who waits, kind, strictness, access, process (proc(5), locks)."""
+    return [line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines()]
+
+
+def _is_idle(pid: int, watched_s: float = 0.5) -> bool:
+    """Tell whether a process has used hardly any processor and asked for no lock, so that it has started and waits."""
+    try:
+        before = _ticks(pid)
+        time.sleep(watched_s)
+        return _ticks(pid) - before <= 2 and not _asks_for_a_lock(pid)
+    except OSError:  # it is gone
+        return False
+
+
+def _ticks(pid: int) -> int:
+    """Return the processor time that a process has used, in clock ticks (proc(5), stat: utime and stime)."""
+    words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
 
 
 def _awaited(found: Callable[[], int | None]) -> int:

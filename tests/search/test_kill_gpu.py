@@ -81,12 +81,12 @@ def test_parts_killed_on_a_gpu_blame_nobody(tmp_path: Path) -> None:
 def test_a_trial_whose_worker_is_killed_twice_is_lost_on_a_gpu(tmp_path: Path) -> None:
     """Kill after kill ends in `lost`; the search goes on to its number of trials, and nobody else is blamed."""
     db = tmp_path / "twice.db"
-    options = f"attention-s512 --device cuda:0 --seed 5 --no-verify --quiet --trials 400 --db {db}"
+    options = f"attention-s512 --device cuda:0 --seed 5 --no-verify --quiet --trials 600 --db {db}"
     twice = KilledSearch([sys.executable, "-m", "evokern", "search", *options.split()], db, "GpuWorker", seed=1)
     twice.kill_a_trial_twice("lost")
     with open_readonly(db) as reader:
         trials = list(reader.trials(reader.study()))
     assert sum(trial.outcome is Outcome.LOST for trial in trials) > 0
-    assert sum(trial.outcome.evaluated for trial in trials) == 400
+    assert sum(trial.outcome.evaluated for trial in trials) == 600
     others = [trial.evaluation.reason for trial in trials if trial.outcome is not Outcome.LOST]
     assert [reason for reason in others if "worker process" in reason] == []

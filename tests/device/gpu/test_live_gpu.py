@@ -57,6 +57,7 @@ class TestOneDevice:
             "compiling the default candidate",
             "starting the GPU's worker",
             "proving that the gate tells right from wrong",
+            "timing the default candidate's first launches",
             "baseline 1 of 1: torch",
         ]
 
