@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,10 +101,9 @@ class KilledSearch:
         self._check_nothing_left()
 
     def kill_a_trial_twice(self, outcome: str) -> None:
-        """Kill the worker that has a trial, then the spare that does it again; let the search end.
+        """Kill the worker that has a trial, then the fresh one that does it again; let the search end.
 
-        For a GPU, where who works holds the GPU's lock. Who starts holds it too, and to kill that one says nothing of
-        a trial; so each time both are awaited first: one at work, and a spare that has started and waits.
+        For a GPU, whose workers take seconds to start, so that no other way meets the second one at work.
         """
         self._begin()
         assert self._process is not None
@@ -114,19 +113,29 @@ class KilledSearch:
         assert self._process.wait(600) == 0
         self._check_nothing_left()
 
-    def _kill_worker_and_its_heir(self) -> None:
-        """Do so, unless the search ends before both are there."""
-        assert self._process is not None
-        idle: list[int] = []
-        while len(workers := self.processes(self.executor)) < 2 or not idle:
-            if self._process.poll() is not None:
-                return
-            idle = [pid for pid in workers if _is_idle(pid)]
-        spare = idle[0]
-        at_work = _awaited(lambda: next((pid for pid in workers if pid != spare and _holds_a_lock(pid)), None))
+    def _kill_worker_and_its_heir(self, patience_s: float = 20.0) -> None:
+        """Do so, unless nobody has taken a trial up in time.
+
+        Who works holds the GPU's lock, but so does who starts; the trial goes to the first of those that started after
+        the kill, and several may. So of these the first that has held the lock, given it back and holds it again.
+        """
+        before = self.processes(self.executor)
+        end, seen, looked = time.monotonic() + patience_s, dict[int, int](), 0.0
+        while not (at_work := next(filter(_holds_a_lock, before), None)) and time.monotonic() < end:
+            time.sleep(0.001)
+        if at_work is None:
+            return
         os.kill(at_work, signal.SIGKILL)
-        os.kill(_awaited(lambda: spare if _holds_a_lock(spare) else None), signal.SIGKILL)
-        self.hit["kill worker twice"] += 1
+        while time.monotonic() < end:
+            if time.monotonic() - looked > 0.25:  # it takes milliseconds, and a lock is given back for little longer
+                fresh, looked = set(self.processes(self.executor)).difference(before), time.monotonic()
+            for pid in fresh:
+                seen[pid] = seen.get(pid, 0) + (_holds_a_lock(pid) != bool(seen.get(pid, 0) % 2))
+                if seen[pid] == 3:
+                    os.kill(pid, signal.SIGKILL)
+                    self.hit["kill worker twice"] += 1
+                    return
+            time.sleep(0.0002)
 
     def rows(self) -> dict[int, tuple[object, ...]]:
         """Return every recorded trial."""
@@ -229,40 +238,6 @@ class KilledSearch:
 
 
 def _holds_a_lock(pid: int) -> bool:
-    """Tell whether a process holds a lock on a whole file."""
-    return any(words[1] == "FLOCK" and words[4] == str(pid) for words in _locks())
-
-
-def _asks_for_a_lock(pid: int) -> bool:
-    """Tell whether a process holds a lock on a whole file, or waits for one."""
-    return any("FLOCK" in words[1:3] and str(pid) in words[4:6] for words in _locks())
-
-
-def _locks() -> list[list[str]]:
-    """Return the system's locks: number, `->` of one who waits, kind, strictness, access, process (proc(5), locks)."""
-    return [line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines()]
-
-
-def _is_idle(pid: int, watched_s: float = 0.5) -> bool:
-    """Tell whether a process has used hardly any processor and asked for no lock, so that it has started and waits."""
-    try:
-        before = _ticks(pid)
-        time.sleep(watched_s)
-        return _ticks(pid) - before <= 2 and not _asks_for_a_lock(pid)
-    except OSError:  # it is gone
-        return False
-
-
-def _ticks(pid: int) -> int:
-    """Return the processor time that a process has used, in clock ticks (proc(5), stat: utime and stime)."""
-    words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return int(words[11]) + int(words[12])
-
-
-def _awaited(found: Callable[[], int | None]) -> int:
-    """Return a process once there is one."""
-    end = time.monotonic() + 60
-    while (pid := found()) is None:
-        assert time.monotonic() < end, "no process came to that"
-        time.sleep(0.001)
-    return pid
+    """Tell whether a process holds a lock on a whole file (proc(5), locks)."""
+    locks = (line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines())
+    return any(words[1:2] == ["FLOCK"] and words[4] == str(pid) for words in locks)
