@@ -94,7 +94,7 @@ def test_default_is_feasible_on_every_chip_at_every_length():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("chip", "ways"), [("a100", 3), ("l4", 3), ("h200", 4)])
+@pytest.mark.parametrize(("chip", "ways"), [pytest.param("a100", 3, marks=pytest.mark.slow), ("l4", 3), ("h200", 4)])
 def test_feasible_candidates_compile(chip, ways):
     """A sample of feasible candidates, one of each way to multiply that the chip has, compiles without an error."""
     rng = random.Random(chip)

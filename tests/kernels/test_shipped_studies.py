@@ -44,7 +44,14 @@ def _compiled(rendered: tuple[object, ...], architecture: str) -> Program | Comp
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("architecture", "chip"), [("sm_80", "a100"), ("sm_89", "l4"), ("sm_90", "h200")])
+@pytest.mark.parametrize(
+    ("architecture", "chip"),
+    [
+        pytest.param("sm_80", "a100", marks=pytest.mark.slow),
+        ("sm_89", "l4"),
+        pytest.param("sm_90", "h200", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("path", STUDY_FILES, ids=lambda path: path.stem)
 def test_each_default_candidate_compiles_and_fits(
     path: Path, architecture: str, chip: str, monkeypatch: pytest.MonkeyPatch

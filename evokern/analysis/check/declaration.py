@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,11 +52,19 @@ class DeclaredKernel:
 
 def read_declaration(path: Path) -> DeclaredKernel:
     """Return what can be read of the kernel that a `kernel.py` declares; of a file that cannot be read, its folder."""
-    folder = path.parent.name
     try:
-        module = ast.parse(read_text(path))
-        constants, kernel = _constants(module), _kernel_call(module)
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        return _declared(read_text(path), path.parent.name)
+    except (OSError, ValueError):
+        return DeclaredKernel(path.parent.name)
+
+
+@lru_cache(maxsize=64)
+def _declared(text: str, folder: str) -> DeclaredKernel:
+    """Return the same of a file's text: studies of one kernel ask for it again and again."""
+    try:
+        nodes = list(ast.walk(module := ast.parse(text)))
+        constants, kernel = _constants(module, nodes), _kernel_call(nodes)
+    except (ValueError, SyntaxError, RecursionError):
         return DeclaredKernel(folder)
     name = _read(lambda: _text(_argument(kernel, "name", 0), constants))
     return DeclaredKernel(
@@ -70,12 +80,12 @@ def _read(part: Callable[[], Part]) -> Part | None:
         return None
 
 
-def _constants(module: ast.Module) -> Constants:
+def _constants(module: ast.Module, nodes: Sequence[ast.AST]) -> Constants:
     """Return the expressions of names that are bound once, at the top, to something that nothing changes later."""
-    stored = [node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     reached_into = {
         node.value.id
-        for node in ast.walk(module)
+        for node in nodes
         if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.value, ast.Name)
     }
     found: dict[str, ast.expr] = {}
@@ -85,13 +95,13 @@ def _constants(module: ast.Module) -> Constants:
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
-                if stored.count(name) == 1 and not (isinstance(value, ast.List) and name in reached_into):
+                if stored[name] == 1 and not (isinstance(value, ast.List) and name in reached_into):
                     found[name] = value
     return found
 
 
-def _kernel_call(module: ast.Module) -> ast.Call:
-    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and _called(node) == "Kernel"]
+def _kernel_call(nodes: Sequence[ast.AST]) -> ast.Call:
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node) == "Kernel"]
     if len(calls) != 1:
         raise ValueError("not one kernel")
     return calls[0]
