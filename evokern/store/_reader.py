@@ -36,23 +36,24 @@ class Reader(ReadFile):
     def best(self, study: StudyRecord) -> Trial | None:
         """Return the champion, or None: the playoff's where the fastest trial took part in one, else the fastest trial.
 
-        A trial that its last verification refuted is none: the next one takes its place.
+        A trial that its last verification refuted is none: the next one takes its place. Of a playoff's champion and
+        those that tied with it one that is verified goes first: a tie is no reason to prefer what nobody proved.
         A champion of a playoff carries the playoff's time, not that of its luckiest samples.
         """
         proofs = self.proofs(study, "verify")
         refuted = _refuted(proofs)
         measured = [one for one in self.standing(study) if one.outcome == Outcome.MEASURED.value]
-        known = {one.number for one in measured}
-        sound_ones = [(one.time_us, one.number) for one in measured if one.number not in refuted]
-        if not sound_ones:
+        sound = {one.number: one.time_us for one in measured if one.number not in refuted}
+        if not sound:
             return None
-        fastest = min(sound_ones)[1]
+        fastest = min(sound, key=lambda number: (sound[number], number))
+        verified = {proof.trial for proof in proofs} - refuted
         for proof in reversed(proofs):
-            played = proof.result.get("playoff")
-            trials = [one for one in (played or {}).get("finalists", ()) if str(one["name"]).startswith("trial ")]
-            numbers = [int(one["name"].split()[1]) for one in trials]
-            if fastest in numbers and numbers[0] not in refuted and numbers[0] in known:
-                return _decided(self.trial(study, numbers[0]).trial, trials[0])
+            finalists = _trials_of(proof.result.get("playoff") or {})
+            leaders = {n: one for n, one in finalists.items() if n in sound and one["standing"] != "slower"}
+            if fastest in finalists and leaders:
+                number = next(iter([*(n for n in leaders if n in verified), *leaders]))
+                return _decided(self.trial(study, number).trial, leaders[number])
         return self.trial(study, fastest).trial
 
     def refuted(self, study: StudyRecord) -> frozenset[int]:
@@ -104,10 +105,13 @@ class Reader(ReadFile):
             played = proof.result.get("playoff") or {}
             finalists: Sequence[Mapping[str, Any]] = played.get("finalists") or ()
             others = [one for one in finalists if not str(one["name"]).startswith("trial ")]
-            if others and not played.get("predicted") and finalists[0]["name"] == f"trial {trial}":
+            mine = _trials_of(played).get(trial)
+            if others and mine and mine["standing"] != "slower" and not played.get("predicted"):
+                # Each ratio is to the playoff's champion, and its interval too: the widest that both allow.
                 fastest = min(others, key=lambda one: float(one["ratio"]))
+                (low, high), (least, most) = fastest["ratio_ci95"], mine["ratio_ci95"]
+                ratio = {"ratio": fastest["ratio"] / mine["ratio"], "ratio_ci95": [low / most, high / least]}
                 baseline = {"name": fastest["name"], "time_us": fastest["time_us"]}
-                ratio = {"ratio": fastest["ratio"], "ratio_ci95": fastest["ratio_ci95"]}
                 found.append((proof.created, {"baseline": baseline, **ratio, "rounds": played["rounds"]}))
         return sorted(found, key=lambda one: one[0])[-1][1] if found else None
 
@@ -149,6 +153,12 @@ class Reader(ReadFile):
 def _refuted(proofs: Iterable[ProofRecord]) -> frozenset[int]:
     last = {proof.trial: proof.passed for proof in proofs}
     return frozenset(number for number, passed in last.items() if not passed)
+
+
+def _trials_of(playoff: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return the trials among a playoff's finalists by number, the fastest first."""
+    finalists = ((str(one["name"]).partition("trial "), one) for one in playoff.get("finalists") or ())
+    return {int(number): one for (_, found, number), one in finalists if found}
 
 
 def _warm_start_of(row: Row) -> dict[str, Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paths import DATA
 from typer.testing import CliRunner
 
-from evokern.analysis.verify.stages import fuzz_stage
+from evokern.analysis.verify import verify as _verify
+from evokern.analysis.verify.stages import Stage, fuzz_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.analysis.verify.verify import playoff_stage, rivals
+from evokern.analysis.verify.verify import Proof, playoff_stage, rivals
 from evokern.cli.app import app
 from evokern.declaration.space import Config
 from evokern.device.contract import Interleaving
@@ -69,6 +72,25 @@ def test_a_right_champion_is_proved(db: Path) -> None:
         best = reader.best(record)
         assert best is not None
         assert best.evaluation.evidence["time_from"] == "playoff"
+
+
+def test_a_champion_that_loses_is_told_of(db: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`verify` of the champion names the trial that took its place and nobody verified, with the command."""
+    copy = tmp_path / "copy.db"
+    shutil.copy(db, copy)
+    with open_readonly(copy) as reader:
+        first = reader.best(reader.study("right"))
+        assert first is not None
+        other = next(t for t in reader.trials(reader.study("right")) if t.outcome is Outcome.MEASURED and t != first)
+
+    def verified(subject: Any, device: Any, *_: Any, **__: Any) -> Proof:
+        players = (f"trial {first.number}", f"trial {other.number}")
+        stages = (Stage("gate", "passed", "right"),)
+        return Proof("right", first.number, subject.record.device, stages, by_prediction([6.0, 5.0], None), players)
+
+    monkeypatch.setattr(_verify, "verify", verified)
+    code, _, remarks = invoke("verify", "right", "--db", str(copy))
+    assert (code, f"`evokern verify right --trial {other.number} --db {copy}` does" in remarks) == (0, True), remarks
 
 
 def test_predictions_are_compared_within_a_margin() -> None:

@@ -29,7 +29,7 @@ PROBLEMS = (KERNEL.problem("200,136,96"),)
 L4 = chip("l4")
 WRONG = {way for way in KERNEL.genes[0].values if int(way) < 100}
 RIGHT = set(KERNEL.genes[0].values) - WRONG
-FEW = (0, 2, 12, 18, 22, 26, 30, 35, 101, 103, 104, 111)
+FEW = (0, 12, 22, 30, 101, 104)
 """Ways of each kind, for every run of the tests."""
 
 

@@ -49,7 +49,7 @@ def test_rules_agree_between_python_and_cuda(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("chip", "ways"), [("a100", 2), ("l4", 2), ("h200", 4)])
+@pytest.mark.parametrize(("chip", "ways"), [pytest.param("a100", 2, marks=pytest.mark.slow), ("l4", 2), ("h200", 4)])
 def test_feasible_candidates_compile(chip: str, ways: int) -> None:
     """A sample of feasible candidates, one of each way to load and multiply, compiles without an error or a spill."""
     rng = random.Random(chip)

@@ -52,15 +52,17 @@ EXPORTED = [
     ("attention", "2,8,512,64", "2,8,0,64,0", "S must be 1 to 4194304"),
     ("attention", "2,8,512,64", "2,8,511,64,0", "the program was compiled for it"),
     ("attention", "2,8,512,64", "2,8,512,128,0", "the program was compiled for it"),
-    ("attention_fp8", "2,8,512,64", "2,8,512,80,0", "D must be 64 or 128"),
-    ("attention_fp8", "2,8,512,64", "0,8,512,64,0", "B must be 1 to 65535"),
+    pytest.param("attention_fp8", "2,8,512,64", "2,8,512,80,0", "D must be 64 or 128", marks=pytest.mark.slow),
+    pytest.param("attention_fp8", "2,8,512,64", "0,8,512,64,0", "B must be 1 to 65535", marks=pytest.mark.slow),
     ("matmul", "512,512,512", "0,512,512", "M must be 1 to 65536"),
     ("matmul", "512,512,512", "512,510,512", "floor_mod"),
     pytest.param("matmul", "512,512,512,dtype=bf16,layout=nt", "512,510,512", "floor_mod", marks=pytest.mark.slow),
     ("matmul", "512,512,512", "512,512,65537", "K must be 1 to 65536"),
     ("rmsnorm", "64,8192", "0,8192", "ROWS must be 1 to 16777216"),
     ("rmsnorm", "64,8192", "64,65537", "COLS must be 1 to 65536"),
-    ("rmsnorm", "64,8192,residual=add", "64,8191", "the program was compiled for it"),
+    pytest.param(
+        "rmsnorm", "64,8192,residual=add", "64,8191", "the program was compiled for it", marks=pytest.mark.slow
+    ),
     ("rmsnorm", "64,8192", "64,4096", "the program was compiled for it"),
 ]
 

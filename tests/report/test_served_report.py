@@ -239,7 +239,14 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("words", [("--serve",), ("small", "--serve"), ("--serve", "small")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--serve",), marks=pytest.mark.slow),
+        pytest.param(("small", "--serve"), marks=pytest.mark.slow),
+        ("--serve", "small"),
+    ],
+)
 def test_an_interrupt_ends_it_cleanly(words: tuple[str, ...], tmp_path: Path) -> None:
     """The port may be left away; Ctrl-C ends the command with 0 and without a traceback, and closes the database."""
     write_study(tmp_path / "r.db", 5)

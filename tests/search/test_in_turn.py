@@ -130,15 +130,28 @@ def test_a_later_playoff_counts(tmp_path: Path) -> None:
     with searched(tmp_path, Rounds()):
         pass
     finalists = [
-        {"name": name, "time_us": 5.0 * ratio, "ci95_us": [5.0, 6.0], "ratio": ratio, "ratio_ci95": [ratio, ratio]}
-        for name, ratio in (("trial 0", 1.0), ("cudnn", 1.7), ("SDPA", 1.65))
+        {
+            "name": name,
+            "standing": standing,
+            "time_us": 5.0 * ratio,
+            "ci95_us": [5.0, 6.0],
+            "ratio": ratio,
+            "ratio_ci95": [ratio - 0.01, ratio + 0.01],
+        }
+        for name, standing, ratio in (
+            ("trial 1", "champion", 1.0),
+            ("trial 0", "tie", 1.1),
+            ("cudnn", "slower", 1.7),
+            ("SDPA", "slower", 1.65),
+        )
     ]
     played = {"stages": {}, "playoff": {"finalists": finalists, "rounds": 8, "predicted": False}}
     with open_readonly(tmp_path / "a.db") as reader:
         study = reader.study()
     add_proof(tmp_path / "a.db", study, "verify", 0, played)
     best = summary_of(tmp_path / "a.db")["best"]
-    assert (best["speedup"], best["in_turn"]["name"]) == (1.65, "SDPA")
+    assert (best["trial"], best["speedup"], best["in_turn"]["name"]) == (0, pytest.approx(1.5), "SDPA")
+    assert best["speedup_ci95"] == pytest.approx([1.64 / 1.11, 1.66 / 1.09])
 
 
 @pytest.mark.parametrize(

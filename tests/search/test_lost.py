@@ -61,7 +61,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("losing")
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one == "evo" else [pytest.mark.slow]) for one in QUICK])
 def test_losses_keep_a_search_repeatable(name: str) -> None:
     """However many workers there are, and wherever it is interrupted, what follows the same losses is the same."""
     whole, _, loop = loop_over(small_table(), name, trials=45, window=6)

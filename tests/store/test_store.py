@@ -21,7 +21,7 @@ from evokern.declaration.space import Config
 from evokern.device import BaselineResult, StartReport
 from evokern.errors import StoreError, StudyError
 from evokern.samplers import TrialResult
-from evokern.store import Store, StudyRecord, dumps, fastest_baseline, interval_us, open_readonly
+from evokern.store import Store, StudyRecord, add_proof, dumps, fastest_baseline, interval_us, open_readonly
 from evokern.store import _files as files
 from evokern.store._schema import migrations
 from evokern.store.records import evaluation_of, evaluation_row, trial_of
@@ -552,3 +552,28 @@ def test_trials_and_how_they_stand_are_read_in_one_pass(tmp_path: Path) -> None:
         write_study(tmp_path / "r.db", 3)
         assert len(list(reader.trials(reader.study("small")))) == 3
         assert sum(reader.outcomes(reader.study("small")).values()) == 3
+
+
+def test_a_tie_is_no_reason_to_prefer_what_nobody_proved(tmp_path: Path) -> None:
+    """Of a playoff's champion and its ties the verified one stays champion; one that is really slower does not."""
+    path = tmp_path / "r.db"
+    study = write_study(path, trials=12)
+    with open_readonly(path) as reader:
+        measured = [one for one in reader.trials(study) if one.outcome is Outcome.MEASURED]
+    first, second, third = (one.number for one in sorted(measured, key=lambda one: one.evaluation.time_us or 0.0)[:3])
+
+    def champion(asked: int, *places: tuple[int, str], passed: bool = True) -> int | None:
+        finalists = [
+            {"name": f"trial {number}", "standing": standing, "time_us": 5.0 + 0.001 * place, "ci95_us": (4.9, 5.1)}
+            for place, (number, standing) in enumerate(places)
+        ]
+        stages = {"gate": {"state": "passed" if passed else "failed", "detail": "told"}}
+        add_proof(path, study, "verify", asked, {"stages": stages, "playoff": {"finalists": finalists, "rounds": 8}})
+        with open_readonly(path) as reader:
+            best = reader.best(study)
+        return best.number if best else None
+
+    assert champion(first, (second, "champion"), (first, "tie"), (third, "tie")) == first
+    assert champion(first, (second, "champion"), (first, "slower"), (third, "tie")) == second
+    assert champion(third, (second, "champion"), (third, "tie"), (first, "slower")) == third
+    assert champion(first, (second, "champion"), (first, "tie"), passed=False) == second
