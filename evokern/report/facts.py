@@ -160,7 +160,6 @@ def gather(reader: Reader, name: str | None, known: KnownFacts | None = None) ->
             chip=_chip(record, sessions),
             warm_start=reader.warm_start(record),
             **_of_champion(reader, record, trials, best, refuted),
-            # Last: the process may still be importing its library.
             learned=learn(record, trials, fit) if known is None else known.learned,
         )
 

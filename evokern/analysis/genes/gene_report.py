@@ -8,6 +8,7 @@ values at once come last (`evokern.analysis.genes.failures`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -125,15 +126,17 @@ def report(
         effort: what the forest may cost.
         fit: fits forests, here or in another process.
     """
-    findings = list(learned(space.genes, trials))
-    barred = {finding.gene for finding in findings if finding.kind in ("locked", "barred")}
-    combinations = tuple(failing_pairs(space, trials, barred))
     timed = [
         (t, v) for t in trials if t.outcome is not Outcome.DUPLICATE and (v := objective(t.evaluation)) is not None
     ]
-    # Last: the process that fits it may have to import its library first.
     configs, values = [trial.config for trial, _ in timed], [value for _, value in timed]
-    model = importance(space, configs, values, effort=effort, fit=fit)
+    # Beside the rest, which needs no model: where another process fits it this one only waits.
+    with ThreadPoolExecutor(1) as beside:
+        fitted = beside.submit(importance, space, configs, values, effort=effort, fit=fit)
+        findings = list(learned(space.genes, trials))
+        barred = {finding.gene for finding in findings if finding.kind in ("locked", "barred")}
+        combinations = tuple(failing_pairs(space, trials, barred))
+        model = fitted.result()
     effects = model.effects if model else {}
     explained = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
     findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in explained and decides(e)]
