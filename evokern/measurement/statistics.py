@@ -59,6 +59,30 @@ def median_lower_bound(samples: Sequence[float], confidence: float = 0.95) -> fl
     return sorted(samples)[rank - 1] if rank else None
 
 
+@functools.cache
+def student_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, within 0.13 %.
+
+    For two degrees of freedom it is exact, for more the expansion in 1/freedom (Abramowitz and Stegun, Handbook of
+    Mathematical Functions, 26.7.5). SciPy has it to all digits, for half a second of imports.
+
+    Args:
+        freedom: degrees of freedom, 2 or more.
+    """
+    if freedom < 2:
+        raise ValueError(f"{freedom} degrees of freedom are too few")
+    if freedom == 2:
+        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
+    z = statistics.NormalDist().inv_cdf(0.975)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """Return the geometric mean of positive values."""
     return math.exp(math.fsum(map(math.log, values)) / len(values))

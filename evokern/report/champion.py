@@ -231,7 +231,8 @@ def ablation(facts: Facts) -> dict[str, Any]:
         for row in found["alone"]
         if row["time_us"]
     ]
-    alone = _ablated([found["champion"], *found["alone"]], "the champion", facts.unit)
+    rows = sorted(found["alone"], key=lambda row: not row["time_us"])  # what could not be measured last
+    alone = _ablated([found["champion"], *rows], "the champion", facts.unit)
     path = _ablated(found["path"], "the default", facts.unit)
     return {
         "about": about,

@@ -81,6 +81,8 @@ class Facts:
     """The chip's peak rates, where it is known."""
     limit: Limit | None
     """How near the champion is to the limit of its chip, where its work is known."""
+    neighbours: Mapping[tuple[str, Value], str] | None = None
+    """Gene and value → why the champion cannot take that value alone; None where the search did not tell."""
     warm_start: Mapping[str, Any] | None = None
     """What `show --json` says of its warm start; None where it began cold."""
 
@@ -197,14 +199,19 @@ def _of_champion(
     }
     if best is None:
         nothing = Verification(None, "no trial has been measured yet", None)
-        return found | {"own_proof": None, "verification": nothing, "limit": None, "in_turn": None}
+        return found | {"own_proof": None, "verification": nothing, "limit": None, "in_turn": None, "neighbours": None}
     proofs = reversed(reader.proofs(record, "verify"))
     return found | {
         "own_proof": next((proof for proof in proofs if proof.trial == best.number), None),
         "verification": reader.verification(record, best),
         "limit": reader.limit(record, best),
         "in_turn": reader.in_turn(record, best.number),
+        "neighbours": _neighbours(reader.infeasible_neighbours(record, best.number)),
     }
+
+
+def _neighbours(told: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Value], str] | None:
+    return None if told is None else {(one["gene"], one["value"]): str(one["reason"]) for one in told}
 
 
 def learn(

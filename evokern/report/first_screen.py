@@ -121,7 +121,8 @@ def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
         if not row["gene"]:
             continue
         if not row["time_us"]:
-            found[row["gene"]] = float("inf"), f"without it {row['note'] or 'no time'}"
+            # Nobody knows what it is worth: behind all that were measured, with the constraint's name alone.
+            found[row["gene"]] = 0.0, f"without it {': '.join(row['note'].split(': ')[:2]) or 'no time'}"
             continue
         text = f"{100 * (row['ratio'] - 1):+.1f} %"
         if row["ratio_ci95"] and not facts.record.predicted:
@@ -222,13 +223,21 @@ def _decides(facts: Facts) -> dict[str, Any]:
     """Return the genes that decide the time most, each with how fast its values came."""
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
-    order = deciding(facts)[:GENES]
+    order = [*_by_ablation(facts), *deciding(facts)]
+    order = [name for name in dict.fromkeys(order) if name in facts.learned.effects][:GENES]
     return {
         "genes": [_deciding(genes[name], facts, found[name]) for name in order],
         "explained": percent(max(facts.learned.explained or 0.0, 0.0)),
         "timed": facts.learned.timed,
         "unit": facts.unit,
     }
+
+
+def _by_ablation(facts: Facts) -> list[str]:
+    """Return the genes without whose choice the champion was measured to be slower, the dearest first."""
+    rows = facts.ablation.result["alone"] if _worth(facts) and facts.ablation else ()
+    costly = [row for row in rows if row["gene"] and row["time_us"] and row["ratio"] > 1 + TIE]
+    return [row["gene"] for row in sorted(costly, key=lambda row: -float(row["ratio"]))]
 
 
 def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from evokern.report.facts import Facts
 from evokern.report.marks import outcome_words
 from evokern.report.tables import clipped
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import microseconds, several
+from evokern.wording import counts, microseconds, several
 
 ENDED_REFUTED = "refuted"
 """What the page's filter of outcomes calls trials that their verification refuted."""
@@ -153,19 +153,23 @@ class GeneValues:
         rank = {name: -effect.share for name, effect in self._facts.learned.effects.items()}
         genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
         genes.sort(key=lambda gene: rank.get(gene.name, 0.0))
-        edges = [edge for gene in genes if (edge := _edge(gene, best.config[gene.name]))]
+        # Beyond the end of a gene that changes no machine code there is nothing to find.
+        dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}
+        edges = [edge for gene in genes if gene.name not in dead and (edge := _edge(gene, best.config[gene.name]))]
         untried = [
             Linked(f"{gene.name}={value}", link_to(gene.name, value) if self._trials[gene.name, value] else "")
             for gene in genes
             for value in ordered(gene.values)
-            if self._untried(gene, value)
+            if self._untried(gene, value) and not self._forbidden(gene, value)
         ]
         together = self._together
         parts = [_some([short for short, _ in edges]) if edges else "no gene is at an edge of its values"]
         if untried:
-            parts.append(f"with {together}, untried: {_some([one.words for one in untried])}")
+            doubt = "" if self._facts.neighbours is not None else " (some may be infeasible there)"
+            parts.append(f"with {together}, untried: {_some([one.words for one in untried])}{doubt}")
         elif together:
-            parts.append(f"every value was tried with {together}")
+            rest = " that the champion's other choices allow" if self._facts.neighbours else ""
+            parts.append(f"every value{rest} was tried with {together}")
         return {
             "edges": [words for _, words in edges],
             "untried": untried,
@@ -194,6 +198,7 @@ class GeneValues:
             failed.append(Linked(f"{len(refuted)} refuted by verification: {why}", link_to(name, value, ENDED_REFUTED)))
         fastest = min(timed, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
         chosen = best is not None and best.config[name] == value
+        forbidden = self._forbidden(gene, value)
         untried = bool(mine) and self._untried(gene, value)
         return ValueLine(
             value=str(value),
@@ -206,10 +211,26 @@ class GeneValues:
             failed=tuple(failed),
             best=Linked(microseconds(fastest.evaluation.time_us), f"#trial={fastest.number}") if fastest else None,
             told=self._compared(gene, best if chosen else fastest) or self._in_vain(mine, slow, same=bool(same)),
-            remark=f"never tried with {'='.join(map(str, self._decisive or ()))}: no fair comparison"
+            remark=f"the champion cannot take it alone, {forbidden}"
+            if forbidden
+            else f"never tried with {self._together}: no fair comparison"
             if untried
             else "",
         )
+
+    def _forbidden(self, gene: Gene, value: Value) -> str:
+        """Return why the champion cannot take a value while all else stays; empty where it can, or nobody knows."""
+        return (self._facts.neighbours or {}).get((gene.name, value), "")
+
+    def never_timed(self) -> list[Linked]:
+        """Return the values that were tried and never gave a time, each with what became of its trials."""
+        found = []
+        for gene in self._space.genes:
+            for value in ordered(gene.values):
+                ended = Counter(self._ended[trial.number] for trial in self._trials[gene.name, value])
+                if ended and not any(ended[outcome_words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)):
+                    found.append(Linked(f"{gene.name}={value} ({counts(ended)})", link_to(gene.name, value)))
+        return found
 
     def _idle(self, gene: Gene, mine: Sequence[Trial]) -> int:
         """Return in how many trials another choice takes a gene's effect away."""

@@ -38,6 +38,7 @@ def matrix(facts: Facts) -> dict[str, Any]:
         "about": "trials with each value, the best of them, why others failed, and what to try next",
         "next": values_told.next_steps(),
         "lines": values_told.genes(),
+        "never": values_told.never_timed(),
         "slow": slow_meaning(facts),
         "unit": facts.unit,
         "genes": [

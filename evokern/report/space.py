@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from evokern.report.facts import Facts
+from evokern.report.gene_values import decisive_choice
 from evokern.report.marks import CONTROL, MARKS, REFUTED, mark_of
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
 from evokern.report.tables import TextTable
@@ -20,6 +21,9 @@ SHOWN = (1.5, 6.0)
 
 LEAST_TOLD = 8
 """Evaluated trials below which it is not told how a search went on."""
+
+COMMON = 3
+"""A reason is told of slow trials that at least one in so many shares."""
 
 SLOW = "slow (not timed to the end)"
 """What a candidate is called that was stopped once it was known to be slow, wherever the page names it."""
@@ -202,7 +206,21 @@ def slow_trials(facts: Facts) -> str:
         f"{len(slow)} of {several(len(facts.trials), 'trial')} {'was' if len(slow) == 1 else 'were'} slow"
         f"{by if facts.control is not None else ''}"
     )
-    return f"{told}: {slow_meaning(facts)}"
+    return f"{told}: {slow_meaning(facts)}{_in_common(facts, slow)}"
+
+
+def _in_common(facts: Facts, slow: Sequence[Trial]) -> str:
+    """Return how many slow trials have a value of the gene that decides most with which none was ever timed."""
+    decisive = decisive_choice(facts)
+    if decisive is None:
+        return ""
+    name = decisive[0]
+    never = [one.value for one in facts.values[name] if one.tried and one.best_us is None]
+    among = sum(trial.config[name] in never for trial in slow)
+    if len(slow) > COMMON * among:
+        return ""
+    values = " or ".join(str(value) for value in never)
+    return f"; {among} of them have {name}={values}, with which none was ever fast enough to be timed"
 
 
 def slow_meaning(facts: Facts) -> str:

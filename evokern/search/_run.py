@@ -26,6 +26,7 @@ from evokern.search.diagnosis import run_diagnosed
 from evokern.search.identity import SearchTarget, agree, check_candidates, check_timing_rule, same_genes
 from evokern.search.in_turn import against_baseline
 from evokern.search.loop import Limits, Loop
+from evokern.search.neighbours import infeasible_neighbours
 from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, fastest_baseline, open_readonly
@@ -102,6 +103,7 @@ def run(
                     session.ended(clock() - began, "failed")
                 raise
             stop.ending = True
+            _keep_neighbours(db, target, session)
             session.ended(clock() - began, end)
             if held := store.fold_in():
                 reporter.note(held)
@@ -183,6 +185,15 @@ def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
         session.rated(device.rates())
     except (DeviceError, InternalError) as error:
         reporter.note(f"the limit of the best is told from the data sheet's peak rates: {error}")
+
+
+def _keep_neighbours(db: str | Path, target: SearchTarget, session: Session) -> None:
+    """Keep which changes of one gene the champion does not allow: only here is the kernel at hand that knows."""
+    with open_readonly(db) as reader:
+        best = reader.best(session.study)
+        known = best is None or reader.infeasible_neighbours(session.study, best.number) is not None
+    if best is not None and not known:
+        session.champion_kept(best.number, infeasible_neighbours(target.space, target.violation, best.config))
 
 
 def _compare_in_turn(

@@ -18,13 +18,16 @@ from evokern.store.records import Row, StudyRecord, dumps
 IN_TURN = "in turn"
 """Kind of the record of a trial and a baseline that were measured in turn (`evokern.search.in_turn`)."""
 
+NEIGHBOURS = "neighbours"
+"""Kind of the record of changes of one gene that a champion does not allow (`evokern.search.neighbours`)."""
+
 
 @dataclass(frozen=True)
 class ProofRecord:
     """One verification or ablation."""
 
     kind: str
-    """`verify`, `ablate`, `undone` for a verification that came to nothing, or `in turn`."""
+    """`verify`, `ablate`, `undone` for a verification that came to nothing, `in turn`, or `neighbours`."""
     trial: int
     """The trial it is about."""
     created: str

@@ -12,7 +12,7 @@ from typing import Any
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import explained
-from evokern.store._proofs import IN_TURN, ProofRecord
+from evokern.store._proofs import IN_TURN, NEIGHBOURS, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
 from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us
@@ -114,6 +114,14 @@ class Reader(ReadFile):
                 baseline = {"name": fastest["name"], "time_us": fastest["time_us"]}
                 found.append((proof.created, {"baseline": baseline, **ratio, "rounds": played["rounds"]}))
         return sorted(found, key=lambda one: one[0])[-1][1] if found else None
+
+    def infeasible_neighbours(self, study: StudyRecord, trial: int) -> list[dict[str, Any]] | None:
+        """Return which changes of one gene a champion does not allow: `gene`, `value`, `constraint`, `reason`.
+
+        None where no session ended with that champion, or none since this is kept.
+        """
+        mine = [proof for proof in self.proofs(study, NEIGHBOURS) if proof.trial == trial]
+        return list(mine[-1].result.get("infeasible", ())) if mine else None
 
     def warm_start(self, study: StudyRecord) -> dict[str, Any] | None:
         """Return where a study's warm start came from and of how many candidates it told; None where it began cold."""

@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 
 from evokern.measurement.statistics import (
     enough_for_interval,
@@ -16,7 +17,17 @@ from evokern.measurement.statistics import (
     median,
     median_interval,
     median_lower_bound,
+    student_quantile,
 )
+
+
+def test_quantiles_of_student_are_scipys() -> None:
+    """From two degrees of freedom on; with one the expansion is of no use."""
+    assert student_quantile(2) == pytest.approx(stdtrit(2, 0.975), rel=1e-12)
+    for freedom in (*range(3, 200), 1000, 100_000):
+        assert student_quantile(freedom) == pytest.approx(stdtrit(freedom, 0.975), rel=1.3e-3)
+    with pytest.raises(ValueError, match="1 degrees of freedom are too few"):
+        student_quantile(1)
 
 
 @pytest.mark.parametrize(("count", "rank"), [(5, 0), (6, 1), (8, 1), (9, 2), (20, 6), (50, 18)])

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from evokern.analysis.genes.failures import pattern
 from evokern.declaration.space import Gene, Space, Value
+from evokern.measurement.statistics import student_quantile
 from evokern.samplers.genome import Genome, Rows
 from evokern.samplers.inert_genes import InertGenes, single_gene_pairs
 from evokern.study.trial import Outcome, Trial
@@ -196,9 +197,7 @@ def _commonest_reason(failures: Sequence[Trial]) -> str:
 
 def _interval(differences: npt.NDArray[np.float64]) -> tuple[float, float]:
     """Return the 95 % interval of a mean by Student's t."""
-    from scipy.special import stdtrit  # a tenth of what scipy.stats takes to import
-
-    half = float(stdtrit(len(differences) - 1, 0.975)) * float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    half = student_quantile(len(differences) - 1) * float(differences.std(ddof=1)) / math.sqrt(len(differences))
     mean = float(differences.mean())
     return mean - half, mean + half
 

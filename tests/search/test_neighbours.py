@@ -1,0 +1,66 @@
+"""What a champion cannot change alone is kept at the end of a search, and the page says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine_helpers import small_table, study
+
+from evokern.api import search
+from evokern.declaration.feasibility import Violation
+from evokern.declaration.space import Config, Mutation, Parameter, Space
+from evokern.device.recorded.table import TableDevice
+from evokern.report.facts import gather
+from evokern.report.gene_values import GeneValues
+from evokern.search.neighbours import infeasible_neighbours
+from evokern.store import open_readonly
+
+GENES = (
+    Mutation("TENSOR_CORES", ("none", "wgmma")),
+    Parameter("BLOCK_M", (32, 64, 128), default=64),
+    Parameter("STAGES", (1, 2), when={"TENSOR_CORES": ("none",)}),
+)
+
+
+def violation(config: Config) -> Violation | None:
+    if config["TENSOR_CORES"] == "wgmma" and config["BLOCK_M"] != 64:
+        return Violation("wgmma_takes_64_rows", 64, int(config["BLOCK_M"]), "a warp group has 64 rows", "rows")
+    return None
+
+
+def test_changes_that_the_other_choices_forbid_are_told_with_the_rule() -> None:
+    """Neither the champion's own values nor those that have no effect in it."""
+    champion = Config({"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "STAGES": 1})
+    found = infeasible_neighbours(Space(GENES), violation, champion)
+    assert [(one["gene"], one["value"], one["constraint"]) for one in found] == [
+        ("BLOCK_M", 32, "wgmma_takes_64_rows"),
+        ("BLOCK_M", 128, "wgmma_takes_64_rows"),
+    ]
+    assert found[0]["reason"] == "wgmma_takes_64_rows: needs 64 rows, has 32 rows (a warp group has 64 rows)"
+    plain = Config({"TENSOR_CORES": "none", "BLOCK_M": 128, "STAGES": 2})
+    assert [one["gene"] for one in infeasible_neighbours(Space(GENES), violation, plain)] == ["TENSOR_CORES"]
+
+
+def test_a_search_keeps_them_for_its_champion(tmp_path: Path) -> None:
+    """Once for a champion, whoever asks; the page advises none of them and says why."""
+    table = small_table()
+    path = tmp_path / "a.db"
+    for trials in (30, 40):
+        search(study(), db=path, device=TableDevice(table), trials=trials, sampler="random", seed=3)
+    with open_readonly(path) as reader:
+        record = reader.study()
+        best = reader.best(record)
+        assert best is not None
+        kept = reader.infeasible_neighbours(record, best.number)
+        facts = gather(reader, None)
+        assert len(reader.proofs(record, "neighbours")) <= 2
+    assert kept == infeasible_neighbours(table.space(), table.violation, best.config)
+    assert kept
+    assert facts.neighbours == {(one["gene"], one["value"]): one["reason"] for one in kept}
+    told = GeneValues(facts)
+    lines = {(gene["name"], line.value): line for gene in told.genes() for line in gene["lines"]}
+    for one in kept:
+        line = lines.get((one["gene"], str(one["value"])))
+        assert line is None or line.remark == f"the champion cannot take it alone, {one['reason']}"
+    advised = {one.words for one in told.next_steps()["untried"]}
+    assert advised.isdisjoint(f"{one['gene']}={one['value']}" for one in kept)
