@@ -215,11 +215,12 @@ def _in_common(facts: Facts, slow: Sequence[Trial]) -> str:
     if decisive is None:
         return ""
     name = decisive[0]
-    never = [one.value for one in facts.values[name] if one.tried and one.best_us is None]
-    among = sum(trial.config[name] in never for trial in slow)
+    never = {one.value for one in facts.values[name] if one.best_us is None}
+    found = Counter(trial.config[name] for trial in slow if trial.config[name] in never)
+    among = sum(found.values())
     if len(slow) > COMMON * among:
         return ""
-    values = " or ".join(str(value) for value in never)
+    values = " or ".join(str(value) for value, _ in found.most_common())
     return f"; {among} of them have {name}={values}, with which none was ever fast enough to be timed"
 
 

@@ -180,9 +180,47 @@ def test_a_gene_whose_values_take_the_same_is_not_decisive(facts: Facts) -> None
     )
     found = replace(facts, learned=learned, trials=(*facts.trials, *further))
     assert deciding(found) == ["LAYOUT"], "the best with each value of the others takes the same"
-    told = first_screen(found)["decides"]["genes"]
+    told = first_screen(replace(found, ablation=None))["decides"]["genes"]
     assert [(gene["name"], gene["default"]) for gene in told] == [("LAYOUT", True)]
+    measured = first_screen(found)["decides"]["genes"]
+    assert [gene["name"] for gene in measured] == ["CORES", "LAYOUT"], "what an ablation measured goes before the model"
     assert decisive_choice(replace(found, ablation=None)) == ("LAYOUT", "xor")
+
+
+def test_what_slow_trials_have_in_common_is_told(facts: Facts) -> None:
+    """A value of the gene that decides most, with which none was timed, where a third of them have it."""
+    timed = facts.trials[1]
+    assert decisive_choice(facts) == ("CORES", "wgmma")
+    plain = [t for t in facts.trials if t.config["CORES"] != "wgmma"]
+    lost = [replace(t, evaluation=slow(2.2)) for t in plain]
+    told = slow_trials(replace(facts, trials=(timed, *lost)))
+    values = {t.config["CORES"] for t in plain}
+    assert f"; {len(lost)} of them have CORES={' or '.join(sorted(values))}, with which none was ever fast" in told
+
+
+def test_advice_is_what_the_champion_can_take(facts: Facts) -> None:
+    """Values that its other choices forbid are not advised, and their lines say why; else a doubt is told."""
+    assert "(some may be infeasible there)" in GeneValues(facts).next_steps()["sentence"]
+    barred = {("LAYOUT", "padded"): "wgmma_reads_swizzled_tiles: needs 1, has 0 (no)"}
+    told = GeneValues(replace(facts, neighbours=barred))
+    steps = told.next_steps()
+    assert "LAYOUT=padded" not in [one.words for one in steps["untried"]]
+    assert "infeasible" not in steps["sentence"]
+
+
+def test_values_that_never_gave_a_time_are_listed(facts: Facts) -> None:
+    """Each with what became of its trials, and a link to them."""
+    never = GeneValues(facts).never_timed()
+    for one in never:
+        gene, _, rest = one.words.partition("=")
+        value = rest.partition(" (")[0]
+        mine = [t for t in facts.trials if str(t.config[gene]) == value]
+        assert mine
+        assert not any(
+            t.outcome in (Outcome.MEASURED, Outcome.DUPLICATE) and t.number not in facts.refuted for t in mine
+        )
+        assert one.link
+    assert matrix(facts)["never"] == never != []
 
 
 def test_slow_means_one_thing_everywhere(facts: Facts) -> None:
