@@ -226,7 +226,7 @@ class OwnProblemRuns:
             if len(self._stages) > 2:
                 self._stages.clear()  # the old buffers go before the new ones come
             seed = int.from_bytes(hashlib.sha256(f"{self.secret} inputs".encode()).digest()[:7], "big")
-            stage = self._stages[problem] = ProblemBuffers(problem, tensors, seed=seed, read_only=True)
+            stage = self._stages[problem] = ProblemBuffers(problem, tensors, seed=seed)
         stage.reset()
         return stage
 

@@ -128,8 +128,7 @@ class Predictor:
         stage = stage or self._stage_of(problem, tensors_of(self._kernel, config, problem))
         program = self.program(config, built, problem)
         judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
-        if judged:
-            stage.poison()
+        stage.reset()  # whatever the candidate before left
         program.restore(stage.memory, every=True)
         counted = blocks or [timemodel.sample_blocks(one.blocks, self._simulation.blocks) for one in launches]
         parts = tuple(

@@ -35,10 +35,8 @@ class ProblemBuffers:
         kind: InputSet = "normal",
         seed: int = 0,
         memory: simt.Memory | None = None,
-        *,
-        read_only: bool = False,
     ) -> None:
-        """Allocate, and draw the inputs.
+        """Allocate, and draw the inputs. A write to an input is a finding and changes nothing: the next one needs it.
 
         Args:
             problem: the problem.
@@ -46,7 +44,6 @@ class ProblemBuffers:
             kind: kind of inputs.
             seed: of the inputs.
             memory: where the buffers live; None for a memory of its own.
-            read_only: make a write to an input a finding, as it is for the gate.
         """
         self.key = (problem, tuple(tensors.items()))
         self.problem = problem
@@ -66,7 +63,7 @@ class ProblemBuffers:
             self.buffers[name] = self.memory.allocate(
                 name,
                 np.asarray(raw),
-                writable=not (tensor.kept and read_only),
+                writable=not tensor.kept,
                 space="const" if tensor.role == "constant" else "global",
             )
 
