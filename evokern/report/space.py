@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ SHOWN = (1.5, 6.0)
 LEAST_TOLD = 8
 """Evaluated trials below which it is not told how a search went on."""
 
+STILL = 0.01
+"""A search whose last quarter of trials brought less has all but stopped improving."""
 COMMON = 3
 """A reason is told of slow trials that at least one in so many shares."""
 
@@ -105,7 +108,7 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
 
 
 def improvement(facts: Facts) -> str:
-    """Return when the best came, and what the second half of the sampler's trials brought; nothing without a time."""
+    """Return when the best came and what the sampler's last trials brought, in words; nothing without a time."""
     trials = next(iter(facts.curves.values()), ())
     found = bests(trials, facts.refuted)
     curve = [(when.evaluated, time_us) for when, time_us in found]
@@ -113,15 +116,23 @@ def improvement(facts: Facts) -> str:
     if not curve or evaluated < LEAST_TOLD:
         return ""
     last, time_us = curve[-1]
-    half = next((us for place, us in reversed(curve) if place <= evaluated / 2), None)
-    gained = (
-        "the first time" if half is None else f"{100 * (half / time_us - 1):.1f} %" if half > time_us else "nothing"
-    )
+
+    def gained(share: float) -> float:
+        """Return by how much what was best after a share of the trials is slower than the best."""
+        before = next((us for place, us in reversed(curve) if place <= evaluated * share), math.inf)
+        return before / time_us - 1
+
+    half, quarter = gained(0.5), gained(0.75)
     return (
         f"The sampler's best is trial {found[-1][0].trial}, its {_nth(last)} "
         f"of {several(evaluated, 'evaluated trial')}; "
-        f"the second half brought {gained}"
+        f"the second half brought {_gain(half)}, the last quarter {_gain(quarter)}: it "
+        f"{'was still improving' if quarter >= STILL else 'had all but stopped improving'}"
     )
+
+
+def _gain(share: float) -> str:
+    return "the first time" if math.isinf(share) else f"{100 * share:.1f} %" if share > 0 else "nothing"
 
 
 def _nth(place: int) -> str:

@@ -256,7 +256,12 @@ def test_refuted_trials_are_no_best_of_the_curve(facts: Facts) -> None:
     plot = convergence_plot(found, over_time=False)
     assert plot is not None
     assert [words for kind, _, words in plot.marks if kind == "refuted"] == [f"{MARKS[REFUTED].label}: 1"]
-    assert improvement(replace(found, refuted={})).startswith("The sampler's best is trial 7, ")
+    assert improvement(found).endswith(
+        "; the second half brought nothing, the last quarter nothing: it had all but stopped improving"
+    )
+    late = improvement(replace(found, refuted={}))
+    assert late.startswith("The sampler's best is trial 7, ")
+    assert late.endswith(" %: it was still improving")
 
 
 def test_the_page_has_the_section_and_leads_to_it(tmp_path: Path) -> None:
