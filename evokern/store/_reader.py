@@ -166,7 +166,7 @@ def _refuted(proofs: Iterable[ProofRecord]) -> frozenset[int]:
 def _trials_of(playoff: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """Return the trials among a playoff's finalists by number, the fastest first."""
     finalists = ((str(one["name"]).partition("trial "), one) for one in playoff.get("finalists") or ())
-    return {int(number): one for (_, found, number), one in finalists if found}
+    return {int(number): one for (before, found, number), one in finalists if found and not before}
 
 
 def _warm_start_of(row: Row) -> dict[str, Any]:
