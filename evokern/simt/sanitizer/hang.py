@@ -1,9 +1,10 @@
 """Loops that provably never end: the machine is deterministic, so a state that comes back comes back for ever.
 
-From an eighth of the instruction limit on, the state is kept at one moment of each eighth and compared whenever the
-same lanes are about to run the same segment again. What is compared is everything that decides what happens next:
-registers, memory that can be written, who waits where and for how long. What only findings and counters look at is left
-out. A program that reads a clock while it is watched, or counts, never looks the same twice.
+From a 64th of the instruction limit on, the state is kept at a moment, at twice as many instructions again, and from an
+eighth on once in each eighth; it is compared whenever the same lanes are about to run the same segment again. What is
+compared is everything that decides what happens next: registers, memory that can be written, who waits where and for
+how long. What only findings and counters look at is left out. A program that reads a clock while it is watched, or
+counts, never looks the same twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from evokern.simt.state import MachineState
 REPEATS = "the state repeats: this loop never ends"
 """What the finding says; without it, a kernel may only be long."""
 PARTS = 8
-"""Parts of the limit: in the first nothing is watched, in each other one state."""
+"""Parts of the limit, in each of which at least one state is kept."""
+UNWATCHED = 64
+"""Nothing is kept in so small a part of the limit: kernels seldom take longer than that, and most hang at once."""
 STATE_BYTES = 64 << 20
 """Most bytes of a state that is kept; with more, only the limit ends a loop."""
 LANE_COMPARISONS = 4096
@@ -53,7 +56,7 @@ class HangDetector:
     def load(self) -> None:
         """New blocks."""
         self._part = self._options.instruction_limit // PARTS or 1
-        self._next = self._part
+        self._next = self._options.instruction_limit // UNWATCHED or 1
         self._lane_comparisons = self._state_comparisons = 0
         self._kept_waits: tuple[Any, ...] = ()
         self._kept_lane: list[Array] = []
@@ -102,7 +105,7 @@ class HangDetector:
         return here < int(np.prod(geometry.grid))
 
     def _keep(self, key: int, active: Active, burst: int) -> None:
-        self._next = self.schedule.issued + self._part
+        self._next = self.schedule.issued + min(self.schedule.issued, self._part)
         self._kept_state = self._contents()
         self._lane_comparisons = (
             LANE_COMPARISONS if sum(array.nbytes for array in self._kept_state) <= STATE_BYTES else 0
