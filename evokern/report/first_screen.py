@@ -10,7 +10,7 @@ from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Space, Value
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
-from evokern.report.gene_values import GeneValues, deciding
+from evokern.report.gene_values import GeneValues, costly, deciding
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
 from evokern.report.space import convergence_plot, improvement, slow_trials
 from evokern.report.trial_counts import ValueFacts
@@ -223,7 +223,7 @@ def _decides(facts: Facts) -> dict[str, Any]:
     """Return the genes that decide the time most, each with how fast its values came."""
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
-    order = [*_by_ablation(facts), *deciding(facts)]
+    order = [*costly(facts), *deciding(facts)]
     order = [name for name in dict.fromkeys(order) if name in facts.learned.effects][:GENES]
     return {
         "genes": [_deciding(genes[name], facts, found[name]) for name in order],
@@ -231,13 +231,6 @@ def _decides(facts: Facts) -> dict[str, Any]:
         "timed": facts.learned.timed,
         "unit": facts.unit,
     }
-
-
-def _by_ablation(facts: Facts) -> list[str]:
-    """Return the genes without whose choice the champion was measured to be slower, the dearest first."""
-    rows = facts.ablation.result["alone"] if _worth(facts) and facts.ablation else ()
-    costly = [row for row in rows if row["gene"] and row["time_us"] and row["ratio"] > 1 + TIE]
-    return [row["gene"] for row in sorted(costly, key=lambda row: -float(row["ratio"]))]
 
 
 def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[str, Any]:

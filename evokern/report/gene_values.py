@@ -88,6 +88,14 @@ def deciding(facts: Facts) -> list[str]:
     return found
 
 
+def costly(facts: Facts) -> list[str]:
+    """Return the genes without whose choice the champion was slower when it was ablated, the dearest first."""
+    if facts.best is None or facts.ablation is None or facts.ablation.trial != facts.best.number:
+        return []
+    rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] > 1 + TIE]
+    return [row["gene"] for row in sorted(rows, key=lambda row: -float(row["ratio"]))]
+
+
 def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
     """Return the champion's value of the gene that decides most: by its ablation, else by the model of the genes.
 
@@ -99,11 +107,9 @@ def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
         return None
     space = Space(facts.record.genes)
     active = {gene.name for gene in space.genes if space.active(gene, best.config)}
-    if facts.ablation is not None and facts.ablation.trial == best.number:
-        costs = {row["gene"]: row["ratio"] for row in facts.ablation.result["alone"] if row["gene"] and row["ratio"]}
-        worst = max((name for name in costs if name in active), key=lambda name: float(costs[name]), default="")
-        if worst and costs[worst] > 1 + TIE:
-            return worst, best.config[worst]
+    worst = next((name for name in costly(facts) if name in active), "")
+    if worst:
+        return worst, best.config[worst]
     most = next((name for name in deciding(facts) if name in active), "")
     return (most, best.config[most]) if most else None
 
@@ -211,11 +217,12 @@ class GeneValues:
             failed=tuple(failed),
             best=Linked(microseconds(fastest.evaluation.time_us), f"#trial={fastest.number}") if fastest else None,
             told=self._compared(gene, best if chosen else fastest) or self._in_vain(mine, slow, same=bool(same)),
-            remark=f"the champion cannot take it alone, {forbidden}"
-            if forbidden
-            else f"never tried with {self._together}: no fair comparison"
-            if untried
-            else "",
+            remark="; ".join(
+                (
+                    *([f"the champion cannot take it alone, {forbidden}"] if forbidden else ()),
+                    *([f"never tried with {self._together}: no fair comparison"] if untried else ()),
+                ),
+            ),
         )
 
     def _forbidden(self, gene: Gene, value: Value) -> str:
@@ -231,6 +238,15 @@ class GeneValues:
                 if ended and not any(ended[outcome_words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)):
                     found.append(Linked(f"{gene.name}={value} ({counts(ended)})", link_to(gene.name, value)))
         return found
+
+    def never_tried(self) -> list[str]:
+        """Return the values that no trial has."""
+        return [
+            f"{gene.name}={value}"
+            for gene in self._space.genes
+            for value in ordered(gene.values)
+            if not self._trials[gene.name, value]
+        ]
 
     def _idle(self, gene: Gene, mine: Sequence[Trial]) -> int:
         """Return in how many trials another choice takes a gene's effect away."""

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.gene_values import GeneValues, deciding, link_to, ordered
+from evokern.report.gene_values import GeneValues, costly, deciding, link_to, ordered
 from evokern.report.plots import bars
 from evokern.report.space import slow_meaning
 from evokern.report.tables import Cell, TextTable
@@ -39,6 +39,7 @@ def matrix(facts: Facts) -> dict[str, Any]:
         "next": values_told.next_steps(),
         "lines": values_told.genes(),
         "never": values_told.never_timed(),
+        "untried": values_told.never_tried(),
         "slow": slow_meaning(facts),
         "unit": facts.unit,
         "genes": [
@@ -119,7 +120,7 @@ def effects(facts: Facts) -> dict[str, Any]:
         for value, ratio in learned.effects[name].relative.items()
     ]
     return {
-        "about": f"{decided} decide most; findings, what each value costs, two genes together"
+        "about": f"{decided} decide most by a model of all trials; findings, what each value costs, two genes together"
         if decided
         else "what pairs of trials and failures tell of the genes",
         "findings": _findings(facts),
@@ -132,11 +133,14 @@ def effects(facts: Facts) -> dict[str, Any]:
 
 
 def _findings(facts: Facts) -> TextTable:
+    # Equal code in the pairs that there were does not hold against a difference that an ablation measured.
+    doubted = set(costly(facts))
     titles = {"decisive": "Decisive", "locked": "Locked", "barred": "Barred", "dead": "Without effect"}
     rows = [
         (title, finding.text)
         for kind, title in titles.items()
         for finding in facts.learned.having(kind)  # type: ignore[arg-type]
+        if kind != "dead" or finding.gene not in doubted
     ]
     rows += [("Never together", failing.text) for failing in facts.learned.combinations]
     return TextTable(("", "finding"), rows)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from stored_studies import measured_at, write_study
 
+from evokern.analysis.genes.genes import GeneFinding
 from evokern.analysis.genes.importance import GeneEffect
 from evokern.declaration.space import Mutation, Parameter, Space, Value
 from evokern.report import gather, page
 from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
-from evokern.report.gene_values import GeneValues, ValueLine, deciding, decisive_choice, ordered
-from evokern.report.genes import matrix
+from evokern.report.gene_values import GeneValues, ValueLine, costly, deciding, decisive_choice, ordered
+from evokern.report.genes import effects, matrix
 from evokern.report.marks import MARKS, REFUTED
 from evokern.report.origin import words
 from evokern.report.space import convergence_plot, improvement, outcomes, slow_trials
@@ -283,3 +284,24 @@ def test_without_a_champion_nothing_is_held_against_one(tmp_path: Path) -> None:
     every = [one for row in GeneValues(facts).genes() for one in row["lines"] if one.trials.link]
     assert {one.told.words for one in every} == {"there is no champion"}
     assert all(one.failed[0].words.startswith(f"{one.trials.words} wrong: ") for one in every)
+
+
+def test_every_gene_of_the_section_can_be_jumped_to(tmp_path: Path) -> None:
+    """A line of links above the table leads to each gene's values."""
+    write_study(tmp_path / "r.db", 40)
+    with open_readonly(tmp_path / "r.db") as reader:
+        text = page(reader)
+        names = [gene["name"] for gene in GeneValues(gather(reader, None)).genes()]
+    assert names
+    for name in names:
+        assert (text.count(f'href="#values-of-{name}"'), text.count(f'id="values-of-{name}"')) == (1, 1)
+
+
+def test_no_gene_is_without_effect_that_an_ablation_found_costly(facts: Facts) -> None:
+    """Equal code in the pairs that there were is left out of the findings then."""
+    dead = GeneFinding("CORES", "dead", "CORES changes no machine code: equal in 3 of 3 pairs", 3)
+    learned = replace(facts.learned, findings=(dead,))
+    assert costly(facts)[0] == "CORES"
+    told = [text for _, text in effects(replace(facts, learned=learned))["findings"].rows]
+    alone = [text for _, text in effects(replace(facts, learned=learned, ablation=None))["findings"].rows]
+    assert (dead.text in told, dead.text in alone) == (False, True)
