@@ -205,7 +205,10 @@ class GeneValues:
         fastest = min(timed, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
         chosen = best is not None and best.config[name] == value
         forbidden = self._forbidden(gene, value)
-        untried = bool(mine) and self._untried(gene, value)
+        remarks = (
+            forbidden and f"the champion cannot take it alone, {forbidden}",
+            f"never tried with {self._together}: no fair comparison" if mine and self._untried(gene, value) else "",
+        )
         return ValueLine(
             value=str(value),
             chosen=chosen,
@@ -217,12 +220,7 @@ class GeneValues:
             failed=tuple(failed),
             best=Linked(microseconds(fastest.evaluation.time_us), f"#trial={fastest.number}") if fastest else None,
             told=self._compared(gene, best if chosen else fastest) or self._in_vain(mine, slow, same=bool(same)),
-            remark="; ".join(
-                (
-                    *([f"the champion cannot take it alone, {forbidden}"] if forbidden else ()),
-                    *([f"never tried with {self._together}: no fair comparison"] if untried else ()),
-                ),
-            ),
+            remark="; ".join(filter(None, remarks)),
         )
 
     def _forbidden(self, gene: Gene, value: Value) -> str:

@@ -23,12 +23,15 @@ class Mark:
     """Which trials have it."""
 
 
+SLOW = "slow (not timed to the end)"
+"""What a candidate is called that was stopped once it was known to be slow, wherever the page names it."""
+
 MARKS = (
     Mark("measured", "measured", "", "h0", (Outcome.MEASURED,)),
     Mark("control", "measured, drawn by the control", "", "m0-4l4 4-4 4-4-4z"),
     Mark("refuted", "refuted by its verification", "", "m0-5l5 5-5 5-5-5zm-2.5 2.5l5 5m0-5l-5 5"),
     Mark("duplicate", "same program as another", "", "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0", (Outcome.DUPLICATE,)),
-    Mark("slow", "slow (not timed to the end)", "slow", "m0-3.6l3.6 6.2h-7.2z", (Outcome.SLOW,)),
+    Mark("slow", SLOW, "slow", "m0-3.6l3.6 6.2h-7.2z", (Outcome.SLOW,)),
     Mark("wrong", "wrong", "wrong", "m-3-3l6 6m0-6l-6 6", (Outcome.WRONG,)),
     Mark("crashed", "crashed or hung", "crash/hang", "m-3.6 0h7.2m-3.6-3.6v7.2", (Outcome.CRASHED, Outcome.HUNG)),
     Mark("unbuilt", "over resources or not compiled", "not built", "m-3-3h6v6h-6z",

@@ -9,7 +9,7 @@ from typing import Any
 
 from evokern.report.facts import Facts
 from evokern.report.gene_values import decisive_choice
-from evokern.report.marks import CONTROL, MARKS, REFUTED, mark_of
+from evokern.report.marks import CONTROL, MARKS, REFUTED, SLOW, mark_of
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
 from evokern.report.tables import TextTable
 from evokern.report.trial_counts import reasons
@@ -28,8 +28,6 @@ STILL = 0.01
 COMMON = 3
 """A reason is told of slow trials that at least one in so many shares."""
 
-SLOW = "slow (not timed to the end)"
-"""What a candidate is called that was stopped once it was known to be slow, wherever the page names it."""
 UNCHECKED = f"{SLOW}, not checked"
 """What it is called where it was not asked either whether it is right."""
 

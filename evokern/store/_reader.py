@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Reader(ReadFile):
             finalists = _trials_of(proof.result.get("playoff") or {})
             leaders = {n: one for n, one in finalists.items() if n in sound and one["standing"] != "slower"}
             if fastest in finalists and leaders:
-                number = next(iter([*(n for n in leaders if n in verified), *leaders]))
+                number = next((n for n in leaders if n in verified), next(iter(leaders)))
                 return _decided(self.trial(study, number).trial, leaders[number])
         return self.trial(study, fastest).trial
 
@@ -103,9 +103,9 @@ class Reader(ReadFile):
         found: list[tuple[str, dict[str, Any]]] = [(proof.created, dict(proof.result)) for proof in of_search]
         for proof in self.proofs(study, "verify"):
             played = proof.result.get("playoff") or {}
-            finalists: Sequence[Mapping[str, Any]] = played.get("finalists") or ()
-            others = [one for one in finalists if not str(one["name"]).startswith("trial ")]
-            mine = _trials_of(played).get(trial)
+            trials = _trials_of(played)
+            others = [one for one in played.get("finalists") or () if one not in trials.values()]
+            mine = trials.get(trial)
             if others and mine and mine["standing"] != "slower" and not played.get("predicted"):
                 # Each ratio is to the playoff's champion, and its interval too: the widest that both allow.
                 fastest = min(others, key=lambda one: float(one["ratio"]))
@@ -165,8 +165,8 @@ def _refuted(proofs: Iterable[ProofRecord]) -> frozenset[int]:
 
 def _trials_of(playoff: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """Return the trials among a playoff's finalists by number, the fastest first."""
-    finalists = ((str(one["name"]).partition("trial "), one) for one in playoff.get("finalists") or ())
-    return {int(number): one for (before, found, number), one in finalists if found and not before}
+    finalists = ((str(one["name"]), one) for one in playoff.get("finalists") or ())
+    return {int(name.removeprefix("trial ")): one for name, one in finalists if name.startswith("trial ")}
 
 
 def _warm_start_of(row: Row) -> dict[str, Any]:
