@@ -11,10 +11,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from evokern.analysis.genes.forest import forest_process
 from evokern.report import champion, genes, origin, space, times
 from evokern.report.facts import Facts, KnownFacts, gather
 from evokern.report.first_screen import first_screen
-from evokern.report.page_data import page_data
+from evokern.report.page_data import page_data, rows_of
 from evokern.store import Reader
 from evokern.templating import environment
 
@@ -49,7 +50,8 @@ def page(reader: Reader, study: str | None = None) -> str:
     Raises:
         StudyError: there is no such study.
     """
-    return render_page(gather(reader, study))
+    with forest_process(reader.path) as forests:
+        return render_page(gather(reader, study, forests=forests))
 
 
 def render_page(
@@ -66,12 +68,17 @@ def render_page(
     """
     record = facts.record
     templates = environment(__name__)
+    # First what asks nothing of the model of the genes, which may still be fitted: templates compiled, and rows.
     script = templates.get_template("script.js").render()
+    for name in ("page", "first", "pieces", *(f"sections/{anchor}" for anchor, _, _ in SECTIONS)):
+        templates.get_template(f"{name}.html.j2")
+    known = known or rows_of(facts)
+    sections = [{"anchor": anchor, "title": title, "view": show(facts)} for anchor, title, show in SECTIONS]
     return templates.get_template("page.html.j2").render(
         study=record.name,
         predicted=record.predicted,
         first=first_screen(facts),
-        sections=[{"anchor": anchor, "title": title, "view": show(facts)} for anchor, title, show in SECTIONS],
+        sections=sections,
         data=page_data(facts, known) | {"live": live},
         # Nothing but this very script may run, whatever stands in the page.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from evokern.analysis.control_verdict import control_verdict
@@ -21,14 +20,13 @@ from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
 from evokern.report.marks import outcome_words
 from evokern.report.trial_counts import ValueFacts, tunability
+from evokern.samplers.genome import Genome, Rows
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
 from evokern.wording import counts, microseconds
 
 EFFORT = Effort(repeats=6, most=300)
 """What the model of the genes may cost: the page is made in seconds."""
-MANY = 1000
-"""Trials that take longer to read than a process takes to start, which then fits the model of the genes."""
 SAMPLED = 1000
 """Trials, the fastest ones, whose samples the page holds."""
 
@@ -75,8 +73,8 @@ class Facts:
     """What `show --json` says of the study's own control."""
     curves: Mapping[str, tuple[Trial, ...]]
     """Label → trials: the sampler's, the control's, and those of other studies of the same problem and device."""
-    learned: GenesReport
-    """What the study learned of its genes."""
+    learning: Callable[[], GenesReport]
+    """Works out, or waits for, what the study learned of its genes (`learned`)."""
     chip: Profile | None
     """The chip's peak rates, where it is known."""
     limit: Limit | None
@@ -92,9 +90,19 @@ class Facts:
         return "predicted µs" if self.record.predicted else "µs"
 
     @cached_property
+    def learned(self) -> GenesReport:
+        """What the study learned of its genes."""
+        return self.learning()
+
+    @cached_property
+    def levels(self) -> Rows:
+        """Which of its values each gene has in each trial, trials × genes in their order."""
+        return Genome(Space(self.record.genes)).rows(trial.config for trial in self.trials)
+
+    @cached_property
     def values(self) -> Mapping[str, Sequence[ValueFacts]]:
         """What became of the trials with each value of each gene."""
-        return tunability(self.trials, self.record.genes, self.refuted)
+        return tunability(self.trials, self.record.genes, self.levels, self.refuted)
 
     @cached_property
     def measured(self) -> list[Trial]:
@@ -122,7 +130,9 @@ class KnownFacts:
     """What they tell of the genes, or some of them did a while ago."""
 
 
-def gather(reader: Reader, name: str | None, known: KnownFacts | None = None) -> Facts:
+def gather(
+    reader: Reader, name: str | None, known: KnownFacts | None = None, forests: ForestProcess | None = None
+) -> Facts:
     """Read a study.
 
     A study without a measured trial has no champion; everything else is told of it.
@@ -131,39 +141,47 @@ def gather(reader: Reader, name: str | None, known: KnownFacts | None = None) ->
         reader: the open database.
         name: the study's name; None takes the one searched last.
         known: its trials and what was learned of its genes, where the caller has them; None reads and learns them.
+        forests: fits the model of the genes while the rest of the page is made; None fits it here, once it is needed.
 
     Raises:
         StudyError: there is no such study.
     """
     record = reader.study(name)
-    with ExitStack() as stack:
-        fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit
-        if known is None and reader.count(record) >= MANY:
-            fit = stack.enter_context(ForestProcess()).fit
-        trials = tuple(reader.trials(record)) if known is None else known.trials
-        best = reader.best(record)
-        sessions = tuple(reader.sessions(record))
-        baseline = reader.baseline(record)
-        verified, ablated = reader.proofs(record, "verify"), reader.proofs(record, "ablate")
-        refuted = {number: _why_refuted(verified, number) for number in sorted(reader.refuted(record))}
-        return Facts(
-            record=record,
-            trials=trials,
-            sessions=sessions,
-            baseline=baseline,
-            baseline_timing=_baseline_timing(sessions, baseline[0] if baseline else None),
-            rejections=reader.rejections(record),
-            proof=verified[-1] if verified else None,
-            refuted=refuted,
-            samples=reader.samples(record, fastest(trials, SAMPLED)),
-            ablation=ablated[-1] if ablated else None,
-            control=control_table(record, trials),
-            curves=_curves(reader, record, trials),
-            chip=_chip(record, sessions),
-            warm_start=reader.warm_start(record),
-            **_of_champion(reader, record, trials, best, refuted),
-            learned=learn(record, trials, fit) if known is None else known.learned,
-        )
+    trials = tuple(reader.trials(record)) if known is None else known.trials
+    learning = _learning(record, trials, known, forests)
+    best = reader.best(record)
+    sessions = tuple(reader.sessions(record))
+    baseline = reader.baseline(record)
+    verified, ablated = reader.proofs(record, "verify"), reader.proofs(record, "ablate")
+    refuted = {number: _why_refuted(verified, number) for number in sorted(reader.refuted(record))}
+    return Facts(
+        record=record,
+        trials=trials,
+        sessions=sessions,
+        baseline=baseline,
+        baseline_timing=_baseline_timing(sessions, baseline[0] if baseline else None),
+        rejections=reader.rejections(record),
+        proof=verified[-1] if verified else None,
+        refuted=refuted,
+        samples=reader.samples(record, fastest(trials, SAMPLED)),
+        ablation=ablated[-1] if ablated else None,
+        control=control_table(record, trials),
+        curves=_curves(reader, record, trials),
+        chip=_chip(record, sessions),
+        warm_start=reader.warm_start(record),
+        **_of_champion(reader, record, trials, best, refuted),
+        learning=learning,
+    )
+
+
+def _learning(
+    record: StudyRecord, trials: Sequence[Trial], known: KnownFacts | None, forests: ForestProcess | None
+) -> Callable[[], GenesReport]:
+    if known is not None:
+        return lambda: known.learned
+    if forests is None:
+        return partial(learn, record, trials, Forests.fit)
+    return forests.beside(partial(learn, record, trials, forests.fit))
 
 
 def with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:

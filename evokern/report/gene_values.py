@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
+
 from evokern.analysis.control_verdict import TIE
 from evokern.declaration.space import Gene, Space, Value
 from evokern.report.facts import Facts
 from evokern.report.marks import outcome_words
 from evokern.report.tables import clipped
+from evokern.samplers.genome import Genome
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import counts, microseconds, several
 
@@ -127,16 +130,24 @@ class GeneValues:
         self._space = Space(facts.record.genes)
         self._decisive = decisive_choice(facts)
         self._together = "=".join(map(str, self._decisive or ()))
+        self._ended = [
+            ENDED_REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome) for trial in facts.trials
+        ]
+        """How each trial ended, by the words of the page's filter."""
+        self._column = {gene.name: facts.levels[:, column] for column, gene in enumerate(self._space.genes)}
+        """Gene → which of its values each trial has."""
+        self._having = {
+            (gene.name, value): np.flatnonzero(self._column[gene.name] == level)
+            for gene in self._space.genes
+            for level, value in enumerate(gene.values)
+        }
+        """Gene and value → places of the trials that have it; a gene without effect has its default there."""
         self._apart: dict[int, int] = {}
-        """Trial → in how many genes it differs from the champion, as far as that was asked."""
-        self._trials: dict[tuple[str, Value], list[Trial]] = defaultdict(list)
-        """Gene and value → trials; a gene without effect has its default there."""
-        self._ended: dict[int, str] = {}
-        """Trial → how it ended, by the words of the page's filter."""
-        for trial in facts.trials:
-            self._ended[trial.number] = ENDED_REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome)
-            for item in trial.config.items():
-                self._trials[item].append(trial)
+        """Trial → in how many genes it differs from the champion; empty without one."""
+        if facts.best is not None:
+            chosen = Genome(self._space).rows([facts.best.config])
+            apart = (facts.levels != chosen).sum(axis=1).tolist()
+            self._apart = {trial.number: count for trial, count in zip(facts.trials, apart, strict=True)}
 
     def genes(self) -> list[dict[str, Any]]:
         """Return every gene of which several values were tried, with a line for each of its values."""
@@ -148,7 +159,7 @@ class GeneValues:
                 "lines": [self._line(gene, value) for value in ordered(gene.values)],
             }
             for gene in self._space.genes
-            if sum(bool(self._trials[gene.name, value]) for value in gene.values) > 1
+            if sum(bool(self._having[gene.name, value].size) for value in gene.values) > 1
         ]
 
     def next_steps(self) -> dict[str, Any]:
@@ -163,7 +174,7 @@ class GeneValues:
         dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}
         edges = [edge for gene in genes if gene.name not in dead and (edge := _edge(gene, best.config[gene.name]))]
         untried = [
-            Linked(f"{gene.name}={value}", link_to(gene.name, value) if self._trials[gene.name, value] else "")
+            Linked(f"{gene.name}={value}", link_to(gene.name, value) if self._having[gene.name, value].size else "")
             for gene in genes
             for value in ordered(gene.values)
             if self._untried(gene, value) and not self._forbidden(gene, value)
@@ -189,10 +200,11 @@ class GeneValues:
         return next((f"{one}={chosen[one]}" for one, of in gene.when.items() if chosen and chosen[one] not in of), "")
 
     def _line(self, gene: Gene, value: Value) -> ValueLine:
-        mine, best, name = self._trials[gene.name, value], self._facts.best, gene.name
-        ended: dict[str, list[Trial]] = defaultdict(list)
-        for trial in mine:
-            ended[self._ended[trial.number]].append(trial)
+        best, name = self._facts.best, gene.name
+        mine, ended = [], defaultdict[str, list[Trial]](list)
+        for place in self._having[name, value].tolist():
+            mine.append(trial := self._facts.trials[place])
+            ended[self._ended[place]].append(trial)
         slow, refuted = ended.pop(outcome_words(Outcome.SLOW), []), ended.pop(ENDED_REFUTED, [])
         timed, same = (ended.pop(outcome_words(one), []) for one in (Outcome.MEASURED, Outcome.DUPLICATE))
         failed = []
@@ -214,7 +226,7 @@ class GeneValues:
             chosen=chosen,
             trials=Linked(str(len(mine)), link_to(name, value) if mine else ""),
             # A gene without effect is at its default.
-            without_effect=self._idle(gene, mine) if value == gene.default else 0,
+            without_effect=self._idle(gene) if value == gene.default else 0,
             worked=len(timed) + len(same),
             slow=Linked(str(len(slow)), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
             failed=tuple(failed),
@@ -232,7 +244,7 @@ class GeneValues:
         found = []
         for gene in self._space.genes:
             for value in ordered(gene.values):
-                ended = Counter(self._ended[trial.number] for trial in self._trials[gene.name, value])
+                ended = Counter(self._ended[place] for place in self._having[gene.name, value].tolist())
                 if ended and not any(ended[outcome_words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)):
                     found.append(Linked(f"{gene.name}={value} ({counts(ended)})", link_to(gene.name, value)))
         return found
@@ -243,16 +255,17 @@ class GeneValues:
             f"{gene.name}={value}"
             for gene in self._space.genes
             for value in ordered(gene.values)
-            if not self._trials[gene.name, value]
+            if not self._having[gene.name, value].size
         ]
 
-    def _idle(self, gene: Gene, mine: Sequence[Trial]) -> int:
-        """Return in how many trials another choice takes a gene's effect away."""
-        configs = [trial.config for trial in mine]
-        active = set(range(len(configs)))
+    def _idle(self, gene: Gene) -> int:
+        """Return in how many trials with a gene's default another choice takes its effect away."""
+        mine = self._having[gene.name, gene.default]
+        active = np.ones(len(mine), dtype=bool)
         for other, allowed in gene.when.items():
-            active = {place for place in active if configs[place][other] in allowed}
-        return len(configs) - len(active)
+            matter = [self._space.gene(other).values.index(value) for value in allowed]
+            active &= np.isin(self._column[other][mine], matter)
+        return int(np.count_nonzero(~active))
 
     def _compared(self, gene: Gene, fastest: Trial | None) -> Linked | None:
         """Return in how many genes the best trial with a value differs from the champion; None without either."""
@@ -283,10 +296,6 @@ class GeneValues:
 
     def _differing(self, trial: Trial) -> int:
         """Return in how many genes a trial differs from the champion."""
-        assert self._facts.best is not None
-        if trial.number not in self._apart:
-            chosen = self._facts.best.config
-            self._apart[trial.number] = sum(value != chosen[name] for name, value in trial.config.items())
         return self._apart[trial.number]
 
     def _untried(self, gene: Gene, value: Value) -> bool:
@@ -295,7 +304,9 @@ class GeneValues:
         if self._decisive is None or best is None or gene.name == self._decisive[0]:
             return False
         name, chosen = self._decisive
-        tried = any(trial.config[name] == chosen for trial in self._trials[gene.name, value])
+        tried = np.any(
+            self._column[name][self._having[gene.name, value]] == self._space.gene(name).values.index(chosen)
+        )
         return not tried and self._space.active(gene, best.config)
 
 

@@ -9,11 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evokern.declaration.space import Gene, Value
+from evokern.declaration.space import Gene, Space
 from evokern.report.facts import Facts, elites, fastest
 from evokern.report.marks import MARKS, mark_of, outcome_words
 from evokern.report.source_difference import SourceDifference
 from evokern.report.times import roofs
+from evokern.samplers.genome import Genome
 from evokern.store import Reached, bests, interval_us
 from evokern.study.trial import Outcome, Trial
 
@@ -36,18 +37,24 @@ class TrialRows:
         Args:
             genes: the study's genes.
         """
-        self._genes = genes
-        self._places: list[dict[Value, int]] = [{v: n for n, v in enumerate(gene.values)} for gene in genes]
+        self._genome = Genome(Space(tuple(genes)))
         self._outcomes = {outcome: place for place, outcome in enumerate(Outcome)}
         self._known: dict[str, int] = {}
         self._programs: tuple[set[str | None], set[str | None]] = set(), set()
         self.texts: list[str] = []
         """Reasons and names of constraints and checks, in the order in which they were met."""
 
-    def row(self, trial: Trial) -> list[Any]:
-        """Return a trial's row (`COLUMNS`)."""
+    def row(self, trial: Trial, levels: Sequence[int] | None = None) -> list[Any]:
+        """Return a trial's row (`COLUMNS`).
+
+        Args:
+            trial: the trial.
+            levels: which of its values each gene has; None looks them up.
+        """
         seen = trial.evaluation
         low, high = interval_us(seen) or (None, None)
+        if levels is None:
+            levels = self._genome.rows([trial.config])[0].tolist()
         used = seen.resources
         within = seen.outcome.within_arm(seen.fingerprint, self._programs[trial.control])
         return [
@@ -58,10 +65,7 @@ class TrialRows:
             _short(low),
             _short(high),
             round(trial.seconds, 1),
-            [
-                places.get(trial.config.get(g.name, g.default), -1)
-                for g, places in zip(self._genes, self._places, strict=True)
-            ],
+            levels,
             -1 if seen.outcome is Outcome.MEASURED else self._text(_cut(seen.reason)),
             self._text(_constraint(trial)),
             max((r.registers for r in used), default=None),
@@ -109,17 +113,22 @@ def _constraint(trial: Trial) -> str:
     return str(evidence.get("constraint") or evidence.get("check") or "")
 
 
-def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]] | None = None) -> dict[str, Any]:
+def rows_of(facts: Facts) -> tuple[list[list[Any]], list[str]]:
+    """Return the rows of a study's trials, and the texts that they name."""
+    made = TrialRows(facts.record.genes)
+    return [
+        made.row(trial, levels) for trial, levels in zip(facts.trials, facts.levels.tolist(), strict=True)
+    ], made.texts
+
+
+def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]]) -> dict[str, Any]:
     """Return everything that the script knows.
 
     Args:
         facts: the study.
-        known: rows of its trials and the texts that they name, where they are made already.
+        known: rows of its trials and the texts that they name.
     """
     record, best = facts.record, facts.best
-    if known is None:
-        made = TrialRows(record.genes)
-        known = [made.row(trial) for trial in facts.trials], made.texts
     table, texts = known
     return {
         "study": record.name,

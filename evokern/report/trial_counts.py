@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from evokern.declaration.space import Gene, Value
+from evokern.samplers.genome import Rows
 from evokern.study.trial import Outcome, Trial
 
 _NO_FAILURE = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
@@ -32,37 +35,42 @@ class ValueFacts:
 
 
 def tunability(
-    trials: Iterable[Trial], genes: Sequence[Gene], refuted: Container[int] = ()
+    trials: Sequence[Trial], genes: Sequence[Gene], levels: Rows, refuted: Container[int] = ()
 ) -> dict[str, list[ValueFacts]]:
     """Return, for every gene, what became of the trials with each of its values.
 
     Args:
         trials: of a study.
         genes: its genes.
+        levels: which of its values each gene has in each trial, trials × genes.
         refuted: numbers of trials that passed the gate and that their verification refuted: they did not work.
     """
-    ended: dict[tuple[str, Value], list[int]] = defaultdict(lambda: [0, 0, 0])
-    best: dict[tuple[str, Value], float] = {}
-    for trial in trials:
-        if trial.outcome is Outcome.LOST:
-            continue
-        worked = trial.evaluation.passed_gate
-        unchecked = trial.outcome is Outcome.SLOW and not worked
-        stands = trial.number not in refuted
-        time_us = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED and stands else None
-        for item in trial.config.items():
-            found = ended[item]
-            found[0] += not unchecked
-            found[1] += worked and stands
-            found[2] += unchecked
-            if time_us and time_us < best.get(item, math.inf):
-                best[item] = time_us
-    told: dict[str, list[ValueFacts]] = {gene.name: [] for gene in genes}
-    for gene in genes:
-        for value in gene.values:
-            tried, ran, left = ended[gene.name, value]
-            told[gene.name].append(ValueFacts(value, tried, ran, left, best.get((gene.name, value))))
+    ran = np.array([trial.outcome is not Outcome.LOST for trial in trials], dtype=bool)
+    worked = np.array([trial.evaluation.passed_gate for trial in trials], dtype=bool)
+    slow = np.array([trial.outcome is Outcome.SLOW for trial in trials], dtype=bool)
+    stands = np.array([trial.number not in refuted for trial in trials], dtype=bool)
+    times = np.array([_time_of(trial) for trial in trials], dtype=float)
+    times[~stands] = np.inf
+    unchecked = slow & ~worked
+    told: dict[str, list[ValueFacts]] = {}
+    for column, gene in zip(levels.T, genes, strict=True):
+        count = len(gene.values)
+        tried, right, left = (
+            np.bincount(column[which], minlength=count).tolist()
+            for which in (ran & ~unchecked, ran & worked & stands, ran & unchecked)
+        )
+        least = np.full(count, np.inf)
+        np.minimum.at(least, column, times)
+        told[gene.name] = [
+            ValueFacts(value, *found, us if math.isfinite(us) else None)
+            for value, us, found in zip(gene.values, least.tolist(), zip(tried, right, left, strict=True), strict=True)
+        ]
     return told
+
+
+def _time_of(trial: Trial) -> float:
+    """Return a trial's own time in µs, infinite without one."""
+    return (trial.evaluation.time_us or math.inf) if trial.outcome is Outcome.MEASURED else math.inf
 
 
 def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Value], float]:

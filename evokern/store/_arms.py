@@ -56,7 +56,9 @@ def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...
     for trial in trials:
         seen = trial.evaluation
         outcome = seen.outcome.within_arm(seen.fingerprint, programs[trial.control])
-        found[trial.control].append(replace(trial, evaluation=replace(seen, outcome=outcome)))
+        if outcome is not seen.outcome:
+            trial = replace(trial, evaluation=replace(seen, outcome=outcome))
+        found[trial.control].append(trial)
     return tuple(found[0]), tuple(found[1])
 
 

@@ -36,6 +36,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 """What comes of making a record from a row that is not what was written."""
 
 _LOGGER = logging.getLogger("evokern")
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 _T = TypeVar("_T")
 Row = Mapping[str, Any]
 
@@ -46,7 +47,7 @@ def digest_of(row: Row) -> str:
     A column that a later version adds is NULL in older rows, so their digests stay.
     """
     parts = [(name, row[name]) for name in sorted(row) if name != COLUMN and row[name] is not None]
-    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(_encoded(parts).encode()).hexdigest()
 
 
 def sound(row: Row) -> bool:

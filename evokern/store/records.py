@@ -16,6 +16,7 @@ from evokern.errors import StudyError
 from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
 
 Row = Mapping[str, Any]
+_decoded = json.JSONDecoder().decode
 
 
 @dataclass(frozen=True)
@@ -368,7 +369,7 @@ def _parsed(text: str | None, empty: type) -> Any:
     """Return stored JSON of a type; most columns of most trials hold nothing, for which no parser is asked."""
     if not text or text in ("{}", "[]"):
         return empty()
-    value = json.loads(text)
+    value = _decoded(text)
     if not isinstance(value, empty):
         raise TypeError(f"{type(value).__name__} where a {empty.__name__} was written")
     return value
@@ -386,7 +387,7 @@ def _timing_of(table: Mapping[str, Any], samples: Sequence[float]) -> Timing:
 def proposal_of(row: Row) -> Proposal:
     """Return the proposal that a row of `evokern_trials` holds."""
     return Proposal(
-        config=Config(json.loads(row["config"])),
+        config=Config(_decoded(row["config"])),
         info=_parsed(row["proposal"], dict),
         rejections=_parsed(row.get("rejections"), dict),
         sampler_state=_parsed(row.get("leavings"), dict),

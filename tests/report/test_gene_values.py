@@ -68,13 +68,14 @@ def facts(tmp_path: Path) -> Facts:
     row = {"value": None, "time_us": 6.0, "note": "", "ratio_ci95": None}
     alone = [{**row, "gene": "TILE", "ratio": 1.05}, {**row, "gene": "CORES", "ratio": 1.4}]
     ablation = ProofRecord("ablate", 1, "2026-11-23", {"alone": alone})
+    learned = replace(found.learned, effects={})
     return replace(
         found,
         record=replace(found.record, genes=GENES),
         trials=trials,
         best=trials[1],
         ablation=ablation,
-        learned=replace(found.learned, effects={}),
+        learning=lambda: learned,
         curves={"evo": trials},
     )
 
@@ -173,13 +174,13 @@ def test_a_gene_whose_values_take_the_same_is_not_decisive(facts: Facts) -> None
     even = GeneEffect(0.6, (0.5, 0.7), 1.0, (1.0, 1.0), {})
     shares = {"LAYOUT": replace(even, share=0.4), "WARPS": even, "CORES": replace(even, share=0.1)}
     learned = replace(facts.learned, effects=shares)
-    assert deciding(replace(facts, learned=learned)) == ["WARPS", "LAYOUT", "CORES"]
+    assert deciding(replace(facts, learning=lambda: learned)) == ["WARPS", "LAYOUT", "CORES"]
     default, four = facts.trials[0], facts.trials[2]
     further = (
         replace(four, number=7, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
         replace(default, number=8, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
     )
-    found = replace(facts, learned=learned, trials=(*facts.trials, *further))
+    found = replace(facts, learning=lambda: learned, trials=(*facts.trials, *further))
     assert deciding(found) == ["LAYOUT"], "the best with each value of the others takes the same"
     told = first_screen(replace(found, ablation=None))["decides"]["genes"]
     assert [(gene["name"], gene["default"]) for gene in told] == [("LAYOUT", True)]
@@ -302,6 +303,6 @@ def test_no_gene_is_without_effect_that_an_ablation_found_costly(facts: Facts) -
     dead = GeneFinding("CORES", "dead", "CORES changes no machine code: equal in 3 of 3 pairs", 3)
     learned = replace(facts.learned, findings=(dead,))
     assert costly(facts)[0] == "CORES"
-    told = [text for _, text in effects(replace(facts, learned=learned))["findings"].rows]
-    alone = [text for _, text in effects(replace(facts, learned=learned, ablation=None))["findings"].rows]
+    told = [text for _, text in effects(replace(facts, learning=lambda: learned))["findings"].rows]
+    alone = [text for _, text in effects(replace(facts, learning=lambda: learned, ablation=None))["findings"].rows]
     assert (dead.text in told, dead.text in alone) == (False, True)

@@ -5,10 +5,13 @@ What they are asked for, and where it comes from, says `evokern.analysis.genes.i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +21,14 @@ from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
 Floats = npt.NDArray[np.float64]
+_T = TypeVar("_T")
 
 TREES = 32
 """Trees of each repeat's forest."""
 MOST_ROWS = 200
 """Trials over which partial dependence is averaged."""
+MANY_BYTES = 4 * 2**20
+"""Size of a database that takes longer to read than a process takes to start, which then fits the forests."""
 FIT_S = 600.0
 """Most seconds for all repeats in a process of their own."""
 
@@ -65,11 +71,13 @@ class ForestProcess:
     """Fits forests in a process of its own; a context manager.
 
     Importing scikit-learn takes 0.8 s of a core. That process begins with it at once, while the caller reads trials.
+    `beside` runs what waits for it in a thread, so that the caller need not.
     """
 
     def __init__(self) -> None:
         self._server = ForkServer(preload=("sklearn.tree",))
         self._pool = WorkerPool(self._server, WorkerSpec(f"{__name__}:ForestWorker", None, may_fault=False), size=1)
+        self._thread = ThreadPoolExecutor(1, "evokern-forests")
 
     def __enter__(self) -> Self:
         return self
@@ -77,8 +85,13 @@ class ForestProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._thread.shutdown(cancel_futures=True)  # what was begun ends: a second or two
         self._pool.close()
         self._server.close()
+
+    def beside(self, act: Callable[[], _T]) -> Callable[[], _T]:
+        """Begin something that asks for forests in a thread; what is returned waits for it and returns its answer."""
+        return self._thread.submit(act).result
 
     def fit(self, forests: Forests) -> list[ForestFit]:
         """Return what each repeat says: the same as `Forests.fit`.
@@ -88,6 +101,12 @@ class ForestProcess:
         """
         found: list[ForestFit] = run_single_job(self._pool, forests, FIT_S, "the model of the genes")
         return found
+
+
+def forest_process(path: Path) -> AbstractContextManager[ForestProcess | None]:
+    """Return a process to fit the forests of a database's studies; none where to start one takes longer than to fit."""
+    large = path.exists() and path.stat().st_size >= MANY_BYTES
+    return ForestProcess() if large else nullcontext()
 
 
 class ForestWorker:

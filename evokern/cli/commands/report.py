@@ -57,13 +57,16 @@ def report(
             raise UsageError(f"--serve writes no file; leave -o {file} away, or --serve")
         _serve(output, db, study, serve)
         return
-    from evokern.report import gather, render_page
-    from evokern.store import open_readonly
+    from evokern.analysis.genes.forest import forest_process
 
     file = file or Path("report.html")
-    with open_readonly(db) as reader:
-        facts = gather(reader, study)
-    text = render_page(facts)
+    with forest_process(db) as forests:  # begins before the rest is imported
+        from evokern.report import gather, render_page
+        from evokern.store import open_readonly
+
+        with open_readonly(db) as reader:
+            facts = gather(reader, study, forests=forests)
+        text = render_page(facts)
     if str(file) == "-":
         output.write(text + "\n")
         return
