@@ -119,7 +119,8 @@ def warm_start_text(warm: Mapping[str, Any]) -> str:
 
 def marks(gene: Gene) -> str:
     """Return which values of a gene are tried late, and why; empty where none is marked."""
-    parts = [f"{'|'.join(map(str, gene.for_study))} for study"] if gene.for_study else []
+    named = ((gene.for_study, "for study"), (gene.less_precise, "less precise"))
+    parts = [f"{'|'.join(map(str, values))} {why}" for values, why in named if values]
     by_chips: dict[tuple[str, ...], list[str]] = {}
     for value, chips in gene.for_chips.items():
         by_chips.setdefault(tuple(chips), []).append(str(value))

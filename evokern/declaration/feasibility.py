@@ -175,7 +175,7 @@ def narrowed(space: Space, genes: Mapping[str, Sequence[Value]]) -> Space:
         default = gene.default if gene.default in values else values[0]
         capability = {v: cc for v, cc in gene.min_compute_capability.items() if v in values}
         when = {name: tuple(v for v in allowed if v in _values(kept, name)) for name, allowed in gene.when.items()}
-        study = tuple(value for value in gene.for_study if value in values)
+        study, precision = (tuple(v for v in marked if v in values) for marked in (gene.for_study, gene.less_precise))
         chips = {value: names for value, names in gene.for_chips.items() if value in values}
         gene = replace(
             gene,
@@ -184,6 +184,7 @@ def narrowed(space: Space, genes: Mapping[str, Sequence[Value]]) -> Space:
             when=when,
             for_study=study,
             for_chips=chips,
+            less_precise=precision,
             min_compute_capability=capability,
         )
         kept.append(gene)

@@ -142,6 +142,8 @@ class Gene:
     """Values that are slow on purpose, there to show what the others bring: `evo` tries them late."""
     for_chips: Mapping[Value, tuple[str, ...]] = field(default_factory=dict, compare=False)
     """Value → chips that it is meant for, by their names in `CHIPS`; on others it runs too, and `evo` tries it late."""
+    less_precise: tuple[Value, ...] = field(default=(), compare=False)
+    """Values that round more than the default, so that answers may miss the tolerance: `evo` tries them late."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(int(v) if isinstance(v, bool) else v for v in self.values))
@@ -158,7 +160,7 @@ class Gene:
         for value in self.min_compute_capability:
             if value not in self.values:
                 raise SpaceError(f"gene {self.name}: compute capability given for unknown value {value!r}")
-        for value in (*self.for_study, *self.for_chips):
+        for value in (*self.for_study, *self.for_chips, *self.less_precise):
             if value not in self.values:
                 raise SpaceError(f"gene {self.name} marks {value!r}: {nearest(str(value), map(str, self.values))}")
         for value, chips in self.for_chips.items():
@@ -172,7 +174,7 @@ class Gene:
                 raise SpaceError(f"gene {self.name} relieves {cause} with weight {weight!r}; give 1, 2, 3 …")
 
     def late_on(self, chip: str) -> tuple[Value, ...]:
-        """Return the values that are tried late on a chip: those for study and those for other chips.
+        """Return the values that are tried late on a chip: those for study, less precise ones, those for other chips.
 
         Args:
             chip: its name in `CHIPS`; one that is not listed there is another chip than any of them.
@@ -180,7 +182,8 @@ class Gene:
         marked = tuple(
             value
             for value in self.values
-            if value in self.for_study or (value in self.for_chips and chip not in self.for_chips[value])
+            if value in (*self.for_study, *self.less_precise)
+            or (value in self.for_chips and chip not in self.for_chips[value])
         )
         return marked if len(marked) < len(self.values) else ()  # where all are, none is worse than another
 
@@ -208,10 +211,11 @@ def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)
     relieves: Relieves = (),
     for_study: Sequence[int] = (),
     for_chips: Mapping[int, Sequence[str]] | None = None,
+    less_precise: Sequence[int] = (),
 ) -> Gene:
     """Declare a number of the inner layer; the default is the first value unless named."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
-    return _marked(made, for_study, for_chips or {})
+    return _marked(made, for_study, for_chips or {}, less_precise)
 
 
 def Mutation(  # noqa: N802
@@ -225,10 +229,11 @@ def Mutation(  # noqa: N802
     relieves: Relieves = (),
     for_study: Sequence[str | int] = (),
     for_chips: Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]] | None = None,
+    less_precise: Sequence[str | int] = (),
 ) -> Gene:
     """Declare a code choice of the outer layer; the default is the first value unless named."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
-    return _marked(made, for_study, for_chips or {})
+    return _marked(made, for_study, for_chips or {}, less_precise)
 
 
 def _gene(
@@ -251,17 +256,20 @@ def _gene(
     return Gene(name, tuple(values), chosen, doc, dict(when or {}), least, layer, weights)
 
 
-def _marked(gene: Gene, for_study: Sequence[Value], for_chips: Mapping[Any, Sequence[str]]) -> Gene:
+def _marked(
+    gene: Gene, for_study: Sequence[Value], for_chips: Mapping[Any, Sequence[str]], less_precise: Sequence[Value]
+) -> Gene:
     """Return a gene with its values' marks."""
-    if isinstance(for_study, str):
-        raise SpaceError(f'gene {gene.name}: for_study={for_study!r} is one word; write for_study=("{for_study}",)')
-    if gene.default in for_study:
-        raise SpaceError(f"gene {gene.name}: its default {gene.default!r} is for study; name another default")
+    for mark, values in (("for_study", for_study), ("less_precise", less_precise)):
+        if isinstance(values, str):
+            raise SpaceError(f'gene {gene.name}: {mark}={values!r} is one word; write {mark}=("{values}",)')
+        if gene.default in values:
+            raise SpaceError(f"gene {gene.name}: {mark} marks its default {gene.default!r}; name another default")
     for value, names in for_chips.items():
         if isinstance(names, str):
             raise SpaceError(f'gene {gene.name}: for_chips[{value!r}] is one word; write ("{names}",)')
     chips = {value: tuple(names) for value, names in for_chips.items()}
-    return replace(gene, for_study=tuple(for_study), for_chips=chips)
+    return replace(gene, for_study=tuple(for_study), for_chips=chips, less_precise=tuple(less_precise))
 
 
 Predicate = Callable[[Config], bool]
@@ -285,7 +293,7 @@ class Space:
     table: tuple[Config, ...] | None = field(default=None, compare=False)
     """The whole list of valid configurations where it is known (a recorded space); then `feasible` is membership."""
     late: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, compare=False)
-    """Gene → values that are tried late, for study or for other chips; `feasible_space` binds them to a chip."""
+    """Gene → values that are tried late, by their marks; `feasible_space` binds them to a chip."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))

@@ -63,6 +63,7 @@ GENES = (
     Mutation(
         "SMEM_LAYOUT",
         ("xor_swizzle", "padded", "plain"),
+        for_study=("plain",),
         doc="layout of the tiles in shared memory",
         when=MMA,
         relieves={"shared-memory": 4, "memory": 1},
@@ -70,6 +71,7 @@ GENES = (
     Mutation(
         "ACCUMULATOR",
         ("fp32", "fp16"),
+        less_precise=("fp16",),
         doc="type of the sums; fp16 overflows on large inputs, and bf16 adds up in fp32 alone",
         when=MMA,
         relieves={"arithmetic": 2, "tensor": 1},
@@ -117,6 +119,7 @@ GENES = (
     Parameter(
         "VECTOR",
         (8, 4, 2, 1),
+        for_study=(4, 2, 1),
         doc="elements of one access; must divide K and N",
         relieves={"memory": 2, "arithmetic": 1},
     ),

@@ -222,7 +222,10 @@ def test_violations_read_naturally() -> None:
     [
         ({"for_study": ("bulky",)}, "gene G marks 'bulky': did you mean 'bulk'"),
         ({"for_study": "bulk"}, r'write for_study=\("bulk",\)'),
-        ({"for_study": ("scalar",)}, "its default 'scalar' is for study; name another default"),
+        ({"for_study": ("scalar",)}, "for_study marks its default 'scalar'; name another default"),
+        ({"less_precise": ("scalar",)}, "less_precise marks its default 'scalar'; name another default"),
+        ({"less_precise": "bulk"}, r'write less_precise=\("bulk",\)'),
+        ({"less_precise": ("bulky",)}, "gene G marks 'bulky': did you mean 'bulk'"),
         ({"for_chips": {"bulky": ("h200",)}}, "gene G marks 'bulky': did you mean 'bulk'"),
         ({"for_chips": {"bulk": "h200"}}, r'for_chips\[.bulk.\] is one word; write \("h200",\)'),
         ({"for_chips": {"bulk": ("h20",)}}, "'bulk' is for chip 'h20': did you mean 'h200'"),
@@ -239,8 +242,13 @@ def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
     genes = (
         Mutation("LOADS", ("vector16", "scalar", "strided"), for_study=("scalar", "strided")),
         Parameter("BLOCKS", (132, 58, 108), for_chips={132: ("h100", "h200"), 58: ("l4",)}),
+        Mutation("SUM", ("fp32", "fp16"), less_precise=("fp16",)),
     )
-    bare = (Mutation("LOADS", ("vector16", "scalar", "strided")), Parameter("BLOCKS", (132, 58, 108)))
+    bare = (
+        Mutation("LOADS", ("vector16", "scalar", "strided")),
+        Parameter("BLOCKS", (132, 58, 108)),
+        Mutation("SUM", ("fp32", "fp16")),
+    )
     assert genes == bare
     kernel = _kernel(
         genes=genes, constraints=(), launches=lambda c, p: [Launch("double_it", 1, 128, ("x", "y", i32(p.N)))]
@@ -248,7 +256,9 @@ def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
     problems = [kernel.problem("256")]
 
     def late(name: str, **narrowed: tuple[str | int, ...]) -> dict[str, tuple[str | int, ...]]:
-        return dict(feasible_space(kernel, problems, CHIPS[name], narrowed).late)
+        found = dict(feasible_space(kernel, problems, CHIPS[name], narrowed).late)
+        assert found.pop("SUM") == ("fp16",)
+        return found
 
     assert late("h200") == {"LOADS": ("scalar", "strided"), "BLOCKS": (58,)}
     assert late("l4") == {"LOADS": ("scalar", "strided"), "BLOCKS": (132,)}
@@ -257,7 +267,8 @@ def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
     assert late("l4", LOADS=("vector16", "strided"), BLOCKS=(58, 132)) == {"LOADS": ("strided",), "BLOCKS": (132,)}
     space = feasible_space(kernel, problems, CHIPS["l4"])
     assert all(space.feasible(config) for config in space.grid())
-    assert len(list(space.grid())) == 9
+    assert len(list(space.grid())) == 18
+    assert "SUM" not in feasible_space(kernel, problems, CHIPS["l4"], {"SUM": ("fp16",)}).late
 
 
 def test_marks_are_told_in_words() -> None:
@@ -265,6 +276,8 @@ def test_marks_are_told_in_words() -> None:
     assert marks(Mutation("LOADS", ("vector16", "scalar"), for_study=("scalar",))) == "LOADS=scalar for study"
     blocks = Parameter("BLOCKS", (132, 58, 264), for_chips={132: ("h100", "h200"), 58: ("l4",), 264: ("h100", "h200")})
     assert marks(blocks) == "BLOCKS=132|264 for h100 and h200, 58 for l4"
+    half = Mutation("SUM", ("fp32", "bf16", "fp16"), for_study=("bf16",), less_precise=("bf16", "fp16"))
+    assert marks(half) == "SUM=bf16 for study, bf16|fp16 less precise"
     assert marks(Parameter("TILE", (16, 32))) == ""
 
 
