@@ -77,8 +77,8 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
     return {outcome.value: 1.0}
 
 
-LEAST_IN_FLIGHT = 8
-"""Trials in flight from the start, where as many are allowed: the first ones have no result to wait for."""
+LEAST_IN_FLIGHT = 4
+"""Trials in flight from the start, where as many are allowed: of few results each tells much."""
 RAMP = 8
 """Later one in so many of the trials before is in flight."""
 

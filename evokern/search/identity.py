@@ -74,6 +74,7 @@ class SearchTarget:
         """Return a new study's record; identity and date are the store's to give."""
         study = self.study
         sampler = request.sampler or study.sampler.name
+        control = study.control if request.control is None else request.control
         return StudyRecord(
             uuid="",
             name=study.name,
@@ -91,15 +92,15 @@ class SearchTarget:
             window=request.window or study.window or self.device.window,
             budget_s=study.budget_s,
             trials_limit=study.trials,
-            control=study.control if request.control is None else request.control,
+            control=control,
             cost_per_hour=study.cost_per_hour,
             cost_unit=study.cost_unit,
             secret=secret_of(request.seed),
             timing_rule=TIMING_RULE if self.device.verifiable and not self.device.predicted else None,
             evokern_version=__version__,
             sampler_version=VERSIONS.get(sampler, 1),
-            # Who learns nothing of results need not wait for any.
-            ramp=None if sampler == "random" else (LEAST_IN_FLIGHT, RAMP),
+            # Who learns nothing of results need not wait for any; beside a control the sampler has as many as alone.
+            ramp=None if sampler == "random" else (LEAST_IN_FLIGHT * (1 if control == "none" else 2), RAMP),
             fields=self.kernel.fields if self.table is None else (),
         )
 

@@ -58,7 +58,7 @@ STRATEGIES = ("hybrid_vndx", "diff_evo", "adaptive_tabu_greywolf", "pso")
 """Kernel Tuner's best four by the community's score."""
 TUNER = "kernel_tuner:"
 """What names of its strategies begin with."""
-RAMPS = ("live", "live 51 16 8", "live 51 12 4", "live 51 24 8", "8", "51")
+RAMPS = ("live", "live 51 8 8", "live 51 2 8", "live 51 16 8", "8", "51")
 """Trials in flight: how fast a search gets more of them, against what its sampler knows."""
 Part = tuple[str, str, str, int]
 """Kind of case (empty: all), variant, window and evaluations (0: those of the space's budget) of some searches."""

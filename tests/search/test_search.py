@@ -42,9 +42,9 @@ def test_the_package_is_the_api(tmp_path: Path) -> None:
 
 
 def test_few_are_in_flight_while_few_results_are_known() -> None:
-    """Trials in flight: 8 at first, later one in eight of the trials before, never more than asked for."""
+    """Trials in flight: 4 at first, later one in eight of the trials before, never more than asked for."""
     schedule = TrialSchedule(51)
-    assert [8, 8, 10, 51, 51] == [schedule(number) for number in (0, 71, 80, 408, 5000)]
+    assert [4, 4, 5, 10, 51, 51] == [schedule(number) for number in (0, 39, 40, 80, 408, 5000)]
     assert [3, 3] == [TrialSchedule(3)(number) for number in (0, 5000)]
     assert [40, 40] == [TrialSchedule.constant(40)(number) for number in (0, 5000)]
     seen = [number - schedule(number) for number in range(2000)]
@@ -160,8 +160,11 @@ def test_racing_sees_visible_results_only(tmp_path: Path) -> None:
     assert [(t.config, t.outcome) for t in one] == [(t.config, t.outcome) for t in four]
     slow = [t for t in one if t.outcome is Outcome.SLOW and "duplicate_of" not in t.evaluation.evidence]
     assert slow
+    with open_readonly(db) as reader:
+        schedule = schedule_of(reader.study())
     for trial in slow:
-        best = min(t.evaluation.time_us for t in one[: trial.number - 7] if t.outcome is Outcome.MEASURED)  # type: ignore[type-var]
+        seen = one[: trial.number - schedule(trial.number) + 1]
+        best = min(t.evaluation.time_us for t in seen if t.outcome is Outcome.MEASURED)  # type: ignore[type-var]
         assert trial.evaluation.evidence["elite_us"] == pytest.approx(best)
 
 
