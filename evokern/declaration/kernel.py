@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -127,6 +127,13 @@ class Tolerance:
     """Relative part."""
     by_dtype: Mapping[str, Tolerance] = field(default_factory=dict, hash=False)
     """What holds instead where the problem gives the output another dtype, by its name: `{"bf16": Tolerance(…)}`."""
+    elements: int | None = None
+    """Elements of an output up to which it holds; None for any number.
+
+    Of more it is larger by sqrt(ln n / ln elements). That is for errors that are rounding times normal values, as of a
+    weighted sum of normal inputs: the largest of n normal values is about sqrt(2 ln n) deviations (Cramér, Mathematical
+    Methods of Statistics, 1946, 28.6), so what a right kernel's worst element reaches grows with their number.
+    """
 
     def __post_init__(self) -> None:
         for dtype in self.by_dtype:
@@ -137,12 +144,30 @@ class Tolerance:
             if not (number and math.isfinite(value) and value >= 0):
                 raise KernelError(f"{name} = {value!r} is no tolerance; give a finite number of at least 0")
 
+        count = self.elements
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 2):
+            raise KernelError(f"a tolerance for {count!r} elements is none; give a whole number of at least 2")
+
     def of(self, dtype: str) -> Tolerance:
-        """Return what holds for an output of a dtype."""
-        return self.by_dtype.get(dtype, self)
+        """Return what holds for an output of a dtype, of no more elements than it says."""
+        found = self.by_dtype.get(dtype, self)
+        return found if found.elements else replace(found, elements=self.elements)
+
+    def holding(self, tensor: Tensor) -> Tolerance:
+        """Return what holds for an output: of its dtype and its number of elements."""
+        found = self.of(tensor.dtype)
+        if found.elements is None or tensor.elements <= found.elements:
+            return Tolerance(found.atol, found.rtol)
+        growth = math.sqrt(math.log(tensor.elements) / math.log(found.elements))
+        return Tolerance(found.atol * growth, found.rtol * growth)
 
     def overridden(self, atol: float | None, rtol: float | None) -> Tolerance:
-        """Return this with a study's own parts in place of every dtype's; None leaves a part as it is."""
+        """Return this with a study's own parts in place of every dtype's; None leaves a part as it is.
+
+        What a study says holds for any number of elements.
+        """
+        if atol is None and rtol is None:
+            return self
         return Tolerance(
             self.atol if atol is None else atol,
             self.rtol if rtol is None else rtol,

@@ -248,7 +248,12 @@ def _check(
     lines = [f"  const std::vector<Expected> expected = {call};", "  double worst = 0;"]
     for index, name in enumerate(by_role["output"]):
         dtype = traces.tensors[name].dtype
-        kind, limit = _HOST_TYPES[dtype], limits[name].of(dtype)
-        where = f'"{name}", outputs[0][{index}], {elements(traces.tensors[name])}, expected[{index}]'
-        lines.append(f"  worst = std::max(worst, worst_ratio<{kind}>({where}, {limit.atol!r}, {limit.rtol!r}));")
+        kind, limit, count = _HOST_TYPES[dtype], limits[name].of(dtype), elements(traces.tensors[name])
+        where = f'"{name}", outputs[0][{index}], {count}, expected[{index}]'
+        parts = [repr(limit.atol), repr(limit.rtol)]
+        if limit.elements:  # of more elements the largest error of a right kernel is larger
+            grown = f"std::sqrt(std::max(1.0, std::log(static_cast<double>({count})) / std::log({limit.elements}.0)))"
+            lines.append(f"  const double grown_{index} = {grown};")
+            parts = [f"{part} * grown_{index}" for part in parts]
+        lines.append(f"  worst = std::max(worst, worst_ratio<{kind}>({where}, {', '.join(parts)}));")
     return "\n".join(lines)

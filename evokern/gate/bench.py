@@ -101,7 +101,7 @@ class Bench:
             if name not in given:
                 raise KernelError(f"kernel {kernel.name}: nonfinite names {name!r}; inputs are {', '.join(given)}")
         declared = bool(kernel.workload.nonfinite)
-        self._rules = {n: Rule(t, tolerance[n].of(t.dtype), nonfinite=declared) for n, t in self._results.items()}
+        self._rules = {n: Rule(t, tolerance[n].holding(t), nonfinite=declared) for n, t in self._results.items()}
         self._inputs = GuardedBuffers(given, self.sets, guard_bytes, device)
         self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
         sealed = device.type in REACHED

@@ -39,7 +39,7 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
         if not verdict.passed or (name.startswith("copies") and _is_exact(gate, degenerate, launches, tensors)):
             continue
         limits = tolerances(gate.kernel, gate.settings.atol, gate.settings.rtol)
-        own = {output: one.of(tensors[output].dtype) for output, one in limits.items()}
+        own = {output: one.holding(tensors[output]) for output, one in limits.items()}
         listed = "; ".join(f"{output}: atol = {t.atol:g}, rtol = {t.rtol:g}" for output, t in own.items())
         raise KernelError(
             f"the gate has no power here: a kernel that {name} passes at {gate.problem} with the tolerance {listed}. "

@@ -6,9 +6,11 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -338,6 +340,31 @@ def test_a_tolerance_is_finite_and_not_negative(name: str, value: object) -> Non
     assert Tolerance(0, 0) == Tolerance(0.0, 0.0)
     with pytest.raises(KernelError, match=rf"{name} = .* is no tolerance; give a finite number of at least 0"):
         Tolerance(**{"atol": 0.0, "rtol": 0.0, name: value})  # type: ignore[arg-type]
+
+
+def test_a_tolerance_grows_with_the_largest_of_more_errors() -> None:
+    """Beyond the number of elements that it was chosen for; what a study says in its place holds for any number."""
+    chosen = Tolerance(1e-3, 2e-3, {"bf16": Tolerance(8e-3, 8e-3)}, elements=2**10)
+
+    def of(elements: int, dtype: str = "f16", tolerance: Tolerance = chosen) -> tuple[float, float]:
+        found = tolerance.holding(Tensor(dtype, (elements,), "output"))
+        return found.atol, found.rtol
+
+    assert of(1) == of(2**10) == (1e-3, 2e-3)
+    assert of(2**20) == pytest.approx((math.sqrt(2) * 1e-3, math.sqrt(2) * 2e-3))
+    assert of(2**20, "bf16") == pytest.approx((math.sqrt(2) * 8e-3, math.sqrt(2) * 8e-3))
+    assert of(2**20, tolerance=chosen.overridden(None, None)) == of(2**20)
+    assert of(2**20, tolerance=chosen.overridden(5e-3, None)) == (5e-3, 2e-3)
+    assert of(2**20, tolerance=Tolerance(1e-3, 0.0)) == (1e-3, 0.0)
+    # The law itself: the largest of so many normal values.
+    largest = [
+        float(torch.randn(n, generator=torch.Generator().manual_seed(seed)).abs().max())
+        for n in (2**10, 2**20)
+        for seed in range(20)
+    ]
+    assert fmean(largest[20:]) / fmean(largest[:20]) == pytest.approx(math.sqrt(2), rel=0.05)
+    with pytest.raises(KernelError, match="a tolerance for 1 elements is none; give a whole number of at least 2"):
+        Tolerance(1e-3, 0.0, elements=1)
 
 
 def test_a_tolerance_may_depend_on_the_dtype() -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from paths import DATA, KERNELS, ROOT
 
 from evokern.declaration.feasibility import launches_of
-from evokern.declaration.kernel import Kernel
+from evokern.declaration.kernel import Kernel, Tolerance
 from evokern.doctor import host_compiler
 from evokern.export.banner import Provenance, build_commands
 from evokern.export.formula import Formula, cpp, evaluate, simplified
@@ -280,6 +280,18 @@ def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: st
     assert right in text
     done = _fake_run(text.replace(right, wrong, 1), "1000")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAIL")
+
+
+@pytest.mark.thorough
+@needs_compiler
+@pytest.mark.parametrize(("elements", "code"), [(2, 0), (500, 1)])
+def test_a_tolerance_for_so_many_elements_grows_with_the_shape(scale: Kernel, elements: int, code: int) -> None:
+    """An error of 2.5 tolerances at 1,000 elements is within that of 2 grown to so many, and not within that of 500."""
+    limits = {"y": Tolerance(0.0, 2e-4, elements=elements)}
+    config = scale.space.with_changes(scale.space.default(), {"LOADS": "scalar"})
+    text = standalone(scale, config, scale.problem("4096"), CHIPS["l4"], Provenance({}), tolerance=limits)
+    done = _fake_run(text.replace("y[i] = 2 * x[i];", "y[i] = 2.001f * x[i];", 1), "1000", "--check")
+    assert done.returncode == code
 
 
 @pytest.mark.thorough

@@ -145,7 +145,7 @@ def _add(
         return
     of.finite = of.finite and not bool(got.isnan().any())
     error = (got.clamp(-limit, limit) - exact).abs()
-    tolerance = kernel.workload.tolerance[output].of(tensors[output].dtype)
+    tolerance = kernel.workload.tolerance[output].holding(tensors[output])
     allowed = tolerance.atol + tolerance.rtol * exact.abs()
     share = float(torch.where(error == 0, 0.0, error / allowed).nan_to_num(nan=math.inf).max())
     if share > of.share:

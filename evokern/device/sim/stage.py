@@ -145,7 +145,7 @@ class ProblemBuffers:
         for name, everything, reference, written in self.results(kernel, marks):
             written_at_all |= bool(written.any())
             got, expected = everything[written], reference[written]
-            tolerance = tolerances[name].of(self.tensors[name].dtype)
+            tolerance = tolerances[name].holding(self.tensors[name])
             wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])

@@ -101,7 +101,7 @@ def tail_risks(
     """Return what the blocks that were run say of each output, and how many independent errors the output has."""
     found: dict[str, tuple[TailRisk | None, int]] = {}
     for name, got, reference, written in stage.results(kernel):
-        allowed = tolerance[name].of(stage.tensors[name].dtype)
+        allowed = tolerance[name].holding(stage.tensors[name])
         errors = error_over_tolerance(got, reference, allowed.atol + allowed.rtol * reference.abs())
         units = independent_errors(torch.where(written, errors, -1.0), kind)
         found[name] = tail_risk(units[units >= 0], units.numel()), units.numel()
