@@ -181,6 +181,27 @@ def test_the_first_generation_shows_every_code_choice() -> None:
         assert set(gene.values) == {p.config[gene.name] for p in proposals}
 
 
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_rest_of_the_first_generation_is_told_ahead(warm: bool) -> None:
+    """What comes before the model speaks is known from the first trial on, whatever the results are."""
+    space = kernel_space()
+    drawn = {space.sample(random.Random(n)) for n in range(30)} - {None}
+    known = [(config, log_time(config)) for config in drawn if config is not None]
+    prior = Prior.from_trials(space, sorted(known, key=lambda one: one[1]), "a study") if warm else None
+    sampler, history = EvoSampler(space, 3, 4, prior=prior), History(space)
+    told: list[Config] = []
+    for number in range(8 + warm):
+        while history.told <= number - 4:
+            config = history.pending[history.told]
+            history.tell(TrialResult(history.told, config, *measured(config)[:2]))
+        proposal = sampler.propose(history, number)
+        assert proposal is not None
+        assert not number or proposal.config == told[0]
+        told = list(sampler.likely())
+        assert len(told) == min(7 + warm - number, 8)
+        history.commit(number, proposal)
+
+
 def test_a_window_of_trials_does_not_herd() -> None:
     """Trials in flight together are not neighbours of one point: several genes differ on average."""
     proposals, _ = search(kernel_space(), measured, 96, window=32)

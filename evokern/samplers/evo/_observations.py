@@ -115,6 +115,10 @@ class Ledger:
         pending = range(end, len(history.proposals))
         return _joined(self._done, self._arrays(pending, history.proposals[end:], {}))
 
+    def with_pending(self, seen: Observations, number: int, proposal: Proposal) -> Observations:
+        """Return what was known with one more trial, of which there is no result yet."""
+        return _joined(seen, self._arrays(range(number, number + 1), [proposal], {}))
+
     def _censored(self, seen: Observations, begin: int) -> Observations:
         """Lift slow trials from one on to what they raced against, where what was seen of them is less.
 

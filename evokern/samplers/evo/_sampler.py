@@ -68,12 +68,15 @@ class EvoSampler:
         self._history: History | None = None
         self._threads = ThreadpoolController()
         self._likely: Rows | None = None
+        self._latest: tuple[Observations, int, Proposal] | None = None
+        self._foreseen: dict[int, Config] = {}
 
     def propose(self, history: History, number: int) -> Proposal | None:
         """Return the candidate of one trial; None when every feasible configuration was proposed already."""
         if self._history is not history:
             self._history = history
             self._generations.forget()
+            self._foreseen = {}
         self._pool.rejections.clear()
         self._likely = None
         seen = self._ledger.read(history)
@@ -84,13 +87,34 @@ class EvoSampler:
             return None
         row, info = found
         config = self._genome.config(row)
+        self._latest = seen, number, Proposal(config, info)
         if config in history.seen:
             raise InternalError(f"evo proposed {dict(config)} twice, at last for trial {number}")
         return Proposal(config, info, dict(self._pool.rejections))
 
     def likely(self) -> list[Config]:
-        """Return the candidates that came next when the latest one was proposed; none before the model speaks."""
-        return [] if self._likely is None else [self._genome.config(row) for row in self._likely]
+        """Return the candidates that came next when the latest one was proposed; those of the first generation then."""
+        if self._likely is not None:
+            return [self._genome.config(row) for row in self._likely]
+        if self._latest is None:
+            return []
+        seen, number, proposal = self._latest
+        if self._foreseen.pop(number, None) != proposal.config:
+            self._foreseen = self._rest_of_first(seen, number, proposal)
+        return [self._foreseen[later] for later in sorted(self._foreseen)]
+
+    def _rest_of_first(self, seen: Observations, number: int, proposal: Proposal) -> dict[int, Config]:
+        """Return the trials of the first generation after one: no result changes them, but that a trial is lost."""
+        found: dict[int, Config] = {}
+        for later in range(number + 1, min(self._first, number + 1 + LIKELY)):
+            seen = self._ledger.with_pending(seen, later - 1, proposal)
+            with self._threads.limit(limits=1):
+                first = self._of_first(seen, later)
+            if first is None:
+                break
+            proposal = Proposal(self._genome.config(first[0]), first[1])
+            found[later] = proposal.config
+        return found
 
     def _propose(self, seen: Observations, number: int) -> tuple[Rows, Mapping[str, Any]] | None:
         start = self._generations.start_of(number)
@@ -100,6 +124,9 @@ class EvoSampler:
                 self._pool.rejections.clear()  # they were counted for the trial that began the generation
             if generation.free.any():
                 return self._select(generation, seen, number)
+        return self._of_first(seen, number)
+
+    def _of_first(self, seen: Observations, number: int) -> tuple[Rows, Mapping[str, Any]] | None:
         rng = np.random.default_rng(trial_seed(self._seed, number))
         first = _first.propose(self._pool, self._features, seen.without_lost(), self._prior, rng)
         if first is None:
