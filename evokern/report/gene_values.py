@@ -58,7 +58,7 @@ class ValueLine:
     failed: tuple[Linked, ...]
     """The others by outcome, each with the first words of a reason."""
     best: Linked | None
-    """Time of the fastest that stands, which leads to that trial."""
+    """Time of the fastest that stands, of a slow one what was seen of it; leads to that trial."""
     told: Linked
     """What the champion is held against: in how many genes the best, or the nearest of those that failed, differs."""
     remark: str
@@ -214,7 +214,10 @@ class GeneValues:
         if refuted:
             why = clipped(self._facts.refuted[refuted[0].number], FIRST_WORDS)
             failed.append(Linked(f"{len(refuted)} refuted by verification: {why}", link_to(name, value, ENDED_REFUTED)))
-        fastest = min(timed, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
+        # What was seen of a slow one before it was stopped says more than a worse time in full.
+        seen = [*timed, *(trial for trial in slow if trial.evaluation.passed_gate and trial.evaluation.time_us)]
+        fastest = min(seen, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
+        stopped = "" if fastest is None or fastest.outcome is Outcome.MEASURED else " (slow)"
         chosen = best is not None and best.config[name] == value
         forbidden = self._forbidden(gene, value)
         remarks = (
@@ -230,7 +233,9 @@ class GeneValues:
             worked=len(timed) + len(same),
             slow=Linked(str(len(slow)), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
             failed=tuple(failed),
-            best=Linked(microseconds(fastest.evaluation.time_us), f"#trial={fastest.number}") if fastest else None,
+            best=Linked(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
+            if fastest
+            else None,
             told=self._compared(gene, best if chosen else fastest) or self._in_vain(mine, slow, same=bool(same)),
             remark="; ".join(filter(None, remarks)),
         )

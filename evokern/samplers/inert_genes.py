@@ -61,12 +61,16 @@ class InertGenes:
 
 
 def single_gene_pairs(genome: Genome, rows: Rows, gene: int) -> npt.NDArray[np.intp]:
-    """Return pairs of positions, shape (n, 2), of rows that differ in one gene only: neighbours of each group."""
+    """Return pairs of positions, shape (n, 2), of rows that differ in one gene only: neighbours of each group.
+
+    Equal rows, as two arms of a study may have them, are no pair.
+    """
     rest = rows.copy()
     rest[:, gene] = 0
     keys = genome.keys(rest)
     order = np.argsort(keys, kind="stable")
-    same = keys[order][1:] == keys[order][:-1]
+    values = rows[order, gene]
+    same = (keys[order][1:] == keys[order][:-1]) & (values[1:] != values[:-1])
     return np.stack([order[:-1][same], order[1:][same]], axis=1)
 
 

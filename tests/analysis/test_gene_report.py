@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,16 @@ def test_pairs_that_never_work_are_told_and_no_others() -> None:
     assert (
         found.text == f"LOADS=vector with TILE=128 never works: {count} of {count} gave wrong answers, tolerance of o"
     )
+    # STAGES=1 matters where LOADS=async alone; elsewhere it is its default, beside TILE=64 too.
+    wrong = Evaluation(Outcome.WRONG, evidence={"check": "tolerance", "output": "o"})
+    bad = [t.config["LOADS"] == "async" and t.config.STAGES == 1 and t.config.TILE == 64 for t in trials]
+    told = failing_pairs(
+        SPACE, [replace(t, evaluation=wrong) if b else t for t, b in zip(trials, bad, strict=True)], ()
+    )
+    assert (
+        f"TILE=64 with STAGES=1, where they matter (LOADS=async), never works: {sum(bad)} of {sum(bad)} gave wrong "
+        "answers, tolerance of o"
+    ) in [failing.text for failing in told]
     rng = random.Random(3)
     crash = Evaluation(Outcome.CRASHED, evidence={"error": "x"})
     shaken = [Trial(t.number, t.proposal, crash if rng.random() < 0.3 else measured(1.0)) for t in trials]

@@ -44,6 +44,14 @@ def everything(count: int | None = None) -> list[Trial]:
     return [trial(number, config) for number, config in enumerate(configs[:count])]
 
 
+def test_what_both_arms_tried_is_no_pair() -> None:
+    """A configuration that sampler and control have both proposed says of no gene that it changes nothing."""
+    once = everything(120)
+    twice = [*once, *(replace(one, number=one.number + len(once)) for one in once)]
+    dead = [{finding.gene for finding in learned(GENES, trials) if finding.kind == "dead"} for trials in (once, twice)]
+    assert dead[0] == dead[1] <= {"UNROLL", "HINT"}
+
+
 def test_each_gene_gets_the_verdict_that_it_deserves() -> None:
     """Dead in code, dead in time, locked to a value, a barred value, decisive with effect and interval."""
     found = {(f.gene, f.kind): f for f in learned(GENES, everything())}

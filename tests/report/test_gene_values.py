@@ -16,13 +16,14 @@ from evokern.declaration.space import Mutation, Parameter, Space, Value
 from evokern.report import gather, page
 from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
-from evokern.report.gene_values import GeneValues, ValueLine, costly, deciding, decisive_choice, ordered
+from evokern.report.gene_values import GeneValues, Linked, ValueLine, costly, deciding, decisive_choice, ordered
 from evokern.report.genes import effects, matrix
 from evokern.report.marks import MARKS, REFUTED
 from evokern.report.origin import words
 from evokern.report.space import convergence_plot, improvement, outcomes, slow_trials
 from evokern.store import ProofRecord, open_readonly
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+from evokern.wording import microseconds
 
 GENES = (
     Mutation("CORES", ("mma", "wgmma")),
@@ -115,6 +116,16 @@ def test_a_value_that_failed_is_told_as_what_it_is(facts: Facts) -> None:
     assert tile.told.words == "slow in 1 trial, which differs from the champion in 5 genes"
     assert tile.slow is not None
     assert tile.slow.link == "#gene=TILE&value=16&outcome=slow&at=trials"
+
+
+def test_what_was_seen_of_a_slow_trial_is_a_value_s_best(facts: Facts) -> None:
+    """Where it is faster than every time in full; a slow one that was not timed at all has none."""
+    assert line(facts, "LAYOUT", "padded").best == Linked("7.02", "#trial=6")
+    full = measured_at(7, 6.5)
+    seen = replace(full, outcome=Outcome.SLOW, evidence={"elite_us": 5.0, "limit_us": 5.5})
+    config = SPACE.with_changes(SPACE.default(), {"LAYOUT": "padded", "TILE": 128})
+    found = replace(facts, trials=(*facts.trials, Trial(7, Proposal(config), seen, 7.0)))
+    assert line(found, "LAYOUT", "padded").best == Linked(f"{microseconds(full.time_us or 0.0)} (slow)", "#trial=7")
 
 
 def test_a_value_s_best_is_held_against_the_champion(facts: Facts) -> None:

@@ -33,6 +33,8 @@ class Failing:
 
     values: tuple[tuple[str, Value], ...]
     """Gene and value of both."""
+    where: str
+    """The choices that make them matter, `WARP_ROLES=loaders`; empty where they always do."""
     count: int
     """Trials with these values; none of them worked."""
     outcome: Outcome
@@ -46,8 +48,11 @@ class Failing:
     def text(self) -> str:
         """The finding in a sentence, with its numbers."""
         values = " with ".join(f"{name}={value}" for name, value in self.values)
-        how = f"{self.reason_count} of {self.count} {_ENDED.get(self.outcome, self.outcome.value)}"
-        return f"{values} never works: {how}, {self.reason}"
+        whole = self.reason_count == self.count
+        how = f"{self.count} of {self.count}" if whole else f"none of {self.count} trials did, {self.reason_count}"
+        how += f" {_ENDED.get(self.outcome, self.outcome.value)}"
+        where = f", where they matter ({self.where})," if self.where else ""
+        return f"{values}{where} never works: {how}, {self.reason}"
 
 
 def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[Failing]:
@@ -102,7 +107,7 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
     for one, two in sorted(members, key=lambda pair: (members[pair][0], pair)):
         if rate ** len(members[one, two]) < limit:
             groups[names[one], names[two]] = [tried[row] for row in members[one, two]]
-    found = [_failing(pair, group) for pair, group in groups.items()]
+    found = [_failing(pair, _where(space, pair), group) for pair, group in groups.items()]
     distinct: list[Failing] = []
     distinct_members: list[set[int]] = []
     for failing in sorted(found, key=lambda failing: -failing.count):
@@ -138,6 +143,13 @@ def pattern(evaluation: Evaluation) -> str:
             return re.sub(r"^\S*?\((\d+)\)", r"line \1", evaluation.reason)
 
 
-def _failing(values: tuple[tuple[str, Value], ...], members: Sequence[Trial]) -> Failing:
+def _where(space: Space, pair: Sequence[tuple[str, Value]]) -> str:
+    conditions = {other: allowed for name, _ in pair for other, allowed in space.gene(name).when.items()}
+    named = [name for name, _ in pair]  # what one of both says itself need not be said again
+    parts = [f"{other}={'|'.join(map(str, of))}" for other, of in conditions.items() if other not in named]
+    return " ".join(parts)
+
+
+def _failing(values: tuple[tuple[str, Value], ...], where: str, members: Sequence[Trial]) -> Failing:
     (outcome, reason), count = Counter((t.outcome, pattern(t.evaluation)) for t in members).most_common(1)[0]
-    return Failing(values, len(members), outcome, reason, count)
+    return Failing(values, where, len(members), outcome, reason, count)
