@@ -201,9 +201,10 @@ class GeneValues:
 
     def _line(self, gene: Gene, value: Value) -> ValueLine:
         best, name = self._facts.best, gene.name
-        mine, ended = [], defaultdict[str, list[Trial]](list)
-        for place in self._having[name, value].tolist():
-            mine.append(trial := self._facts.trials[place])
+        places = self._having[name, value].tolist()
+        mine = [self._facts.trials[place] for place in places]
+        ended: dict[str, list[Trial]] = defaultdict(list)
+        for place, trial in zip(places, mine, strict=True):
             ended[self._ended[place]].append(trial)
         slow, refuted = ended.pop(outcome_words(Outcome.SLOW), []), ended.pop(ENDED_REFUTED, [])
         timed, same = (ended.pop(outcome_words(one), []) for one in (Outcome.MEASURED, Outcome.DUPLICATE))
@@ -309,10 +310,8 @@ class GeneValues:
         if self._decisive is None or best is None or gene.name == self._decisive[0]:
             return False
         name, chosen = self._decisive
-        tried = np.any(
-            self._column[name][self._having[gene.name, value]] == self._space.gene(name).values.index(chosen)
-        )
-        return not tried and self._space.active(gene, best.config)
+        tried = np.intersect1d(self._having[gene.name, value], self._having[name, chosen], assume_unique=True)
+        return not tried.size and self._space.active(gene, best.config)
 
 
 def _apart(words: str, count: int) -> str:

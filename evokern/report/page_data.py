@@ -115,10 +115,9 @@ def _constraint(trial: Trial) -> str:
 
 def rows_of(facts: Facts) -> tuple[list[list[Any]], list[str]]:
     """Return the rows of a study's trials, and the texts that they name."""
-    made = TrialRows(facts.record.genes)
-    return [
-        made.row(trial, levels) for trial, levels in zip(facts.trials, facts.levels.tolist(), strict=True)
-    ], made.texts
+    made, levels = TrialRows(facts.record.genes), facts.levels.tolist()
+    rows = [made.row(trial, places) for trial, places in zip(facts.trials, levels, strict=True)]
+    return rows, made.texts
 
 
 def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 """What comes of making a record from a row that is not what was written."""
 
 _LOGGER = logging.getLogger("evokern")
+# `json.dumps` makes an encoder for each row where it is given an option.
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 _T = TypeVar("_T")
 Row = Mapping[str, Any]

@@ -16,6 +16,7 @@ from evokern.errors import StudyError
 from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
 
 Row = Mapping[str, Any]
+# Without what `json.loads` asks of its options first: 20,000 times for a page of 5,000 trials.
 _decoded = json.JSONDecoder().decode
 
 

@@ -144,10 +144,13 @@ def pattern(evaluation: Evaluation) -> str:
 
 
 def _where(space: Space, pair: Sequence[tuple[str, Value]]) -> str:
-    conditions = {other: allowed for name, _ in pair for other, allowed in space.gene(name).when.items()}
-    named = [name for name, _ in pair]  # what one of both says itself need not be said again
-    parts = [f"{other}={'|'.join(map(str, of))}" for other, of in conditions.items() if other not in named]
-    return " ".join(parts)
+    """Return at which choices of other genes two values matter, those that both allow; empty where always."""
+    named = [name for name, _ in pair]
+    allowed: dict[str, list[Value]] = {}
+    for name in named:
+        for other, values in space.gene(name).when.items():
+            allowed[other] = [value for value in allowed.get(other, values) if value in values]
+    return " ".join(f"{other}={'|'.join(map(str, of))}" for other, of in allowed.items() if other not in named)
 
 
 def _failing(values: tuple[tuple[str, Value], ...], where: str, members: Sequence[Trial]) -> Failing:
