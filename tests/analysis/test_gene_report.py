@@ -110,6 +110,24 @@ def test_pairs_that_never_work_are_told_and_no_others() -> None:
     assert failing_pairs(SPACE, shaken, barred=()) == []
 
 
+def test_two_values_matter_where_both_their_genes_do() -> None:
+    """Each gene is active at two values of PATH, and both at one."""
+    genes = (
+        Mutation("PATH", ("scalar", "vector", "tensor")),
+        Parameter("LEFT", (0, 1), when={"PATH": ("scalar", "vector")}),
+        Parameter("RIGHT", (0, 1), when={"PATH": ("vector", "tensor")}),
+        Parameter("NOISE", tuple(range(12))),
+    )
+    wrong = Evaluation(Outcome.WRONG, evidence={"check": "tolerance", "output": "o"})
+    configs = sorted({Space(genes).canonical(config) for config in Space(genes).grid()}, key=lambda config: config.key)
+    trials = [
+        Trial(number, Proposal(c), wrong if c["PATH"] == "vector" and c.LEFT and c.RIGHT else measured(1.0))
+        for number, c in enumerate(configs)
+    ]
+    (found,) = (one for one in failing_pairs(Space(genes), trials, barred=()) if one.where)
+    assert found.text.startswith("LEFT=1 with RIGHT=1, where they matter (PATH=vector), never works: 12 of 12")
+
+
 @pytest.mark.thorough
 def test_a_share_is_told_only_where_the_forest_decides() -> None:
     """A gene whose pairs prove a few per cent is told with them, and not with 0 % of what another gene decides."""
