@@ -253,8 +253,8 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[st
 
 
 def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None) -> IntervalBar:
-    """Return a value's bar with a star where it is the champion's, and with how many trials worked."""
-    tip = f"{one.worked} of {one.tried} worked"
+    """Return a value's bar with a star where it is the champion's, and with how many trials were right."""
+    tip = f"{one.right} of {one.tried} checked were right"
     if chosen is None or one.value != chosen:
         return replace(bar, tip=tip)
     return replace(bar, tip=tip, name=f"{bar.name} ★", kind="own")

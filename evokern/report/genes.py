@@ -63,7 +63,7 @@ def _by_size(values: Sequence[ValueFacts]) -> list[ValueFacts]:
 def _counted(one: ValueFacts) -> str:
     """Return how many trials a click shows, and what became of them."""
     unchecked = f", {one.unchecked} predicted slow and not checked" if one.unchecked else ""
-    return f"{several(one.tried + one.unchecked, 'trial')}: {one.worked} of {one.tried} checked worked{unchecked}"
+    return f"{several(one.tried + one.unchecked, 'trial')}: {one.right} of {one.tried} checked were right{unchecked}"
 
 
 def _link(name: str, one: ValueFacts) -> str:
@@ -75,13 +75,14 @@ def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:
     value = f"{one.value}{' ★' if chosen else ''}"
     if not one.tried:
         return Cell(value, "predicted slow, not checked" if one.unchecked else "not tried", "dim")
-    works = f"{one.worked}/{one.tried} work"
-    if one.best_us is None:
-        # What worked without a time was stopped by racing, or its time is another trial's.
-        return Cell(value, f"{works} · slow") if one.worked else Cell(value, works, "none")
-    more = one.best_us / best - 1
-    words = "best" if more < 5e-4 else f"+{_percent(more)}"
-    return Cell(value, f"{works} · {words}", heat=_heat(more))
+    right = f"{one.right}/{one.tried} right"
+    known = one.best_us if one.seen_us is None else one.seen_us
+    if known is None or not best:
+        # What is right without a time is the same program as another trial, or was stopped before a first sample.
+        return Cell(value, f"{right} · no time" if one.right else right, "" if one.right else "none")
+    more = known / best - 1
+    words = "best" if more < 5e-4 else f"+{_percent(more)}{' (slow)' * (one.seen_us is not None)}"
+    return Cell(value, f"{right} · {words}", heat=_heat(more))
 
 
 def _heat(more: float) -> str:

@@ -33,7 +33,7 @@ class Cell:
     note: str = ""
     """What stands below, small."""
     kind: str = ""
-    """Class: `dim` for nothing tried, `none` for nothing that worked."""
+    """Class: `dim` for nothing tried, `none` for nothing that was right."""
     heat: str = ""
     """How dark, from 0.00 to 1.00; empty for no shade."""
     link: str = ""

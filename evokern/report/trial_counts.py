@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from evokern.declaration.space import Gene, Value
 from evokern.samplers.genome import Rows
@@ -26,12 +27,14 @@ class ValueFacts:
     """The value."""
     tried: int
     """Trials that had it and ran to a verdict on their answers, or failed before."""
-    worked: int
-    """Those that were right and ran, however slowly."""
+    right: int
+    """Those that passed the gate and that no verification refuted, timed in full or not."""
     unchecked: int
     """Further trials, which were predicted to be slow and never checked."""
     best_us: float | None
-    """Fastest of them, µs."""
+    """Fastest of them that was timed in full, µs."""
+    seen_us: float | None
+    """What was seen of the fastest of them that were stopped as slow, µs, where it is less than `best_us`."""
 
 
 def tunability(
@@ -43,34 +46,37 @@ def tunability(
         trials: of a study.
         genes: its genes.
         levels: which of its values each gene has in each trial, trials × genes.
-        refuted: numbers of trials that passed the gate and that their verification refuted: they did not work.
+        refuted: numbers of trials that passed the gate and that their verification refuted: they are not right.
     """
     ran = np.array([trial.outcome is not Outcome.LOST for trial in trials], dtype=bool)
-    worked = np.array([trial.evaluation.passed_gate for trial in trials], dtype=bool)
+    passed = np.array([trial.evaluation.passed_gate for trial in trials], dtype=bool)
     slow = np.array([trial.outcome is Outcome.SLOW for trial in trials], dtype=bool)
     stands = np.array([trial.number not in refuted for trial in trials], dtype=bool)
-    times = np.array([_time_of(trial) for trial in trials], dtype=float)
-    times[~stands] = np.inf
-    unchecked = slow & ~worked
+    times = np.array([trial.evaluation.time_us or math.inf for trial in trials], dtype=float)
+    in_full = np.array([trial.outcome is Outcome.MEASURED for trial in trials], dtype=bool) & stands
+    in_part = slow & passed & stands
+    unchecked = slow & ~passed
     told: dict[str, list[ValueFacts]] = {}
     for column, gene in zip(levels.T, genes, strict=True):
         count = len(gene.values)
-        tried, right, left = (
+        tried, right, unasked = (
             np.bincount(column[which], minlength=count).tolist()
-            for which in (ran & ~unchecked, ran & worked & stands, ran & unchecked)
+            for which in (ran & ~unchecked, ran & passed & stands, ran & unchecked)
         )
-        least = np.full(count, np.inf)
-        np.minimum.at(least, column, times)
+        least, seen = (_least(column[which], times[which], count) for which in (in_full, in_part))
+        seen[seen >= least] = np.inf
         told[gene.name] = [
-            ValueFacts(value, *found, us if math.isfinite(us) else None)
-            for value, us, found in zip(gene.values, least.tolist(), zip(tried, right, left, strict=True), strict=True)
+            ValueFacts(*found, *(us if math.isfinite(us) else None for us in both))
+            for *found, both in zip(gene.values, tried, right, unasked, np.stack([least, seen], 1).tolist(), strict=True)
         ]
     return told
 
 
-def _time_of(trial: Trial) -> float:
-    """Return a trial's own time in µs, infinite without one."""
-    return (trial.evaluation.time_us or math.inf) if trial.outcome is Outcome.MEASURED else math.inf
+def _least(column: Rows, times: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
+    """Return the least time of each of so many values, infinite where there is none."""
+    least = np.full(count, np.inf)
+    np.minimum.at(least, column, times)
+    return least
 
 
 def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Value], float]:

@@ -143,7 +143,7 @@ def test_a_value_s_best_is_held_against_the_champion(facts: Facts) -> None:
     ]
     assert (four.best.link if four.best else "") == "#trial=6"
     (counted,) = (one for one in refuted.values["WARPS"] if one.value == 4)
-    assert (counted.tried, counted.worked, counted.best_us) == (2, 1, facts.trials[6].evaluation.time_us)
+    assert (counted.tried, counted.right, counted.best_us) == (2, 1, facts.trials[6].evaluation.time_us)
 
 
 def test_genes_without_effect_in_the_champion_are_marked(facts: Facts) -> None:

@@ -235,7 +235,7 @@ def test_the_speed_card_tells_limit_from_bound_and_what_the_control_timed(tmp_pa
     assert told.endswith(f"; the default alone takes {microseconds(own.evaluation.time_us or 0.0)} µs")
 
 
-def test_values_that_never_worked_are_hatched(tmp_path: Path) -> None:
+def test_values_that_were_never_right_are_hatched(tmp_path: Path) -> None:
     """A cell says how often its value was tried in vain; one that was not tried is no failure."""
     write_study(tmp_path / "r.db", 30, only_wrong=True)
     with open_readonly(tmp_path / "r.db") as reader:
@@ -245,9 +245,9 @@ def test_values_that_never_worked_are_hatched(tmp_path: Path) -> None:
     cells = {(gene, cell.text): cell for gene, row in matrix(facts)["genes"] for cell in row}
     cell = cells[name, str(value)]
     assert (cell.note, cell.kind, cell.tip) == (
-        f"0/{count} work",
+        f"0/{count} right",
         "none",
-        f"{count} trials: 0 of {count} checked worked",
+        f"{count} trials: 0 of {count} checked were right",
     )
     untried = next(key for key, tried_of in tried.items() if not tried_of) if 0 in tried.values() else None
     assert untried is None or cells[untried[0], str(untried[1])].link == ""
