@@ -45,6 +45,11 @@ _MORE_SAMPLES = 4
 HOPELESS = 1.3
 """Times the race's margin beyond which a candidate has lost by its pilot, the few calls from which the length of a
 sample follows: of a graph of four calls up to a tenth is the wait for the next one (3 to 4 µs on an H200)."""
+LONG_HOPELESS = 1.05
+"""The same where a call takes `LONG_PILOT_US`: what a single one has beside the candidate's own time is 2 % of it."""
+LONG_PILOT_US = 500.0
+"""Time of a call from which single calls are pilot enough: launching each from Python adds some 10 µs (H200), and a
+graph of all input sets would take as many times as long, its samples twelve times and more."""
 FIRST_LAUNCHES = 2
 """Launches by which a candidate may be found hopeless, before anything of its answer is judged."""
 ROUGH = 2.0
@@ -156,7 +161,9 @@ def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_
     """
     if elite_us is None or settings.race == 0:
         return False
-    return _lost([Series(tuple(pilot)) for pilot in pilots], HOPELESS * settings.race * elite_us)
+    allowed = (LONG_HOPELESS if min(pilot) >= LONG_PILOT_US else HOPELESS for pilot in pilots)
+    scaled = [Series(tuple(one / most for one in pilot)) for pilot, most in zip(pilots, allowed, strict=True)]
+    return _lost(scaled, settings.race * elite_us)
 
 
 def longest_launch_us(

@@ -65,11 +65,16 @@ def tunability(
         )
         least, seen = (_least(column[which], times[which], count) for which in (in_full, in_part))
         seen[seen >= least] = np.inf
+        counted = zip(gene.values, tried, right, unasked, least.tolist(), seen.tolist(), strict=True)
         told[gene.name] = [
-            ValueFacts(*found, *(us if math.isfinite(us) else None for us in both))
-            for *found, both in zip(gene.values, tried, right, unasked, np.stack([least, seen], 1).tolist(), strict=True)
+            ValueFacts(value, had, fine, left, _or_none(best_us), _or_none(seen_us))
+            for value, had, fine, left, best_us, seen_us in counted
         ]
     return told
+
+
+def _or_none(time_us: float) -> float | None:
+    return time_us if math.isfinite(time_us) else None
 
 
 def _least(column: Rows, times: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:

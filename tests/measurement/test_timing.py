@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,6 +102,15 @@ def test_a_pilot_ends_the_race_where_it_is_beyond_doubt(
     assert HOPELESS * 1.10 * 5.0 == pytest.approx(7.15)
     assert hopeless(pilots, replace(SETTINGS, race=race), 5.0) == lost
     assert not hopeless(pilots, SETTINGS, None)
+
+
+@pytest.mark.parametrize(("pilot_us", "lost"), [(1156.0, True), (1154.0, False)])
+def test_a_long_call_s_pilot_is_nearly_its_time(pilot_us: float, lost: bool) -> None:
+    """Single calls of 500 µs and more are little longer than in a graph: 5 % beyond the margin has lost."""
+    assert hopeless([(pilot_us,) * 5], SETTINGS, 1000.0) == lost
+    assert not hopeless([(490.0,) * 5], SETTINGS, 400.0)
+    assert hopeless([(20.0,) * 5, (1e3,) * 5], SETTINGS, math.sqrt(20.0 * 1e3 / (1.3 * 1.05)) / 1.11)
+    assert not hopeless([(20.0,) * 5, (1e3,) * 5], SETTINGS, math.sqrt(20.0 * 1e3 / (1.3 * 1.05)) / 1.09)
 
 
 @pytest.mark.parametrize(

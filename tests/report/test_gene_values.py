@@ -126,6 +126,9 @@ def test_what_was_seen_of_a_slow_trial_is_a_value_s_best(facts: Facts) -> None:
     config = SPACE.with_changes(SPACE.default(), {"LAYOUT": "padded", "TILE": 128})
     found = replace(facts, trials=(*facts.trials, Trial(7, Proposal(config), seen, 7.0)))
     assert line(found, "LAYOUT", "padded").best == Linked(f"{microseconds(full.time_us or 0.0)} (slow)", "#trial=7")
+    shaded = {cell.text: cell.note for gene, row in matrix(found)["genes"] for cell in row if gene == "LAYOUT"}
+    champion_us = facts.trials[1].evaluation.time_us or 0.0
+    assert shaded["padded"] == f"2/2 right · +{100 * ((full.time_us or 0.0) / champion_us - 1):.0f} % (slow)"
 
 
 def test_a_value_s_best_is_held_against_the_champion(facts: Facts) -> None:

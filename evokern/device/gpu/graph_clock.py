@@ -23,7 +23,7 @@ import torch
 from evokern.device.gpu.cuda import finish, new_event
 from evokern.device.gpu.nvml import Monitor, State
 from evokern.device.gpu.timed_calls import StepsAround
-from evokern.measurement.timing import RACE_SAMPLES, calls_per_sample, with_steps
+from evokern.measurement.timing import LONG_PILOT_US, RACE_SAMPLES, calls_per_sample, with_steps
 from evokern.study.settings import TimingSettings
 
 _PATIENCE = 3
@@ -31,9 +31,6 @@ _SHORT_US = 20.0
 """Time of a call below which that between two graphs counts: 3 to 4 µs (H200), a tenth of four calls of 10 µs."""
 _LONGER = 8
 """Times as many calls in the pilot then."""
-_LONG_US = 500.0
-"""Time of a call from which single calls are pilot enough: launching each from Python adds some 10 µs (H200), and a
-graph of all input sets would take as many times as long."""
 
 TimedCall = Callable[[], Mapping[str, torch.Tensor] | None]
 """Enqueues one call on the current stream; returns its outputs where they are not those of the buffers it was given."""
@@ -76,7 +73,7 @@ class GraphClock:
         self._sequence, self._around, self._flush = calls, around, flush
         self.pilot_us = self._single_times()
         """Rough times, µs a call: without steps, and without a write over L2 before each call."""
-        if min(self.pilot_us) < _LONG_US:
+        if min(self.pilot_us) < LONG_PILOT_US:
             self.pilot_us = self._pilot_times(len(calls))
         if min(self.pilot_us) < _SHORT_US:
             # From one graph to the next the GPU waits for as long as such calls take.

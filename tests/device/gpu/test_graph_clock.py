@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from evokern.device.gpu import graph_clock
 from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.nvml import State
+from evokern.measurement.statistics import median
+from evokern.measurement.timing import LONG_PILOT_US
 from evokern.study.settings import TimingSettings
 
 SETS = 7
@@ -71,3 +74,20 @@ def test_samples_follow_from_the_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
     found.prepare()
     assert found.calls == SETS
     assert found.take(3) == pytest.approx([2000.0] * 3, rel=0.01)
+
+
+@pytest.mark.gpu
+def test_the_pilot_of_a_long_call_is_its_time() -> None:
+    """By it a candidate is called slow: what single calls have beside the time in a graph is far below 5 %."""
+    a = torch.randn(8192, 8192, dtype=torch.float16, device="cuda")
+    out = torch.empty_like(a)
+
+    def product() -> None:
+        torch.mm(a, a, out=out)
+
+    monitor = SimpleNamespace(read=State)
+    timed = GraphClock([product] * SETS, TimingSettings(), monitor, None, 10.0)  # type: ignore[arg-type]
+    assert min(timed.pilot_us) > LONG_PILOT_US
+    timed.prepare()
+    # A product that goes on for long is limited by power: it may take longer than its first calls, never less.
+    assert 0.8 < min(timed.pilot_us) / median(timed.take(7)) < 1.03
