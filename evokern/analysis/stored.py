@@ -50,7 +50,8 @@ def chip_of(device: str, sessions: Sequence[SessionRecord]) -> Profile:
 
     Args:
         device: the study's device: a model such as `NVIDIA H200`, or `sim:l4`.
-        sessions: the study's sessions, whose environment tells the compute capability of a chip not listed.
+        sessions: the study's sessions, whose environment tells the chip that a recording was made on, and the compute
+            capability of one not listed.
 
     Raises:
         StudyError: nothing is known of the chip.
@@ -58,9 +59,11 @@ def chip_of(device: str, sessions: Sequence[SessionRecord]) -> Profile:
     kind, _, rest = device.partition(":")
     if kind == "sim":
         return chip(rest)
-    for profile in CHIPS.values():
-        if profile.model.lower() == device.lower():
-            return profile
+    named = [device, *(str(session.environment.get("chip", "")) for session in reversed(sessions))]
+    for model in named:
+        for profile in CHIPS.values():
+            if profile.model.lower() == model.lower():
+                return profile
     for session in reversed(sessions):
         capability = session.environment.get("compute_capability")
         if capability:

@@ -13,12 +13,14 @@ import pytest
 from engine_helpers import small_table, study, tiny_table
 from paths import DATA
 
+from evokern.analysis.stored import chip_of
 from evokern.device import Request, Task
 from evokern.device.opening import open_device
 from evokern.device.recorded.recording import read_recording
 from evokern.device.recorded.table import Table, TableDevice, measured
-from evokern.errors import DeviceError
+from evokern.errors import DeviceError, StudyError
 from evokern.hardware.profiles import CHIPS
+from evokern.store.records import SessionRecord
 from evokern.study.trial import Outcome
 
 
@@ -57,6 +59,18 @@ def test_a_space_of_a_recording_agrees_with_its_violations() -> None:
     violation = listed.violation(other)
     assert violation is not None
     assert violation.constraint == "recorded"
+
+
+def test_the_recorded_chip_is_told() -> None:
+    """Its peak rates draw the roofline of a study whose device is the recording."""
+    table = small_table()
+    device = TableDevice(table)
+    report = device.start(Task(table.kernel(), (), study()))
+    device.close()
+    session = SessionRecord("u", "s", "2026-11-24", 1.0, environment=report.environment)
+    assert chip_of(f"replay:{table.name}", [session]) == table.profile
+    with pytest.raises(StudyError, match="is not known"):
+        chip_of(f"replay:{table.name}", [])
 
 
 @pytest.mark.parametrize("workers", [1, 4])

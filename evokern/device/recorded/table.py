@@ -290,7 +290,12 @@ class TableDevice:
         notes: tuple[str, ...] = ()
         if self.table.space().table is not None:
             notes = (f"{self.table.name} holds what one search sought out, so the sampler has its list of candidates",)
-        return StartReport(baselines, {"recording": self.table.name, "answers": len(self.table.answers)}, notes)
+        environment = {
+            "recording": self.table.name,
+            "answers": len(self.table.answers),
+            "chip": self.table.profile.model,
+        }
+        return StartReport(baselines, environment, notes)
 
     def submit(self, request: Request) -> None:
         """Accept one candidate; returns at once."""
