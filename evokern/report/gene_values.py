@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
+import numpy.typing as npt
 
 from evokern.analysis.control_verdict import TIE
 from evokern.declaration.space import Gene, Space, Value
@@ -25,6 +27,10 @@ FIRST_WORDS = 70
 """Characters of a failure's reason that a line shows."""
 NAMED = 3
 """Things to try that the first screen names of each kind; the section has all."""
+_TOLD_APART = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
+"""Outcomes that a line tells in columns of their own."""
+Places = npt.NDArray[np.intp]
+"""Trials, by their places among all of a study."""
 NO_LESS = 1
 """Least value of a number of things: a gene at it has nothing below that a study could allow."""
 
@@ -130,10 +136,24 @@ class GeneValues:
         self._space = Space(facts.record.genes)
         self._decisive = decisive_choice(facts)
         self._together = "=".join(map(str, self._decisive or ()))
-        self._ended = [
+        ended = [
             ENDED_REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome) for trial in facts.trials
         ]
-        """How each trial ended, by the words of the page's filter."""
+        self._ends = list(dict.fromkeys([*(outcome_words(one) for one in _TOLD_APART), ENDED_REFUTED, *ended]))
+        """How trials ended, by the words of the page's filter: those that are told apart from failures come first."""
+        code = {words: place for place, words in enumerate(self._ends)}
+        self._end_of = np.array([code[words] for words in ended], dtype=np.intp)
+        """How each trial ended, its place in `_ends`."""
+        # What was seen of a slow one before it was stopped says more than a worse time in full.
+        timed = (t.outcome is Outcome.MEASURED or (t.outcome is Outcome.SLOW and t.evaluation.passed_gate)
+                 for t in facts.trials)  # fmt: skip
+        times = (
+            (t.evaluation.time_us or math.inf) if known else math.inf
+            for t, known in zip(facts.trials, timed, strict=True)
+        )
+        self._times_us = np.array(list(times), dtype=float)
+        """What is known of each trial's time, µs; infinite for nothing, and of those that were refuted."""
+        self._times_us[self._end_of == code[ENDED_REFUTED]] = math.inf
         self._column = {gene.name: facts.levels[:, column] for column, gene in enumerate(self._space.genes)}
         """Gene → which of its values each trial has."""
         self._having = {
@@ -142,12 +162,10 @@ class GeneValues:
             for level, value in enumerate(gene.values)
         }
         """Gene and value → places of the trials that have it; a gene without effect has its default there."""
-        self._apart: dict[int, int] = {}
-        """Trial → in how many genes it differs from the champion; empty without one."""
+        self._apart = np.zeros(len(facts.trials), dtype=np.intp)
+        """In how many genes each trial differs from the champion; zeros without one."""
         if facts.best is not None:
-            chosen = Genome(self._space).rows([facts.best.config])
-            apart = (facts.levels != chosen).sum(axis=1).tolist()
-            self._apart = {trial.number: count for trial, count in zip(facts.trials, apart, strict=True)}
+            self._apart = (facts.levels != Genome(self._space).rows([facts.best.config])).sum(axis=1)
 
     def genes(self) -> list[dict[str, Any]]:
         """Return every gene of which several values were tried, with a line for each of its values."""
@@ -201,43 +219,45 @@ class GeneValues:
 
     def _line(self, gene: Gene, value: Value) -> ValueLine:
         best, name = self._facts.best, gene.name
-        places = self._having[name, value].tolist()
-        mine = [self._facts.trials[place] for place in places]
-        ended: dict[str, list[Trial]] = defaultdict(list)
-        for place, trial in zip(places, mine, strict=True):
-            ended[self._ended[place]].append(trial)
-        slow, refuted = ended.pop(outcome_words(Outcome.SLOW), []), ended.pop(ENDED_REFUTED, [])
-        timed, same = (ended.pop(outcome_words(one), []) for one in (Outcome.MEASURED, Outcome.DUPLICATE))
+        mine = self._having[name, value]
+        ends = self._end_of[mine]
+        counted = dict(zip(self._ends, np.bincount(ends, minlength=len(self._ends)).tolist(), strict=True))
+        timed, same, slow = (counted.pop(outcome_words(one)) for one in _TOLD_APART)
+        refuted = counted.pop(ENDED_REFUTED)
+        # The first of each kind is its example; of two that are as many the one that came first stands first.
+        firsts = {words: int(mine[np.argmax(ends == self._ends.index(words))]) for words, of in counted.items() if of}
         failed = []
-        for words, some in sorted(ended.items(), key=lambda item: -len(item[1])):
-            told = f"{len(some)} {words}: {clipped(some[0].evaluation.reason, FIRST_WORDS)}"
-            failed.append(Linked(told, link_to(name, value, words)))
+        for words in sorted(firsts, key=lambda words: (-counted[words], firsts[words])):
+            why = clipped(self._facts.trials[firsts[words]].evaluation.reason, FIRST_WORDS)
+            failed.append(Linked(f"{counted[words]} {words}: {why}", link_to(name, value, words)))
         if refuted:
-            why = clipped(self._facts.refuted[refuted[0].number], FIRST_WORDS)
-            failed.append(Linked(f"{len(refuted)} refuted by verification: {why}", link_to(name, value, ENDED_REFUTED)))
-        # What was seen of a slow one before it was stopped says more than a worse time in full.
-        seen = [*timed, *(trial for trial in slow if trial.evaluation.passed_gate and trial.evaluation.time_us)]
-        fastest = min(seen, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
+            first = self._facts.trials[int(mine[np.argmax(ends == self._ends.index(ENDED_REFUTED))])]
+            why = clipped(self._facts.refuted[first.number], FIRST_WORDS)
+            failed.append(Linked(f"{refuted} refuted by verification: {why}", link_to(name, value, ENDED_REFUTED)))
+        known = self._times_us[mine]
+        fastest = self._facts.trials[int(mine[np.argmin(known)])] if np.isfinite(known).any() else None
         stopped = "" if fastest is None or fastest.outcome is Outcome.MEASURED else " (slow)"
         chosen = best is not None and best.config[name] == value
         forbidden = self._forbidden(gene, value)
         remarks = (
             forbidden and f"the champion cannot take it alone, {forbidden}",
-            f"never tried with {self._together}: no fair comparison" if mine and self._untried(gene, value) else "",
+            f"never tried with {self._together}: no fair comparison"
+            if mine.size and self._untried(gene, value)
+            else "",
         )
         return ValueLine(
             value=str(value),
             chosen=chosen,
-            trials=Linked(str(len(mine)), link_to(name, value) if mine else ""),
+            trials=Linked(str(mine.size), link_to(name, value) if mine.size else ""),
             # A gene without effect is at its default.
             without_effect=self._idle(gene) if value == gene.default else 0,
-            worked=len(timed) + len(same),
-            slow=Linked(str(len(slow)), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
+            worked=timed + same,
+            slow=Linked(str(slow), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
             failed=tuple(failed),
             best=Linked(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
             if fastest
             else None,
-            told=self._compared(gene, best if chosen else fastest) or self._in_vain(mine, slow, same=bool(same)),
+            told=self._compared(gene, value, fastest, chosen=chosen) or self._in_vain(mine, slow, same=bool(same)),
             remark="; ".join(filter(None, remarks)),
         )
 
@@ -248,11 +268,13 @@ class GeneValues:
     def never_timed(self) -> list[Linked]:
         """Return the values that were tried and never gave a time, each with what became of its trials."""
         found = []
+        in_full = [self._ends.index(outcome_words(one)) for one in (Outcome.MEASURED, Outcome.DUPLICATE)]
         for gene in self._space.genes:
             for value in ordered(gene.values):
-                ended = Counter(self._ended[place] for place in self._having[gene.name, value].tolist())
-                if ended and not any(ended[outcome_words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)):
-                    found.append(Linked(f"{gene.name}={value} ({counts(ended)})", link_to(gene.name, value)))
+                ends = self._end_of[self._having[gene.name, value]]
+                if ends.size and not np.isin(ends, in_full).any():
+                    told = counts(Counter(self._ends[end] for end in ends.tolist()))
+                    found.append(Linked(f"{gene.name}={value} ({told})", link_to(gene.name, value)))
         return found
 
     def never_tried(self) -> list[str]:
@@ -273,36 +295,32 @@ class GeneValues:
             active &= np.isin(self._column[other][mine], matter)
         return int(np.count_nonzero(~active))
 
-    def _compared(self, gene: Gene, fastest: Trial | None) -> Linked | None:
+    def _compared(self, gene: Gene, value: Value, fastest: Trial | None, *, chosen: bool) -> Linked | None:
         """Return in how many genes the best trial with a value differs from the champion; None without either."""
         best = self._facts.best
-        if fastest is None or best is None:
+        if best is None or (fastest is None and not chosen):
             return None
-        if fastest.number == best.number:
+        if chosen or fastest is None or fastest.number == best.number:
             return Linked("the champion's", f"#trial={best.number}")
-        apart = self._differing(fastest)
-        alone = apart == 1 and fastest.config[gene.name] != best.config[gene.name]
+        apart = sum(fastest.config[one.name] != best.config[one.name] for one in self._space.genes)
+        alone = apart == 1 and value != best.config[gene.name]
         words = "its best differs from the champion in this gene alone" if alone else _apart("its best differs", apart)
         return Linked(words, f"#trial={fastest.number}")
 
-    def _in_vain(self, mine: Sequence[Trial], slow: Sequence[Trial], *, same: bool) -> Linked:
+    def _in_vain(self, mine: Places, slow: int, *, same: bool) -> Linked:
         """Return what is known of a value without a time of its own: no more than how far away it was tried."""
-        if not mine:
+        if not mine.size:
             return Linked("not tried", "")
         if same:
             return Linked("only as the same program as another trial", "")
         if self._facts.best is None:
             return Linked("there is no champion", "")
-        nearest = min(mine, key=lambda trial: (self._differing(trial), trial.number))
-        kind = "slow or failed" if 0 < len(slow) < len(mine) else "slow" if slow else "failed"
+        nearest = int(mine[np.argmin(self._apart[mine])])
+        kind = "slow or failed" if 0 < slow < mine.size else "slow" if slow else "failed"
         one = f"{kind} in 1 trial, which differs"
-        all_of_them = f"{kind} in all {len(mine)} trials; the nearest differs"
-        words = _apart(one if len(mine) == 1 else all_of_them, self._differing(nearest))
-        return Linked(words, f"#trial={nearest.number}")
-
-    def _differing(self, trial: Trial) -> int:
-        """Return in how many genes a trial differs from the champion."""
-        return self._apart[trial.number]
+        all_of_them = f"{kind} in all {mine.size} trials; the nearest differs"
+        words = _apart(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
+        return Linked(words, f"#trial={self._facts.trials[nearest].number}")
 
     def _untried(self, gene: Gene, value: Value) -> bool:
         """Tell whether no trial has a value together with the decisive choice, although it has an effect there."""
