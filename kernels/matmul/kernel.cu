@@ -108,6 +108,8 @@ static_assert(!SKINNY || ROWS_A <= 128, "skinny_rows: a warp keeps the sums of a
 static_assert(!SKINNY || NT || WARP_COLUMNS % 64 == 0, "skinny_columns: eight lanes take 8 columns each of a row of B");
 static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: every weight is multiplied with each row of A");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async passes L1 by as it is");
+static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST || PRODUCTS == PRODUCTS_MMA || WARP_COLUMNS < 128,
+              "policy_register: ptxas 13 puts the policy of such copies into an odd uniform register");
 
 #include "../common/barrier.cuh"
 #include "../common/cp_async.cuh"

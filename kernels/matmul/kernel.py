@@ -249,6 +249,16 @@ def skinny_registers(c, p):
     return Need(sums + activations + weights + addresses, min(255, 65536 // (threads(c) * c.MIN_BLOCKS)), "registers")
 
 
+def policy_register(c):
+    """Whether cp.async under a policy becomes sound machine code.
+
+    With 16 columns of FMAs a lane, in blocks of one or two warps, ptxas 13.5 writes `LDGSTS [R+UR6], desc[UR7]` for
+    sm_90a (read with nvdisasm, 2026-11-24): an illegal instruction, in which such candidates ended on an H200.
+    """
+    under_policy = skinny(c) and c["LOAD"] == "cp_async" and c["WEIGHT_POLICY"] == "evict_first"
+    return not under_policy or c["PRODUCTS"] == "mma" or c.WARP_COLUMNS < 128
+
+
 def bytes_in_flight(c, p, chip):
     """Compare the bytes of weights that the chip's blocks have in flight with those that its DRAM takes to be busy."""
     if not skinny(c):
@@ -442,6 +452,11 @@ kernel = Kernel(
             "async_policy",
             lambda c: not skinny(c) or c["LOAD"] == "registers" or c["WEIGHT_POLICY"] != "no_allocate",
             "cp.async passes L1 by as it is",
+        ),
+        Constraint(
+            "policy_register",
+            policy_register,
+            "ptxas 13 puts the policy of such copies into an odd uniform register, which no instruction may name",
         ),
         Constraint("skinny_registers", skinny_registers, "weights that spill to local memory are loaded twice"),
         Constraint(

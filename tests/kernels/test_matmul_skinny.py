@@ -166,6 +166,11 @@ def test_a_ticket_saves_the_second_launch(path: str, entry: str) -> None:
         ("16,4096,4096", {"WARP_COLUMNS": 16}, "skinny_columns"),
         ("9,4096,4096", {"PRODUCTS": "fma"}, "fma_rows"),
         ("16,4096,4096", {"WEIGHT_POLICY": "no_allocate"}, "async_policy"),
+        (
+            "1,4096,4096,layout=nt",
+            {"PRODUCTS": "fma", "WEIGHT_POLICY": "evict_first", "WARP_COLUMNS": 128},
+            "policy_register",
+        ),
         ("64,4096,4096", {"LOAD": "registers", "STAGES": 8}, "skinny_registers"),
         ("16,4096,4096", {"VECTOR": 4}, "widest_vectors"),
         ("16,4100,4096", {"VECTOR": 4}, None),
