@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from evokern.wording import microseconds
 
@@ -33,8 +34,17 @@ class Axis:
 
     def share(self, value: float) -> float:
         """Return where a value lies between the ends, 0 to 1."""
-        low, high, at = (math.log10(max(v, 1e-12)) if self.log else v for v in (self.low, self.high, value))
-        return min(max((at - low) / (high - low), 0.0), 1.0) if high > low else 0.5
+        low, high = self._ends
+        share = (self._scaled(value) - low) / (high - low) if high > low else 0.5
+        return 0.0 if share < 0.0 else min(share, 1.0)
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(max(value, 1e-12)) if self.log else value
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        """Both ends as they are drawn; a page asks for tens of thousands of places."""
+        return self._scaled(self.low), self._scaled(self.high)
 
     def ticks(self) -> list[float]:
         """Return round values to label, about five."""
@@ -105,15 +115,14 @@ class Plot:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return a point's place, px."""
-        return (
-            LEFT + self.x.share(x) * (self.width - LEFT - RIGHT),
-            self.height - BOTTOM - self.y.share(y) * (self.height - self.top - BOTTOM),
-        )
+        return self._left(x), self.height - BOTTOM - self.y.share(y) * (self.height - self.top - BOTTOM)
+
+    def _left(self, x: float) -> float:
+        return LEFT + self.x.share(x) * (self.width - LEFT - RIGHT)
 
     def in_lane(self, x: float, lane: str) -> tuple[float, float]:
         """Return the place of a point in a lane, px."""
-        left, _ = self.at(x, self.y.high)
-        return left, self.top - LANE * (self.lanes.index(lane) + 0.5)
+        return self._left(x), self.top - LANE * (self.lanes.index(lane) + 0.5)
 
     def draw_marks(self, places: Sequence[tuple[float, float]], mark: tuple[str, str, str]) -> None:
         """Draw a kind of mark, its class, path and words, at places in px: all of them are one shape."""
