@@ -82,7 +82,7 @@ def test_an_output_of_another_word_has_a_tolerance(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    # One in every run of the tests; the test of the wheel has `evokern check` look at matmul and rmsnorm.
+    # One in every run of the tests; the test of the wheel has `evokern check` look at matmul.
     "name",
     ["attention", *(pytest.param(one, marks=pytest.mark.slow) for one in ("attention_fp8", "matmul", "rmsnorm"))],
 )

@@ -37,6 +37,8 @@ STUDY = suite_study("gpu")
 L4 = chip("l4")
 SMALL = tuple(KERNEL.problem(text) for text in ("136,128,16", "9,20,18"))
 SMALLEST = SMALL[1:]
+TWO = (KERNEL.problem("24,20,18"), *SMALLEST)
+"""Two for tests that ask nothing of their sizes: those of `SMALL` have cheats that begin at 16,384 elements."""
 HARDWARE = frozenset(
     {
         *("cheat_race", "cheat_uninitialised_shared", "cheat_unordered_blocks", "cheat_noise"),  # chance
@@ -125,12 +127,12 @@ def test_every_check_of_the_worker_has_a_cheat_that_only_it_catches(
 
 def test_a_declaration_is_asked_once_for_a_candidate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Gate, timing and the least time need its buffers and launches: `kernel.py` is called once at each problem."""
-    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn")
+    here = worker(monkeypatch, KERNEL, TWO, STUDY, L4, tmp_path / "turn")
     config, before = Config({"CASE": "honest_four_each"}), here._runs.workload.cache_info()
-    assert Outcome.MEASURED is evaluated(here, config, built(config, SMALL, L4)).outcome
+    assert Outcome.MEASURED is evaluated(here, config, built(config, TWO, L4)).outcome
     after = here._runs.workload.cache_info()
-    assert len(SMALL) == after.misses - before.misses
-    assert after.hits - before.hits >= 2 * len(SMALL)
+    assert len(TWO) == after.misses - before.misses
+    assert after.hits - before.hits >= 2 * len(TWO)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +176,14 @@ def test_a_hopeless_candidate_is_given_up_by_its_first_launches(
 
 def test_of_several_problems_one_may_be_slower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With two problems a launch may take the square of the margin; the bound takes the other one as the default's."""
-    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn", race=1.1)
+    here = worker(monkeypatch, KERNEL, TWO, STUDY, L4, tmp_path / "turn", race=1.1)
     config = Config({"CASE": "honest_plain"})
-    made = built(config, SMALL, L4)
+    made = built(config, TWO, L4)
     monkeypatch.setattr("emulated_gpu.Candidate.launch_us", 4800.0)
     assert evaluated(here, config, made, 700.0, (1000.0, 4000.0)).passed_gate
     monkeypatch.setattr("emulated_gpu.Candidate.launch_us", 5000.0)
     found = evaluated(here, config, made, 700.0, (1000.0, 4000.0))
-    assert (found.outcome, found.evidence["problem"]) == (Outcome.SLOW, SMALL[0].key)
+    assert (found.outcome, found.evidence["problem"]) == (Outcome.SLOW, TWO[0].key)
     assert found.time_us == pytest.approx((2500.0 * 4000.0) ** 0.5)
 
 
@@ -189,22 +191,22 @@ def test_the_default_candidates_launches_are_timed_at_every_problem(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One time for each problem; where a launch fails there is none, and a broken context is left."""
-    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn")
+    here = worker(monkeypatch, KERNEL, TWO, STUDY, L4, tmp_path / "turn")
     config = Config({"CASE": "honest_plain"})
-    assert here.handle(TimeFirstLaunches(config, built(config, SMALL, L4))) == (10.0, 10.0)
+    assert here.handle(TimeFirstLaunches(config, built(config, TWO, L4))) == (10.0, 10.0)
     crashes = Config({"CASE": "cheat_misaligned"})
     with pytest.raises(Retire) as left:
-        here.handle(TimeFirstLaunches(crashes, built(crashes, SMALL, L4)))
+        here.handle(TimeFirstLaunches(crashes, built(crashes, TWO, L4)))
     assert left.value.value == ()
 
 
 def test_a_slow_candidate_says_what_it_lost_against(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The time to beat stands beside the least time that its work takes at each problem, and each is read as itself."""
-    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn", race=1.3)
+    here = worker(monkeypatch, KERNEL, TWO, STUDY, L4, tmp_path / "turn", race=1.3)
     config = Config({"CASE": "honest_plain"})
-    slow = evaluated(here, config, built(config, SMALL, L4), elite_us=2.0)
+    slow = evaluated(here, config, built(config, TWO, L4), elite_us=2.0)
     assert slow.outcome is Outcome.SLOW
-    assert (slow.evidence["elite_us"], len(slow.evidence["least_us"])) == (2.0, len(SMALL))
+    assert (slow.evidence["elite_us"], len(slow.evidence["least_us"])) == (2.0, len(TWO))
     assert slow.reason == "slower than the elite's 2.000 µs"
 
 

@@ -140,6 +140,15 @@ def killed_search(
     return os.WIFSIGNALED(status), {int(number) for number in reported.split(b"\n")[:-1]}
 
 
+def ended(db: Path, workers: int, trials: int, sampler: str) -> Any:
+    """Search to the end, and return what came of it as JSON has it."""
+    summary = one_search(db, workers, trials, sampler, 0.0)
+    with open_readonly(db) as reader:
+        sequence = [[trial.number, trial.config.key, trial.outcome] for trial in reader.trials(reader.study())]
+        sessions = len(reader.sessions(reader.study()))
+    return json.loads(json.dumps({"summary": summary, "sequence": sequence, "sessions": sessions}))
+
+
 def main() -> None:
     db, workers, trials, sampler, mode = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
     kills = 0
@@ -157,11 +166,7 @@ def main() -> None:
             changed += sum(after.get(number) != row for number, row in before.items())
             before = after
         print(json.dumps({"kills": kills, "lost": lost, "changed": changed, "recorded": len(before)}))
-    summary = one_search(db, workers, trials, sampler, 0.0)
-    with open_readonly(db) as reader:
-        sequence = [[trial.number, trial.config.key, trial.outcome] for trial in reader.trials(reader.study())]
-        sessions = len(reader.sessions(reader.study()))
-    print(json.dumps({"summary": summary, "sequence": sequence, "sessions": sessions}))
+    print(json.dumps(ended(db, workers, trials, sampler)))
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ def test_a_memory_in_the_workspace_is_found_by_timed_calls(
 
 def test_who_is_slow_by_far_is_not_timed_any_further(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It lost by its pilot or its samples: right in the gate, never a best; its inputs as they were for the next."""
-    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,16,256",))
-    problems = (kernel.problem("9,16,256"),)
+    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,16,64",))
+    problems = (kernel.problem("9,16,64"),)
     here = worker(monkeypatch, kernel, problems, study, chip("l4"), tmp_path / "turn", race=1.1)
     config = kernel.space.default()
     made = build(kernel, config, problems, Target(chip("l4"), CompileCache(default_directory() or tmp_path)))
@@ -88,13 +88,13 @@ def test_who_is_slow_by_far_is_not_timed_any_further(monkeypatch: pytest.MonkeyP
     assert (slow.outcome, slow.time_us) == (Outcome.SLOW, pytest.approx(10.0))
     assert (slow.evidence["elite_us"], slow.evidence["samples"], slow.evidence["pilot"]) == (6.0, 5, True)
     assert slow.timings[0].samples_us == (10.0,) * 5
-    assert "timed_calls" not in slow.gate["9,16,256"]
+    assert "timed_calls" not in slow.gate["9,16,64"]
     assert bool((bench.given(0)["x"] == before).all())
     close = evaluated(here, config, made, elite_us=8.0)
     assert close.outcome is Outcome.SLOW
     assert "pilot" not in close.evidence
     assert len(close.timings[0].samples_us) == 5
-    assert "timed_calls" not in close.gate["9,16,256"]
+    assert "timed_calls" not in close.gate["9,16,64"]
     assert evaluated(here, config, made).outcome is Outcome.MEASURED
 
 
@@ -102,8 +102,8 @@ def test_contestants_of_a_playoff_share_inputs_that_change_around_each(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What one's steps changed is changed back before another one draws its own: honest ones are right."""
-    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,16,256",))
-    problems = (kernel.problem("9,16,256"),)
+    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,16,64",))
+    problems = (kernel.problem("9,16,64"),)
     here = worker(monkeypatch, kernel, problems, study, chip("l4"), tmp_path / "turn")
     config = kernel.space.default()
     made = build(kernel, config, problems, Target(chip("l4"), CompileCache(default_directory() or tmp_path)))
