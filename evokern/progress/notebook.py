@@ -19,6 +19,7 @@ _ENDED = {
     "trials": "its trials are done",
     "exhausted": "nothing is left to try",
     "interrupted": "interrupted; the same call goes on",
+    "paused": "paused before its end; the same call goes on",
 }
 """`Progress.end` → why a search ended."""
 

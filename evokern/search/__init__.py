@@ -5,7 +5,7 @@ or resume the study, run the loop (`_loop`), fold the store in.
 """
 
 from evokern.search._session import resume_study, search_study
-from evokern.search.request import SessionRequest, WorkerFactories
+from evokern.search.request import SessionPart, SessionRequest, WorkerFactories
 from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "OnProgress",
     "Progress",
     "SearchResult",
+    "SessionPart",
     "SessionRequest",
     "WorkerFactories",
     "resume_study",

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from evokern.declaration.kernel import Problem
 from evokern.declaration.space import Config, Gene, Value
 from evokern.device.recorded.recording import chip_of_model
-from evokern.errors import UsageError
+from evokern.errors import StoreError, UsageError
 from evokern.measurement.timing import FIRST_TIMING_RULE
 from evokern.samplers import Prior, objective
 from evokern.search.identity import SearchTarget
@@ -35,26 +36,28 @@ SHARED_GENES = 0.5
 """Share of the genes of two kernels that both must have."""
 
 
-def nearest_prior(db: Path, record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
-    """Return what the nearest study of a database knows, and a sentence on it; None where there is none.
+def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
+    """Return what the nearest study of some databases knows, and a sentence on it; None where there is none.
 
     Damaged trials and those that their verification refuted are left out.
 
     Args:
-        db: the database.
+        paths: the databases: the study's own first, then others, of which one that cannot be read is passed over.
         record: the study that begins.
         target: what is searched.
     """
-    with open_readonly(db) as reader:
-        found: list[tuple[tuple[float, ...], StudyRecord, Prior]] = []
-        nearest: tuple[float, float] | None = None
-        for place, (rank, study) in enumerate(sorted(_eligible(reader, record, target), key=lambda entry: entry[0])):
-            if nearest is not None and rank > nearest:
-                break
-            prior = _prior_of(reader, study, target, f"{db}:{study.name}")
-            if prior is not None:
-                nearest = rank
-                found.append(((*rank, -len(prior.entries), place), study, prior))
+    found: list[tuple[tuple[float, ...], StudyRecord, Prior]] = []
+    for index, db in enumerate(paths):
+        with suppress(*([StoreError] if index else [])), open_readonly(db) as reader:
+            nearest: tuple[float, float] | None = None
+            ranked = sorted(_eligible(reader, record, target), key=lambda entry: entry[0])
+            for place, (rank, study) in enumerate(ranked):
+                if nearest is not None and rank > nearest:
+                    break
+                prior = _prior_of(reader, study, target, f"{db}:{study.name}")
+                if prior is not None:
+                    nearest = rank
+                    found.append(((*rank, -len(prior.entries), index, place), study, prior))
     if not found:
         return None
     _, study, prior = min(found, key=lambda entry: entry[0])

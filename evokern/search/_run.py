@@ -27,7 +27,7 @@ from evokern.search.identity import SearchTarget, agree, check_candidates, check
 from evokern.search.in_turn import against_baseline
 from evokern.search.loop import Limits, Loop
 from evokern.search.neighbours import infeasible_neighbours
-from evokern.search.request import SessionRequest, WorkerFactories
+from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, fastest_baseline, open_readonly
 from evokern.study.settings import check_control
@@ -47,6 +47,7 @@ def run(
     request: SessionRequest,
     on_progress: OnProgress,
     factories: WorkerFactories,
+    part: SessionPart = WHOLE,
 ) -> SearchResult:
     """Search or resume a target, and close its device.
 
@@ -56,6 +57,7 @@ def run(
         request: what this session is asked for.
         on_progress: called at every event.
         factories: of the workers that say why candidates crash, and that verify the champion.
+        part: which part of the study this session does.
 
     Raises:
         UsageError: it cannot be searched or resumed as asked.
@@ -93,8 +95,13 @@ def run(
                     f"{duration(old.budget_s or 0.0)}; it counts all sessions of the study"
                 )
             try:
-                prior = warm_start(store, record, target, request.warm_start, offer, reporter.note, begins=begins)
-                end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, request, factories)
+                prior = warm_start(
+                    store, record, target, request.warm_start, offer, reporter.note, begins=begins,
+                    neighbours=part.neighbours,
+                )  # fmt: skip
+                end = _one_session(
+                    target, session, proposals, trials, reporter, stop, began, prior, request, factories, part
+                )
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -122,16 +129,18 @@ def _one_session(
     prior: Prior | None,
     request: SessionRequest,
     factories: WorkerFactories,
+    part: SessionPart,
 ) -> EndReason:
     record = session.study
     verifies = request.verify and target.device.verifiable
     kept_s = reserve(record.budget_s, target.device.predicted) if verifies else 0.0
+    own = Limits(schedule_of(record), record.budget_s and record.budget_s - kept_s, record.trials_limit)
     loop = Loop(
         History(target.space),
         sampler_of(record, target, prior),
         target.device,
         session,
-        Limits(schedule_of(record), record.budget_s and record.budget_s - kept_s, record.trials_limit),
+        own.within(part),
         target.violation,
         control=(History(target.space), control_of(record, target)) if record.control != "none" else None,
         before_s=session.before_s,
@@ -140,7 +149,12 @@ def _one_session(
     )
     session.adopt(proposals, loop.restore(proposals, trials))
     end = loop.spent()
-    if end is None:
+    if end is not None:
+        end = own.paused(loop, end)
+        if part.overdue_s is not None and verifies:
+            _verify_overdue(target, session, loop, reporter, stop, part.overdue_s, factories)
+            end = "interrupted" if loop.stop_requested else end
+    else:
         reporter.opening(loop)
         default_us = tuple(session.first_environment(DEFAULT_US) or ())
         task = _task(target, record, trials, reporter.step, default_us)
@@ -154,18 +168,19 @@ def _one_session(
         )
 
         def after_event(event: Literal["trial", "idle"]) -> None:
-            if verifies:
+            if verifies and not part.pauses:
                 verification.advance(loop.best, loop.left_s)
             reporter.event(event)
 
         try:
-            end = run_diagnosed(loop, target, session, trials, after_event, factories.diagnoser)
-            if end != "interrupted":
+            end = own.paused(loop, run_diagnosed(loop, target, session, trials, after_event, factories.diagnoser))
+            whole = end not in ("interrupted", "paused")
+            if whole:
                 _rate(target.device, session, reporter)
-            if end != "interrupted" and verifies:
+            if whole and verifies:
                 share_s = math.inf if record.budget_s is None else IN_TURN_SHARE * kept_s
                 _compare_in_turn(target.device, task, loop, report, session, reporter, min(IN_TURN_S, share_s))
-            if end != "interrupted" and verifies:
+            if whole and verifies:
                 target.device.close()  # leaves the processor to the verification
                 budget_s = session.study.budget_s
                 seconds = UNLIMITED_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
@@ -175,6 +190,30 @@ def _one_session(
             verification.close()
     reporter.end(loop, end)
     return end
+
+
+def _verify_overdue(
+    target: SearchTarget,
+    session: Session,
+    loop: Loop,
+    reporter: ProgressReporter,
+    stop: Stop,
+    seconds: float,
+    factories: WorkerFactories,
+) -> None:
+    """Verify the champion of a study that has nothing to search: the session that ended it did not come to that."""
+    target.device.close()
+    reporter.opening(loop)
+    stop.loop = loop
+    cores = len(os.sched_getaffinity(0))
+    verification = ChampionVerification(
+        target, session, factories.verifier, reporter.after_loop, reporter.proved, cores=cores
+    )
+    try:
+        verification.finish(seconds, lambda: loop.stop_requested)
+    finally:
+        stop.loop = None
+        verification.close()
 
 
 def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evokern.search.request import SessionRequest, WorkerFactories
+from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
 from evokern.search.results import OnProgress, SearchResult
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def search_study(
     db: str | Path,
     on_progress: OnProgress | None,
     factories: WorkerFactories,
+    part: SessionPart = WHOLE,
 ) -> SearchResult:
     """Search a study, or resume it where it stands in the database.
 
@@ -30,11 +31,12 @@ def search_study(
         db: database that keeps the results.
         on_progress: called with a `Progress` at every event, from the searching thread.
         factories: of the workers that say why candidates crash, and that verify the champion.
+        part: which part of the study this session does.
 
     Raises:
         UsageError: study, kernel, device, store or the request is not usable as asked; the message says what to do.
     """
-    return _searched(study, request, Path(db), on_progress, factories)
+    return _searched(study, request, Path(db), on_progress, factories, part=part)
 
 
 def _searched(
@@ -45,6 +47,7 @@ def _searched(
     factories: WorkerFactories,
     *,
     resumed: bool = False,
+    part: SessionPart = WHOLE,
 ) -> SearchResult:
     from evokern.search._find import find
 
@@ -52,7 +55,7 @@ def _searched(
     try:
         from evokern.search._run import run  # only now: see `_find`
 
-        return run(target, db, request, on_progress or (lambda progress: None), factories)
+        return run(target, db, request, on_progress or (lambda progress: None), factories, part)
     finally:
         target.device.close()
 

@@ -7,6 +7,7 @@ whatever became of the database that it came from.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from evokern.errors import StudyError
 from evokern.samplers import SIMULATED, WARM, Prior, objective
@@ -73,6 +74,7 @@ def warm_start(
     say: Notify,
     *,
     begins: bool,
+    neighbours: tuple[Path, ...] = (),
 ) -> Prior | None:
     """Return the prior of a study: the one it began with, or on a new study the one asked for.
 
@@ -85,12 +87,13 @@ def warm_start(
         say: told what is being done and what came of it.
         begins: the study has no trial yet. A prior that an attempt without a trial left is taken again, unless
             something else is asked for now.
+        neighbours: further databases that `auto` looks through.
     """
     kept = store.prior(record)
     if not begins or (kept is not None and source in (None, AUTO, kept.source)):
         return kept
     if source in (None, AUTO):
-        found = _nearest(store, record, target)
+        found = _nearest((store.path, *neighbours), record, target)
         if found is None:
             return None
         prior, summary = found
@@ -109,14 +112,14 @@ def warm_start(
     return prior
 
 
-def _nearest(store: Store, record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
-    """Return what the database knows of the same kernel, and a sentence on it.
+def _nearest(paths: tuple[Path, ...], record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
+    """Return what the databases know of the same kernel, and a sentence on it.
 
     A control asks what the sampler is worth by itself, and a recording is there to compare searches: both begin cold.
     """
     if target.table is not None or record.control != "none" or record.sampler not in WARM:
         return None
-    return nearest_prior(store.path, record, target)
+    return nearest_prior(paths, record, target)
 
 
 def recorded_prior(target: SearchTarget, source: str) -> Prior:

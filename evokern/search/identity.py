@@ -224,6 +224,16 @@ def agree(
     return kept
 
 
+def changed_settings(record: StudyRecord, study: Study) -> list[str]:
+    """Return which settings a study's file has otherwise than when the study began: `seed was 1, is 2`.
+
+    Args:
+        record: the study as the database keeps it.
+        study: the study as its file has it now.
+    """
+    return _differences(_compared(_completed(record.settings)), _compared(settings_of(study)))
+
+
 def check_timing_rule(record: StudyRecord, now: StudyRecord, db: Path) -> None:
     """Refuse to go on with a study whose times came about by another rule: what was slow then may be fast now.
 

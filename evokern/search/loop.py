@@ -23,6 +23,7 @@ from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
 from evokern.search._failures import LastFailures
+from evokern.search.request import SessionPart
 from evokern.search.results import EndReason
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
@@ -86,6 +87,20 @@ class Limits:
     """Study time over all sessions, seconds."""
     trials: int | None = None
     """Evaluated trials over all sessions."""
+
+    def within(self, part: SessionPart) -> Limits:
+        """Return the limits of a session that may pause before the study's end."""
+        budgets = [budget_s for budget_s in (self.budget_s, part.elapsed_s) if budget_s is not None]
+        counts = [trials for trials in (self.trials, part.trials) if trials is not None]
+        return replace(self, budget_s=min(budgets, default=None), trials=min(counts, default=None))
+
+    def paused(self, loop: Loop, end: EndReason) -> EndReason:
+        """Return why a session ended: `paused` where it reached limits of its own, and not these of the study."""
+        if end == "trials" and (self.trials is None or loop.evaluated < self.trials):
+            return "paused"
+        if end == "budget" and (self.budget_s is None or loop.elapsed_s < self.budget_s):
+            return "paused"
+        return end
 
 
 class Loop:

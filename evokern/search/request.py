@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evokern.errors import StudyError
@@ -23,6 +24,29 @@ class WorkerFactories:
     """Says why candidates crash or hang (`evokern.search.diagnosis.Diagnoses`)."""
     verifier: str
     """Verifies the champion (`evokern.search.champion.ChampionVerification`)."""
+
+
+@dataclass(frozen=True)
+class SessionPart:
+    """Which part of its study a session does, for whoever searches several in turn; the study keeps its own limits."""
+
+    trials: int | None = None
+    """Evaluated trials over all sessions at which it pauses."""
+    elapsed_s: float | None = None
+    """Study time over all sessions, in seconds, at which it pauses."""
+    overdue_s: float | None = None
+    """Seconds for verifying the champion where there is nothing to search; None leaves it as it is."""
+    neighbours: tuple[Path, ...] = ()
+    """Further databases whose studies the warm start `auto` may take."""
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the session may end before its study does."""
+        return self.trials is not None or self.elapsed_s is not None
+
+
+WHOLE = SessionPart()
+"""All of a study, up to its own limits."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from evokern.declaration.space import Gene
 from evokern.device.contract import StartStep
 from evokern.study.trial import Trial
 
-EndReason = Literal["budget", "trials", "exhausted", "interrupted"]
-"""Why a session ended: the budget is used up, the trials are done, nothing is left to try, or its user stopped it."""
+EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused"]
+"""Why a session ended: the budget is used up, the trials are done, nothing is left to try, its user stopped it, or it did
+the part of the study that it was asked for (`SessionPart`)."""
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class SessionRecord:
     ended: str | None = None
     """When it ended; None while it runs or after it was killed."""
     end_reason: str | None = None
-    """Why it ended: budget, trials, exhausted, interrupted, failed."""
+    """Why it ended: budget, trials, exhausted, interrupted, paused, failed."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """Driver, compiler, clocks, library versions."""
     baselines: tuple[BaselineResult, ...] = ()

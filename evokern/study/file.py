@@ -21,25 +21,41 @@ from evokern.study.duration import parse_duration
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 
 
+KEYS = (*(f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")), "budget")
+"""The keys of a study's file."""
+
+
 def read_study(path: Path) -> Study:
     """Read a study file.
 
     Raises:
         StudyError: the file is missing, is no TOML, or has a key, type or value that a study cannot have.
     """
+    return study_from_table(path.stem, read_table(path, "study"), path)
+
+
+def read_table(path: Path, what: str) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Args:
+        path: the file.
+        what: what it is said to be in messages, `study` or `sweep`.
+
+    Raises:
+        StudyError: the file is missing or is no TOML.
+    """
     try:
         text = read_text(path)
     except OSError as error:
-        raise StudyError(f"cannot read study {path}: {error.strerror}") from error
+        raise StudyError(f"cannot read {what} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise StudyError(f"study {path} is no UTF-8 text: {error}") from error
+        raise StudyError(f"{what} {path} is no UTF-8 text: {error}") from error
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
-        raise StudyError(f"study {path} is no valid TOML: {error}") from error
+        raise StudyError(f"{what} {path} is no valid TOML: {error}") from error
     except RecursionError as error:
-        raise StudyError(f"study {path} nests tables or lists deeper than can be read; flatten it") from error
-    return study_from_table(path.stem, table, path)
+        raise StudyError(f"{what} {path} nests tables or lists deeper than can be read; flatten it") from error
 
 
 def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = None) -> Study:
@@ -50,8 +66,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     """
     where = str(path or name)
     _refuse_out_of_range(where, "", table)
-    known = [f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")] + ["budget"]
-    _refuse_unknown(where, "", table, known)
+    refuse_unknown(where, "", table, KEYS)
     for compulsory in ("kernel", "problems"):
         if compulsory not in table:
             raise StudyError(f"{where} lacks the key {compulsory!r}")
@@ -96,7 +111,18 @@ def _named(where: str) -> Iterator[None]:
         raise StudyError(f"{where}: {error}") from error
 
 
-def _refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse a key that a table does not have.
+
+    Args:
+        where: the file, for the message.
+        prefix: the table's name and a full stop, empty for the file itself.
+        table: what it holds.
+        known: its keys.
+
+    Raises:
+        StudyError: the message names the key and the nearest known one.
+    """
     for key in table:
         if key not in known:
             raise StudyError(f"{where}: unknown key {prefix + key!r}: {nearest(key, known)}")
@@ -137,7 +163,7 @@ def _sampler(where: str, given: object) -> SamplerSettings:
 
 
 def _record(where: str, key: str, record: Any, table: Mapping[str, Any]) -> Any:
-    _refuse_unknown(where, f"{key}.", table, [f.name for f in fields(record)])
+    refuse_unknown(where, f"{key}.", table, [f.name for f in fields(record)])
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
     _check_types(where, record, values, prefix=f"{key}.")
     with _named(where):

@@ -204,6 +204,7 @@ _ENDS = {
     "trials": "the trials are done (--trials N sets a larger total)",
     "exhausted": "every candidate has been tried",
     "interrupted": "interrupted; nothing is lost, the same command or `{resume}` goes on",
+    "paused": "paused before its end; `{resume}` goes on",
 }
 
 
