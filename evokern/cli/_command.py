@@ -67,7 +67,7 @@ _COMMON = {
 
 
 def command(
-    name: str, *, examples: str, optional_values: Mapping[str, str] | None = None
+    name: str, *, examples: str, optional_values: Mapping[str, str] | None = None, group: typer.Typer = app
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """Register a function as a command.
 
@@ -78,6 +78,7 @@ def command(
         name: the command's name.
         examples: command lines, one per line.
         optional_values: option that may stand without its value, which is a whole number → the value it then has.
+        group: the commands that it is one of.
     """
     values_left_out = optional_values or {}
 
@@ -115,7 +116,7 @@ def command(
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         shown = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
         text = inspect.cleandoc(function.__doc__ or "")
-        app.command(name, cls=Command, short_help=text.splitlines()[0], help=f"{text}\n\n\b\nExamples:\n{shown}")(run)
+        group.command(name, cls=Command, short_help=text.splitlines()[0], help=f"{text}\n\n\b\nExamples:\n{shown}")(run)
         return run
 
     return register

@@ -10,7 +10,7 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli.commands import search, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
+from evokern.cli.commands import search, sweep, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
 from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app, surroundings
 from evokern.cli._environment import tolerate_words
@@ -36,6 +36,7 @@ __all__ = [
     "search",
     "selftest",
     "show",
+    "sweep",
     "verify",
 ]
 

@@ -12,8 +12,8 @@ from evokern.device.contract import StartStep
 from evokern.study.trial import Trial
 
 EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused"]
-"""Why a session ended: the budget is used up, the trials are done, nothing is left to try, its user stopped it, or it did
-the part of the study that it was asked for (`SessionPart`)."""
+"""Why a session ended: the budget is used up, the trials are done, nothing is left to try, its user stopped it, or it
+did the part of the study that it was asked for (`SessionPart`)."""
 
 
 @dataclass(frozen=True)

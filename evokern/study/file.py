@@ -20,7 +20,6 @@ from evokern.files import read_text
 from evokern.study.duration import parse_duration
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 
-
 KEYS = (*(f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")), "budget")
 """The keys of a study's file."""
 

@@ -49,6 +49,7 @@ ROOMS = (
     "report",
     "results",
     "api",
+    "sweep",
     "cli",
     "__main__",
 )

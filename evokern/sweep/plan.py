@@ -1,0 +1,161 @@
+"""A sweep's TOML file: each combination of kernel, device, data type and problem is one study with a name of its own.
+
+`kernels`, `devices` and `dtypes` list what a study's file has once, `[weights]` says which problems matter more; all
+other keys are those of a study's file, which reads and checks them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from evokern.declaration.space import Value
+from evokern.errors import StudyError, nearest
+from evokern.study.file import KEYS, read_table, refuse_unknown, study_from_table
+from evokern.study.settings import Study
+
+LISTS = {"kernel": "kernels", "device": "devices", "dtype": "dtypes"}
+"""Key of a study → the key that lists several of them."""
+MOST_LETTERS = 150
+"""Letters of a study's name, which is the name of a file too; a longer one ends in a digest instead."""
+_RECORDED = re.compile(r"(\.json)?(\.gz)?$")
+
+
+@dataclass(frozen=True)
+class PlannedStudy:
+    """One study of a sweep."""
+
+    study: Study
+    """The study, as `evokern search` would have it."""
+    problem: str
+    """Its problem, as the file writes it."""
+    weight: float = 1.0
+    """How much an improvement of it counts."""
+
+    @property
+    def name(self) -> str:
+        """Its name: kernel, problem, data type, device."""
+        return self.study.name
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has an end of its own: trials, a budget, or a grid."""
+        return bool(self.study.trials or self.study.budget_s or self.study.sampler.name == "grid")
+
+    def database(self, folder: Path) -> Path:
+        """Return its file in the sweep's folder."""
+        return folder / f"{self.name}.db"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep's file."""
+
+    path: Path
+    """The file."""
+    studies: tuple[PlannedStudy, ...]
+    """Its studies in order: by kernel, then device, data type, problem."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its databases lie unless another folder is named: the file's name without suffix, here."""
+        return Path(self.path.stem)
+
+
+def read_sweep(path: Path, device: str | None = None) -> Sweep:
+    """Read a sweep's file.
+
+    Args:
+        path: the file.
+        device: stands for the file's `device` or `devices`; None leaves them.
+
+    Raises:
+        StudyError: the file is missing, is no TOML, has a key, type or value that a sweep cannot have, or two
+            combinations have one name.
+    """
+    table, where = read_table(path, "sweep"), str(path)
+    refuse_unknown(where, "", table, [*KEYS, *LISTS.values(), "weights"])
+    if device is not None:
+        table = {key: value for key, value in table.items() if key not in ("device", "devices")} | {"device": device}
+    choices = {one: _choices(where, table, one, several) for one, several in LISTS.items()}
+    if not choices["kernel"]:
+        raise StudyError(f'{where} lacks the key \'kernel\'; write kernel = "NAME" or kernels = ["NAME", …]')
+    problems = _problems(where, table)
+    weights = _weights(where, table, [_text(problem) for problem in problems])
+    shared = {key: value for key, value in table.items() if key not in (*LISTS, *LISTS.values(), "problems", "weights")}
+    planned: dict[str, PlannedStudy] = {}
+    combinations = product(choices["kernel"], choices["device"] or ("",), choices["dtype"] or ("",), problems)
+    for kernel, chip, dtype, problem in combinations:
+        given = {"kernel": kernel, "device": chip, "dtype": dtype}
+        own = shared | {key: value for key, value in given.items() if value} | {"problems": [problem]}
+        text = _text(problem)
+        name = _name(kernel, text, dtype, chip or "auto")
+        if name in planned:
+            raise StudyError(
+                f"{where}: two combinations have the name {name} (problems {planned[name].problem!r} and {text!r}); "
+                "leave one of them away, or give folder or file another name"
+            )
+        planned[name] = PlannedStudy(study_from_table(name, own, path), text, weights.get(text, 1.0))
+    return Sweep(path, tuple(planned.values()))
+
+
+def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> list[str]:
+    """Return what the file names under a key of a study or the key that lists several."""
+    if one in table and several in table:
+        raise StudyError(f"{where} has both {one} and {several}; leave one of them away")
+    given = table[several] if several in table else [table[one]] if one in table else []
+    if several in table and not (isinstance(given, list) and given):
+        raise StudyError(f'{where}: {several} is {given!r}; write a list, {several} = ["…", "…"], or {one} = "…"')
+    for entry in given:
+        if not isinstance(entry, str) or not entry.strip():
+            raise StudyError(f"{where}: {several if several in table else one} names {entry!r}; it must be text")
+    return list(given)
+
+
+def _problems(where: str, table: Mapping[str, Any]) -> list[str | Mapping[str, Value]]:
+    if "problems" not in table:
+        raise StudyError(f"{where} lacks the key 'problems'; write problems = [\"B=2 S=512\", …], each its own study")
+    given = table["problems"]
+    entries = [given] if isinstance(given, (str, dict)) else given
+    if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
+        raise StudyError(f'{where}: problems is {given!r}; write problems = ["B=2 S=512"] or [[problems]] tables')
+    if not entries:
+        raise StudyError(f'{where}: problems is empty; write for example problems = ["B=2 S=512", "B=2 S=1024"]')
+    return entries
+
+
+def _weights(where: str, table: Mapping[str, Any], problems: Iterable[str]) -> dict[str, float]:
+    given, known = table.get("weights", {}), list(problems)
+    if not isinstance(given, dict):
+        raise StudyError(f'{where}: weights is {given!r}; it must be a table [weights] with lines "PROBLEM" = 2.0')
+    for problem, weight in given.items():
+        if problem not in known:
+            raise StudyError(f"{where}: weights names the problem {problem!r}: {nearest(problem, known)}")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= 1e9:
+            raise StudyError(f"{where}: weights: {problem!r} = {weight!r}; give a number above 0, up to 1e9")
+    return {problem: float(weight) for problem, weight in given.items()}
+
+
+def _text(problem: str | Mapping[str, Value]) -> str:
+    """Return a problem as text: a table as `B=2 S=512`."""
+    return problem if isinstance(problem, str) else " ".join(f"{name}={value}" for name, value in problem.items())
+
+
+def _name(kernel: str, problem: str, dtype: str, device: str) -> str:
+    """Return a study's name, which is a file's name too: `attention-B2_H8_S512_D64-fp16-sim_l4`."""
+    folder = Path(kernel)
+    if folder.name in ("kernel.py", "kernel.cu"):
+        folder = folder.parent
+    kind, _, rest = device.partition(":")
+    chip = f"{kind} {_RECORDED.sub('', Path(rest).name)}" if kind.strip().lower() == "replay" else device
+    parts = [folder.name or folder.resolve().name, problem.replace("=", ""), *([dtype] if dtype else []), chip]
+    name = "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", part).strip("_.") or "x" for part in parts)
+    if len(name) <= MOST_LETTERS:
+        return name
+    digest = hashlib.sha256("\0".join((kernel, problem, dtype, device)).encode()).hexdigest()[:10]
+    return f"{name[:MOST_LETTERS]}-{digest}"

@@ -1,0 +1,311 @@
+"""A sweep's run: slice after slice by the rule, champions verified, until all is found or the budget is used up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from evokern.errors import UsageError
+from evokern.search import Progress, SearchResult, SessionPart, SessionRequest, search_study
+from evokern.search.champion import UNLIMITED_S, reserve
+from evokern.search.identity import FRESH
+from evokern.study.duration import parse_duration
+from evokern.sweep.check import check_sweep
+from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
+from evokern.sweep.plan import PlannedStudy, Sweep
+from evokern.sweep.rule import is_source, next_study, slice_end
+from evokern.sweep.standing import StudyStanding, standing_of
+from evokern.wording import duration, microseconds, several
+
+LEAST_S = 5.0
+"""Seconds for the verification of a champion, however little of the sweep's budget is left."""
+Tell = Callable[[str], None]
+"""Called with a line on what is done."""
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What a run of a sweep is asked for."""
+
+    device: str | None = None
+    """The device that stands for those of the file; None leaves them."""
+    budget: str | float | None = None
+    """Total time of all studies over all runs, for example `6h`; seconds as a number."""
+    warm_start: Literal["auto", "none"] = "auto"
+    """What a new study begins with: the nearest study of the folder that is searched to its end, or nothing."""
+    go_on: bool = False
+    """Let changes of settings and code pass."""
+    trust: bool = False
+    """Remember that the kernels' folders may run."""
+
+    @property
+    def budget_s(self) -> float | None:
+        """The budget in seconds.
+
+        Raises:
+            StudyError: it is no duration.
+        """
+        return None if self.budget is None else parse_duration(self.budget)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How a run of a sweep ended."""
+
+    end: Literal["done", "budget", "interrupted"]
+    """Why: nothing is left to search, the sweep's budget is used up, or its user stopped it."""
+    standings: tuple[StudyStanding, ...]
+    """How each study stands, in the sweep's order."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Study → why it could not go on."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"end": self.end, "studies": [one.as_dict() for one in self.standings], "refused": self.refused}
+
+
+def run_sweep(sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell) -> SweepResult:
+    """Search a sweep's studies, or go on with them.
+
+    Args:
+        sweep: the sweep, its devices those of the request.
+        folder: where its databases lie; it is made.
+        request: what this run is asked for.
+        tell: told of each slice and study.
+
+    Raises:
+        UsageError: a study cannot be searched as its file says, the folder is in use, or holds other studies.
+    """
+    budget_s = request.budget_s
+    check_sweep(sweep, folder, bounded=budget_s is not None, go_on=request.go_on)
+    with ExitStack() as stack:
+        stack.enter_context(_interruptible())
+        stack.enter_context(sweep_lock(folder))
+        journal = Journal.of(folder)
+        journal.opened(request.device)
+        turn = _Turns(sweep, folder, request, journal, tell, budget_s)
+        try:
+            end = turn.run()
+        except KeyboardInterrupt:
+            end = "interrupted"
+        return SweepResult(end, tuple(turn.standing(one) for one in sweep.studies), turn.refused)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end what is between two sessions as Ctrl-C does; a session has handlers of its own."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Turns:
+    """The studies of a sweep, taking turns."""
+
+    def __init__(
+        self, sweep: Sweep, folder: Path, request: SweepRequest, journal: Journal, tell: Tell, budget_s: float | None
+    ) -> None:
+        self._sweep, self._folder, self._request, self._journal, self._tell = sweep, folder, request, journal, tell
+        self._budget_s = budget_s
+        self._verified: set[str] = set()
+        self._ended: set[str] = set()
+        self._notes: set[str] = set()
+        self.refused: dict[str, str] = {}
+        """Study → why it could not go on."""
+
+    def standing(self, planned: PlannedStudy) -> StudyStanding:
+        """Return how a study stands now."""
+        return standing_of(planned, self._folder)
+
+    def run(self) -> Literal["done", "budget", "interrupted"]:
+        """Search until nothing is left, and verify what is not."""
+        left = self._left(self._standings())
+        if left is not None and left <= 0:
+            self._tell(f"the sweep's budget of {duration(self._budget_s or 0.0)} is used up")
+        while True:
+            standings = self._standings()
+            going = self._going(standings)
+            due = [one for one in going if standings[one.name].state == "unverified"]
+            if due:
+                if not self._verify(due[0], standings[due[0].name], None):
+                    return "interrupted"
+                continue
+            left = self._left(standings)
+            if not [one for one in going if not standings[one.name].searched]:
+                return "done"
+            if left is not None and left <= 0:
+                return "budget" if self._verify_all(standings) else "interrupted"
+            if not self._slice(going, standings, left):
+                return "interrupted"
+
+    def _standings(self) -> dict[str, StudyStanding]:
+        return {one.name: self.standing(one) for one in self._sweep.studies}
+
+    def _going(self, standings: dict[str, StudyStanding]) -> list[PlannedStudy]:
+        """Return the studies for which this run can still do something."""
+        return [
+            one
+            for one in self._sweep.studies
+            if one.name not in self.refused
+            and (
+                one.name not in self._verified
+                if standings[one.name].state == "unverified"
+                else standings[one.name].state != "finished" and one.name not in self._ended
+            )
+        ]
+
+    def _left(self, standings: dict[str, StudyStanding]) -> float | None:
+        """Return the seconds that the sweep's budget leaves for searching; None without one."""
+        if self._budget_s is None:
+            return None
+        begun = [one for one in standings.values() if one.state != "waiting"]
+        share_s, predicted = self._budget_s / len(standings), any(one.predicted for one in begun)
+        due = [
+            one
+            for one in self._sweep.studies
+            if not standings[one.name].searched and not one.study.device.startswith("replay:")
+        ]
+        kept_s = len(due) * reserve(share_s, predicted)
+        return self._budget_s - kept_s - sum(one.elapsed_s for one in begun)
+
+    def _slice(self, going: Sequence[PlannedStudy], standings: dict[str, StudyStanding], left: float | None) -> bool:
+        """Do one slice; return whether its user let it come to its end."""
+        decision = self._journal.open_slice
+        planned = next((one for one in going if decision and one.name == decision.study), None)
+        reached = decision and planned and decision.last and standings[planned.name].trials >= decision.last
+        if decision is not None and (planned is None or reached):
+            known = {one.name: one for one in self._sweep.studies}.get(decision.study)
+            self._conclude(self.standing(known) if known else None, decision)
+            return True
+        if decision is None or planned is None:
+            able = [one for one in self._sweep.studies if one in going or standings[one.name].searched]
+            planned, why = next_study(able, standings, self._journal, warm=self._request.warm_start == "auto")
+            now = standings[planned.name]
+            decision = SweepSlice(
+                planned.name, now.trials, slice_end(planned, now.trials), why, now.best_us, now.elapsed_s
+            )
+            self._journal.decide(decision)
+        now = standings[planned.name]
+        limit = decision.last or planned.study.trials
+        until = "its end" if limit is None else str(limit)
+        self._tell(f"{planned.name}: trials {now.trials} to {until}, {decision.why}")
+        paused_s = None if left is None else now.elapsed_s + left
+        sources = tuple(
+            one.database(self._folder)
+            for one in self._sweep.studies
+            if one is not planned and is_source(one, standings[one.name], self._journal)
+        )
+        part = SessionPart(trials=decision.last, elapsed_s=paused_s, neighbours=sources)
+        result = self._session(planned, now, part)
+        if result is None:
+            self._conclude(self.standing(planned), decision)
+            return True
+        if result.interrupted:
+            return False
+        if result.end != "paused":
+            self._ended.add(planned.name)
+            self._verified.add(planned.name)
+        after = self.standing(planned)
+        if result.end != "paused" or decision.last is None or after.trials >= decision.last:
+            self._conclude(after, decision)
+        self._say_result(now, after)
+        return True
+
+    def _conclude(self, now: StudyStanding | None, decision: SweepSlice) -> None:
+        best_us, elapsed_s = (now.best_us, now.elapsed_s) if now else (None, decision.before_s)
+        self._journal.conclude(best_us, elapsed_s - decision.before_s)
+
+    def _say_result(self, before: StudyStanding, after: StudyStanding) -> None:
+        was = f" (was {microseconds(before.best_us)})" if before.best_us and before.best_us != after.best_us else ""
+        self._tell(f"{after.name}: {after.in_words()}{was}, {duration(after.elapsed_s - before.elapsed_s)}")
+        if after.state == "unverified":
+            self._tell(f"{after.name}: {after.reason}")
+
+    def _verify_all(self, standings: dict[str, StudyStanding]) -> bool:
+        """Verify the champions of studies that the sweep's budget ended; return whether the user let it."""
+        due = [
+            one
+            for one in self._sweep.studies
+            if standings[one.name].verifiable and standings[one.name].verified is None and one.name not in self.refused
+        ]
+        for place, planned in enumerate(due):
+            spent_s = sum(one.elapsed_s for one in self._standings().values())
+            seconds = max(LEAST_S, ((self._budget_s or 0.0) - spent_s) / (len(due) - place))
+            if not self._verify(planned, standings[planned.name], seconds):
+                return False
+        return True
+
+    def _verify(self, planned: PlannedStudy, now: StudyStanding, seconds: float | None) -> bool:
+        """Verify a champion that no session came to verify; return whether its user let it."""
+        self._verified.add(planned.name)
+        seconds = UNLIMITED_S[now.predicted] if seconds is None else seconds
+        self._tell(f"{planned.name}: verifying its champion, for {duration(seconds)} at most")
+        result = self._session(planned, now, SessionPart(trials=0, overdue_s=seconds))
+        if result is not None and not result.interrupted:
+            self._say_result(now, self.standing(planned))
+        return result is None or not result.interrupted
+
+    def _session(self, planned: PlannedStudy, now: StudyStanding, part: SessionPart) -> SearchResult | None:
+        """Search a part of a study; None where that is refused, which is told and keeps none of the others."""
+        from evokern.api import FACTORIES
+
+        study, asked = planned.study, self._request
+        request = SessionRequest(
+            budget=study.budget_s,
+            trials=study.trials,
+            warm_start="none" if asked.warm_start == "none" and now.state == "waiting" else None,
+            go_on=asked.go_on,
+            trust=asked.trust,
+        )
+
+        def watch(progress: Progress) -> None:
+            for note in progress.notes:
+                if note not in self._notes:  # what a device says of itself it says at each start
+                    self._notes.add(note)
+                    self._tell(f"{planned.name}: {note}")
+
+        try:
+            return search_study(
+                study,
+                request,
+                db=planned.database(self._folder),
+                on_progress=watch,
+                factories=FACTORIES,
+                part=part,
+            )
+        except UsageError as error:
+            anew = FRESH.format(name=planned.name)
+            told = str(error).replace(anew, "another folder with --db begins anew")
+            self.refused[planned.name] = told
+            self._tell(f"{planned.name} cannot go on: {told}")
+            return None
+
+
+def totals(standings: Sequence[StudyStanding]) -> str:
+    """Return how many studies stand where, in a line."""
+    counts = dict.fromkeys(("finished", "unverified", "begun", "waiting"), 0)
+    for one in standings:
+        counts[one.state] += 1
+    parts = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    trials = several(sum(one.trials for one in standings), "trial")
+    studies = "1 study" if len(standings) == 1 else f"{len(standings)} studies"
+    return f"{studies}: {parts}; {trials} in {duration(sum(one.elapsed_s for one in standings))}"

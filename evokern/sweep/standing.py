@@ -1,0 +1,119 @@
+"""How a study of a sweep stands, from its database alone: no kernel folder and no device is needed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from evokern.errors import StudyError
+from evokern.files import is_file
+from evokern.search.champion import reserve
+from evokern.store import Reader, StudyRecord, open_readonly
+from evokern.study.trial import Outcome
+from evokern.sweep.plan import PlannedStudy
+from evokern.wording import microseconds, several
+
+State = Literal["waiting", "begun", "unverified", "finished"]
+"""Not begun; begun; searched to its end with a champion that is not verified; searched to its end, and whatever it
+found verified."""
+
+
+@dataclass(frozen=True)
+class StudyStanding:
+    """How a study stands."""
+
+    name: str
+    """Its name."""
+    db: Path
+    """Its database."""
+    state: State = "waiting"
+    """Where it stands."""
+    trials: int = 0
+    """Evaluated trials."""
+    elapsed_s: float = 0.0
+    """Study time over all sessions, seconds."""
+    best_us: float | None = None
+    """Its champion's time, µs; None without one."""
+    predicted: bool = False
+    """Whether that is a prediction."""
+    verified: bool | None = None
+    """Whether the champion is verified."""
+    verifiable: bool = False
+    """Whether there is a champion that can be: a recording's cannot."""
+    reason: str = ""
+    """What is proved of the champion, or why nothing is."""
+
+    @property
+    def searched(self) -> bool:
+        """Whether its search came to its end."""
+        return self.state in ("unverified", "finished")
+
+    @property
+    def failed(self) -> bool:
+        """Whether its search came to its end without anything right."""
+        return self.searched and self.best_us is None
+
+    def in_words(self) -> str:
+        """Return how it stands in a clause."""
+        if self.state == "waiting":
+            return "waiting"
+        unit = "µs predicted" if self.predicted else "µs"
+        best = "nothing right found" if self.best_us is None else f"best {microseconds(self.best_us)} {unit}"
+        proof = ", verified" if self.verified else ", not verified" if self.state == "unverified" else ""
+        return f"{self.state}: {several(self.trials, 'trial')}, {best}{proof}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        table = asdict(self) | {"db": str(self.db)}
+        return {key: value for key, value in table.items() if key != "verifiable"}
+
+
+def standing_of(planned: PlannedStudy, folder: Path) -> StudyStanding:
+    """Return how a study stands.
+
+    Args:
+        planned: the study, whose limits say when it is searched to its end.
+        folder: the sweep's folder.
+
+    Raises:
+        StoreError: its database cannot be read.
+    """
+    db = planned.database(folder)
+    if not is_file(db) or not db.stat().st_size:
+        return StudyStanding(planned.name, db)
+    with open_readonly(db) as reader:
+        try:
+            record = reader.study(planned.name)
+        except StudyError:  # killed before the study was written
+            return StudyStanding(planned.name, db)
+        return _standing(reader, record, planned, db)
+
+
+def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Path) -> StudyStanding:
+    summary, sessions = reader.summary(record), reader.sessions(record)
+    evaluated = sum(count for outcome, count in summary["outcomes"].items() if Outcome(outcome).evaluated)
+    best = summary["best"]
+    played = record.device.startswith("replay:")
+    limits, elapsed_s = planned.study, summary["elapsed_s"]
+    ended = any(session.end_reason == "exhausted" for session in sessions)
+    ended |= limits.trials is not None and evaluated >= limits.trials
+    if limits.budget_s is not None:
+        ended |= elapsed_s >= limits.budget_s - (0.0 if played else reserve(limits.budget_s, record.predicted))
+    proved = best is None or played or summary["verified"]
+    return StudyStanding(
+        planned.name,
+        db,
+        "begun" if not ended else "finished" if proved else "unverified",
+        evaluated,
+        elapsed_s,
+        best["time_us"] if best else None,
+        record.predicted,
+        summary["verified"],
+        best is not None and not played,
+        "nothing right was found"
+        if best is None
+        else "a recording has no kernel to verify"
+        if played
+        else summary["verified_reason"],
+    )
