@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from evokern.errors import StoreError, StudyError
-from evokern.files import is_file
 from evokern.search.identity import changed_settings
 from evokern.store import open_readonly
 from evokern.sweep.plan import PlannedStudy, Sweep
+from evokern.sweep.standing import has_studies
 
 
 def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, go_on: bool) -> None:
@@ -68,7 +68,7 @@ def _refuse_same_problem(sweep: Sweep) -> None:
 
 def _refuse_changed(planned: PlannedStudy, folder: Path) -> None:
     db = planned.database(folder)
-    if not is_file(db) or not db.stat().st_size:
+    if not has_studies(db):
         return
     with open_readonly(db) as reader:
         records = [record for record in reader.studies() if record.name == planned.name]

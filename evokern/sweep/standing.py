@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -69,6 +71,18 @@ class StudyStanding:
         return {key: value for key, value in table.items() if key != "verifiable"}
 
 
+def has_studies(db: Path) -> bool:
+    """Tell whether a database came so far that it can be read: a sweep may be killed while one is made."""
+    if not is_file(db) or not db.stat().st_size:
+        return False
+    try:
+        with closing(sqlite3.connect(f"{db.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'evokern_studies'").fetchone()
+    except sqlite3.Error:
+        return True  # whoever opens it says what is wrong
+    return found is not None
+
+
 def standing_of(planned: PlannedStudy, folder: Path) -> StudyStanding:
     """Return how a study stands.
 
@@ -80,7 +94,7 @@ def standing_of(planned: PlannedStudy, folder: Path) -> StudyStanding:
         StoreError: its database cannot be read.
     """
     db = planned.database(folder)
-    if not is_file(db) or not db.stat().st_size:
+    if not has_studies(db):
         return StudyStanding(planned.name, db)
     with open_readonly(db) as reader:
         try:
