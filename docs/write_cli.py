@@ -37,11 +37,18 @@ def page() -> str:
 
     from evokern.cli.app import app
 
-    commands: dict[str, Any] = dict(sorted(get_command(app).commands.items()))  # type: ignore[attr-defined]
+    commands: dict[str, Any] = {}
+    for name, one in sorted(get_command(app).commands.items()):  # type: ignore[attr-defined]
+        commands |= (
+            {f"{name} {part}": own for part, own in one.commands.items()} if hasattr(one, "commands") else {name: one}
+        )
     common = {parameter.name: parameter for parameter in next(iter(commands.values())).params}
     parts = [HEAD, OPTIONS, *(_option(common[name]) for name in EVERYWHERE)]
     parts += ["\n| command | does |\n|---|---|\n"]
-    parts += [f"| [`{name}`](#{name}) | {_cell(one.short_help.rstrip('.'))} |\n" for name, one in commands.items()]
+    parts += [
+        f"| [`{name}`](#{name.replace(' ', '-')}) | {_cell(one.short_help.rstrip('.'))} |\n"
+        for name, one in commands.items()
+    ]
     for name, one in commands.items():
         about, _, examples = one.help.partition("\b\nExamples:\n")
         own = [parameter for parameter in one.params if parameter.name not in (*EVERYWHERE, "help")]

@@ -25,7 +25,13 @@ from evokern.compile.cache import CompileCache
 from evokern.compile.records import Program
 from evokern.errors import InternalError, UsageError
 
-COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
+GROUPED = [
+    f"{made.typer_instance.info.name} {command.name}"
+    for made in app.registered_groups
+    if made.typer_instance
+    for command in made.typer_instance.registered_commands
+]
+COMMANDS = sorted([*(command.name for command in app.registered_commands if command.name), *GROUPED])
 EVOKERN = [sys.executable, "-m", "evokern"]
 
 
@@ -54,14 +60,14 @@ def test_all_commands_are_there() -> None:
             "sanitize",
             "search",
         ),
-        *("selftest", "show", "verify"),
+        *("selftest", "show", "sweep export", "sweep run", "sweep show", "verify"),
     ]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_with_examples(name: str) -> None:
     """Help says what a command does, shows an example, and names the options of every command."""
-    code, text = _invoke(name, "--help")
+    code, text = _invoke(*name.split(), "--help")
     assert code == 0
     assert f"\n    evokern {name}" in text.split("Examples:")[1]
     assert all(option in text for option in ("--json", "--quiet", "--verbose", "--log"))

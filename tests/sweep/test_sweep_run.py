@@ -287,6 +287,19 @@ def test_the_command_line_runs_shows_and_exports(tmp_path: Path, monkeypatch: py
     assert "2 studies: 2 finished" in CliRunner().invoke(app, ["sweep", "show", "sweep.toml"]).stdout
 
 
+def test_show_takes_the_folder_of_a_sweep(undisturbed: Path, tmp_path: Path) -> None:
+    """It lists the studies, shows one by its name, and names the nearest where there is none."""
+    db = ["--db", str(undisturbed)]
+    listed = CliRunner().invoke(app, ["show", *db])
+    assert [line.partition(":")[0] for line in listed.stdout.splitlines()] == [ONE, TWO]
+    rows = json.loads(CliRunner().invoke(app, ["show", *db, "--json"]).stdout)["studies"]
+    assert [(row["study"], row["trials"] >= 40) for row in rows] == [(ONE, True), (TWO, True)]
+    assert f"{TWO}: kernel recording" in CliRunner().invoke(app, ["show", TWO, *db]).stdout
+    absent = CliRunner().invoke(app, ["show", ONE.replace("one", "oen"), *db])
+    assert (2, True) == (absent.exit_code, f"did you mean '{ONE}'?" in absent.stderr)
+    assert CliRunner().invoke(app, ["show", "--db", str(tmp_path)]).exit_code == 2
+
+
 SIMULATED = f"""kernel = "{DATA}/kernels/scale_rows"
 problems = ["64,256"]
 device = "sim:l4"

@@ -14,7 +14,7 @@ from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOptio
 from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
-from evokern.errors import UsageError
+from evokern.errors import UsageError, nearest
 from evokern.wording import changed, counts, duration, limit, microseconds, proved, several, speedup, warm_start_text
 from evokern.wording import command as command_line
 
@@ -34,6 +34,7 @@ FEW = 30
     evokern show --trial 42
     evokern show --genes
     evokern show --json
+    evokern show --db runs
     """,
 )
 def show(
@@ -49,10 +50,21 @@ def show(
     """Show what a study found: outcomes, rejections, baseline, the fastest trials, or everything about one trial.
 
     Without STUDY the one searched last. Works on any machine, also while a search writes, and needs no kernel folder.
+    Where --db is the folder of a sweep, its studies are listed, or STUDY is taken from there.
     """
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
 
+    if db.is_dir():
+        if study is None:
+            _folder(output, db)
+            return
+        if not (db / f"{study}.db").is_file():
+            known = [path.stem for path in sorted(db.glob("*.db"))]
+            raise UsageError(
+                f"{db} is a folder; name a file with --db, or a study there: {nearest(study, known) or 'none'}"
+            )
+        db = db / f"{study}.db"
     with open_readonly(db) as reader:
         record = reader.study(study)
         if trial is not None and genes:
@@ -66,6 +78,31 @@ def show(
         else:
             for line in _overview(reader, record, top, db):
                 show_line(line)
+
+
+def _folder(output: Output, folder: Path) -> None:
+    """List the studies of a folder's databases; one that cannot be read is told, and keeps none of the others."""
+    from evokern.results.overview import standing
+    from evokern.store import open_readonly
+
+    rows, unreadable = [], {}
+    for db in sorted(folder.glob("*.db")):
+        try:
+            with open_readonly(db) as reader:
+                found = [(record, reader.summary(record)) for record in reader.studies()]
+        except UsageError as error:
+            unreadable[str(db)] = str(error)
+            continue
+        rows += [{**summary, "db": str(db), "standing": standing(summary)} for _, summary in found]
+    if not rows and not unreadable:
+        raise UsageError(f"{folder} is a folder; name a file with --db, or the folder of a sweep: it holds no database")
+    if output.json:
+        output.emit({"folder": str(folder), "studies": rows, "unreadable": unreadable})
+        return
+    for row in rows:
+        show_line(f"{row['study']}: {row['standing']}{', verified' if row['verified'] else ''}")
+    for why in unreadable.values():
+        output.complain(why)
 
 
 def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:

@@ -67,6 +67,7 @@ def run(
         WarmStart,
         typer.Option(
             "--warm-start",
+            metavar="auto|none",
             help="What a new study begins with: the nearest one of the folder that is searched to its end, or nothing.",
         ),
     ] = WarmStart.AUTO,
