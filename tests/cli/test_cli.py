@@ -60,7 +60,7 @@ def test_all_commands_are_there() -> None:
             "sanitize",
             "search",
         ),
-        *("selftest", "show", "sweep export", "sweep run", "sweep show", "verify"),
+        *("selftest", "show", "sweep export", "sweep report", "sweep run", "sweep show", "verify"),
     ]
 
 

@@ -127,6 +127,7 @@ COMMANDS: dict[str, Way] = {
     "evokern sweep show sweep.toml --json": RECORDED,
     "evokern show --db sweep": RECORDED,
     "evokern sweep export sweep.toml -o OUT": HAND,
+    "evokern sweep report sweep.toml -o sweep.html": RECORDED,
     # docs/getting-started.md
     "evokern init my_kernel.cu": SIMULATED,
     "evokern init my_kernel.cu --entry 'add<float>' --name add": SIMULATED,

@@ -100,13 +100,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[InstantH200], None]:
     return put
 
 
-def test_a_study_in_slices_is_the_same_study(tmp_path: Path) -> None:
+def test_a_study_in_slices_is_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its candidates are those of one search of it, `evo`'s too; each slice but the last ends paused."""
-    sweep = sweep_of(tmp_path, RECORDED.replace('"random"', '"evo"').replace(', "two"', "").replace("40", "36"))
+    monkeypatch.setattr("evokern.sweep.rule.FIRST_SLICE", 8)
+    sweep = sweep_of(tmp_path, RECORDED.replace('"random"', '"evo"').replace(', "two"', "").replace("40", "20"))
     assert ran(sweep, tmp_path / "db").end == "done"
     search(sweep.studies[0].study, db=tmp_path / f"{ONE}.db")
     assert configs(tmp_path / "db", ONE) == configs(tmp_path, ONE)
-    assert ends(tmp_path / "db", ONE) == ["paused", "trials"]
+    assert ends(tmp_path / "db", ONE) == ["paused", "paused", "trials"]
 
 
 def test_slices_are_kept_with_what_came_of_them(undisturbed: Path) -> None:
@@ -245,9 +246,9 @@ def test_a_study_that_cannot_go_on_keeps_none_of_the_others(tmp_path: Path, gpu:
 
 def test_a_sweep_s_budget_ends_it_and_a_larger_one_goes_on(undisturbed: Path, tmp_path: Path) -> None:
     """Time pauses in the middle of a slice, which stays decided; the candidates are the same."""
-    sweep, folder = sweep_of(tmp_path), tmp_path / "db"
+    sweep, folder = sweep_of(tmp_path, RECORDED.replace(', "two"', "")), tmp_path / "db"
     result = ran(sweep, folder, budget=0.05)
-    assert ("budget", "waiting") == (result.end, result.standings[1].state)
+    assert ("budget", "begun") == (result.end, result.standings[0].state)
     decided = Journal.of(folder).open_slice
     assert decided is not None
     assert (ONE, 32) == (decided.study, decided.last)
@@ -287,6 +288,18 @@ def test_the_command_line_runs_shows_and_exports(tmp_path: Path, monkeypatch: py
     assert "2 studies: 2 finished" in CliRunner().invoke(app, ["sweep", "show", "sweep.toml"]).stdout
 
 
+def test_the_report_has_every_study_and_slice(undisturbed: Path, tmp_path: Path) -> None:
+    """One page that runs and loads nothing; names of files are text in it."""
+    sweep, page = sweep_of(tmp_path), tmp_path / "sweep.html"
+    words = ["sweep", "report", str(sweep.path), "-o", str(page), "--db", str(undisturbed)]
+    done = CliRunner().invoke(app, words)
+    assert (0, f"wrote {page}: 2 studies, ") == (done.exit_code, done.stdout[: len(f"wrote {page}: 2 studies, ")])
+    text = page.read_text()
+    assert [text.count(f"<td>{name}</td>") for name in (ONE, TWO)] == [3, 3]
+    assert "0 to 32" in text
+    assert "<script" not in text
+
+
 def test_show_takes_the_folder_of_a_sweep(undisturbed: Path, tmp_path: Path) -> None:
     """It lists the studies, shows one by its name, and names the nearest where there is none."""
     db = ["--db", str(undisturbed)]
@@ -294,7 +307,7 @@ def test_show_takes_the_folder_of_a_sweep(undisturbed: Path, tmp_path: Path) -> 
     assert [line.partition(":")[0] for line in listed.stdout.splitlines()] == [ONE, TWO]
     rows = json.loads(CliRunner().invoke(app, ["show", *db, "--json"]).stdout)["studies"]
     assert [(row["study"], row["trials"] >= 40) for row in rows] == [(ONE, True), (TWO, True)]
-    assert f"{TWO}: kernel recording" in CliRunner().invoke(app, ["show", TWO, *db]).stdout
+    assert f"{TWO}: kernel " in CliRunner().invoke(app, ["show", TWO, *db]).stdout
     absent = CliRunner().invoke(app, ["show", ONE.replace("one", "oen"), *db])
     assert (2, True) == (absent.exit_code, f"did you mean '{ONE}'?" in absent.stderr)
     assert CliRunner().invoke(app, ["show", "--db", str(tmp_path)]).exit_code == 2

@@ -1,4 +1,4 @@
-"""`evokern sweep run|show|export SWEEP`: many studies of one file."""
+"""`evokern sweep run|show|export|report SWEEP`: many studies of one file."""
 
 from __future__ import annotations
 
@@ -216,3 +216,35 @@ def export(
     else:
         output.say(f"{len(written)} of {len(standings)} studies written")
     return int(bool(refused))
+
+
+@command(
+    "report",
+    group=group,
+    examples="""
+    evokern sweep report sweep.toml -o sweep.html
+    evokern sweep report sweep.toml -o sweep.html --db runs
+    """,
+)
+def report(
+    output: Output,
+    sweep: SweepArgument,
+    file: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write; - for stdout.")],
+    db: FolderOption = None,
+) -> None:
+    """Write one HTML page about a sweep: how each study stands, what it found, and why time went where it did.
+
+    `evokern report --db FILE` writes everything about one of its studies. The page needs no network.
+    """
+    from evokern.sweep.page import sweep_page
+
+    found, folder, standings = _folder_of(sweep, db)
+    text = sweep_page(found, folder, standings)
+    if str(file) == "-":
+        output.write(text + "\n")
+        return
+    save(file, text, "-o")
+    if output.json:
+        output.emit({"file": str(file), "studies": len(standings), "bytes": len(text.encode())})
+    else:
+        output.say(f"wrote {file}: {len(standings)} studies, {len(text.encode()) / 1e6:.2f} MB")

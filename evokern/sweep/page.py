@@ -1,0 +1,88 @@
+"""A sweep as one HTML page: how each study stands, what it found and began with, and why time went where it did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from evokern import report
+from evokern.report.tables import TextTable
+from evokern.store import open_readonly
+from evokern.sweep.journal import Journal
+from evokern.sweep.plan import Sweep
+from evokern.sweep.rule import FIRST_SLICE, SLICES_FIRST
+from evokern.sweep.run import totals
+from evokern.sweep.standing import StudyStanding
+from evokern.templating import environment
+from evokern.wording import changed, duration, microseconds, proved
+
+
+def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyStanding]) -> str:
+    """Return the page: one file, every text escaped, no script.
+
+    Args:
+        sweep: the sweep.
+        folder: where its databases lie.
+        standings: how its studies stand, in order.
+
+    Raises:
+        StoreError: a database or the journal cannot be read.
+    """
+    return (
+        environment(report.__name__)
+        .get_template("sweep.html.j2")
+        .render(
+            heading=sweep.path.stem,
+            about=totals(standings),
+            predicted=any(one.predicted for one in standings),
+            studies=_studies(sweep, standings),
+            notes=[f"{one.name}: {one.reason}" for one in standings if one.state == "unverified" or one.failed],
+            slices=_slices(Journal.of(folder)),
+            first_slice=FIRST_SLICE,
+            slices_first=SLICES_FIRST,
+        )
+    )
+
+
+def _studies(sweep: Sweep, standings: Sequence[StudyStanding]) -> TextTable:
+    head = ("study", "state", "trials", "time", "best µs", "× baseline", "proof", "began with", "changed genes")
+    rows = []
+    for planned, one in zip(sweep.studies, standings, strict=True):
+        best = microseconds(one.best_us) + (" predicted" if one.predicted and one.best_us else "")
+        row = (planned.name, one.state, str(one.trials), duration(one.elapsed_s), best)
+        rows.append((*row, *(_found(one) if one.state != "waiting" else ("",) * 4)))
+    return TextTable(head, rows, (2, 3, 4, 5))
+
+
+def _found(one: StudyStanding) -> tuple[str, str, str, str]:
+    """Return a study's speedup, what is proved, what it began with, and the champion's choices."""
+    with open_readonly(one.db) as reader:
+        record = reader.study(one.name)
+        summary = reader.summary(record)
+    best, warm = summary["best"], summary["warm_start"]
+    began = f"{Path(warm['source']).name.rpartition(':')[2]} ({warm['candidates']} candidates)" if warm else "nothing"
+    if best is None:
+        return "", "", began, ""
+    speedup = f"{best['speedup']:.2f}" if best["speedup"] else "–"
+    return speedup, proved(summary).partition(":")[0], began, changed(best["config"], record.genes)
+
+
+def _slices(journal: Journal) -> TextTable:
+    head = ("slice", "study", "trials", "why", "best before", "best after", "time", "improvement a second")
+    rows = []
+    for number, one in enumerate(journal.slices, 1):
+        rate = "first right one" if math.isinf(one.rate) else f"{one.rate:.3g}"
+        rows.append(
+            (
+                str(number),
+                one.study,
+                f"{one.first} to {'its end' if one.last is None else one.last}",
+                one.why,
+                microseconds(one.before_us),
+                microseconds(one.after_us),
+                "not over" if one.seconds is None else duration(one.seconds),
+                "" if one.seconds is None else rate,
+            )
+        )
+    return TextTable(head, rows, (0, 4, 5, 6, 7))
