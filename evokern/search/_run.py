@@ -185,6 +185,7 @@ def _one_session(
                 budget_s = session.study.budget_s
                 seconds = UNLIMITED_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
                 verification.finish(seconds, lambda: loop.stop_requested)
+                stop.late = loop.stop_requested
         finally:
             stop.loop = None
             verification.close()

@@ -19,23 +19,25 @@ class Stop:
     loop: Loop | None = None
     ending: bool = False
     """Whether the session only writes its end: that takes a moment, and is what a signal wants."""
-    late: signal.Signals | None = None
-    """The signal that came meanwhile."""
+    asked: signal.Signals | None = None
+    """The signal that came last."""
+    late: bool = False
+    """Whether it came too late to end the search itself, and is whose who started it."""
 
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
     """Let Ctrl-C, SIGTERM and SIGHUP end the loop between two steps: nothing half-written is left; a second ends now.
 
-    Outside a loop (while a device opens) they raise KeyboardInterrupt at once. One that comes while the session writes
-    its end is handed to whoever handled it before, if that is not Python itself. SIGHUP stays ignored where it is, as
-    under nohup.
+    Outside a loop (while a device opens) they raise KeyboardInterrupt at once. One that comes after the last trial is
+    handed to whoever handled it before, if that is not Python itself. SIGHUP stays ignored where it is, as under nohup.
     """
     stop = Stop()
 
     def wish(number: int, _frame: FrameType | None) -> None:
+        stop.asked = signal.Signals(number)
         if stop.ending:
-            stop.late = signal.Signals(number)
+            stop.late = True
             return
         if stop.loop is None or stop.loop.stop_requested:
             raise KeyboardInterrupt
@@ -53,7 +55,7 @@ def stoppable() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if stop.late is not None:
-            handler = before[stop.late]
+        if stop.late and stop.asked is not None:
+            handler = before[stop.asked]
             if callable(handler) and handler is not signal.default_int_handler:
-                handler(stop.late, None)
+                handler(stop.asked, None)

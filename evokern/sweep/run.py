@@ -129,12 +129,15 @@ class _Turns:
         self._verified: set[str] = set()
         self._ended: set[str] = set()
         self._notes: set[str] = set()
+        self._known: dict[str, StudyStanding] = {}
         self.refused: dict[str, str] = {}
         """Study → why it could not go on."""
 
     def standing(self, planned: PlannedStudy) -> StudyStanding:
-        """Return how a study stands now."""
-        return standing_of(planned, self._folder)
+        """Return how a study stands; it is read anew after each of its sessions."""
+        if planned.name not in self._known:
+            self._known[planned.name] = standing_of(planned, self._folder)
+        return self._known[planned.name]
 
     def run(self) -> Literal["done", "budget", "interrupted"]:
         """Search until nothing is left, and verify what is not."""
@@ -283,6 +286,7 @@ class _Turns:
                     self._notes.add(note)
                     self._tell(f"{planned.name}: {note}")
 
+        self._known.pop(planned.name, None)
         try:
             return search_study(
                 study,
