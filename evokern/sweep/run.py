@@ -23,8 +23,9 @@ from evokern.sweep.rule import is_source, next_study, slice_end
 from evokern.sweep.standing import StudyStanding, standing_of
 from evokern.wording import duration, microseconds, several
 
-LEAST_S = 5.0
-"""Seconds for the verification of a champion, however little of the sweep's budget is left."""
+LEAST_S = 30.0
+"""Seconds that the verification of a champion may take, however little of the sweep's budget is left: one of an
+attention kernel takes some twenty."""
 Tell = Callable[[str], None]
 """Called with a line on what is done."""
 

@@ -61,7 +61,9 @@ class StudyStanding:
         if self.state == "waiting":
             return "waiting"
         unit = "µs predicted" if self.predicted else "µs"
-        best = "nothing right found" if self.best_us is None else f"best {microseconds(self.best_us)} {unit}"
+        best = f"best {microseconds(self.best_us)} {unit}"
+        if self.best_us is None:
+            best = "nothing right found" if self.searched else "nothing measured yet"
         proof = ", verified" if self.verified else ", not verified" if self.state == "unverified" else ""
         return f"{self.state}: {several(self.trials, 'trial')}, {best}{proof}"
 
