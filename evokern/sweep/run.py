@@ -227,7 +227,6 @@ class _Turns:
             return False
         if result.end != "paused":
             self._ended.add(planned.name)
-            self._verified.add(planned.name)
         after = self.standing(planned)
         if result.end != "paused" or decision.last is None or after.trials >= decision.last:
             self._conclude(after, decision)
