@@ -6,7 +6,8 @@ them in slices, by a rule (`rule`) whose decisions are kept (`journal`), so that
 
 from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep, read_sweep
-from evokern.sweep.run import SweepRequest, SweepResult, run_sweep
+from evokern.sweep.request import SweepRequest, SweepResult
+from evokern.sweep.run import run_sweep
 from evokern.sweep.standing import StudyStanding, standing_of
 
 __all__ = [

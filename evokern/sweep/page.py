@@ -12,8 +12,7 @@ from evokern.store import open_readonly
 from evokern.sweep.journal import Journal
 from evokern.sweep.plan import Sweep
 from evokern.sweep.rule import FIRST_SLICE, SLICES_FIRST
-from evokern.sweep.run import totals
-from evokern.sweep.standing import StudyStanding
+from evokern.sweep.standing import StudyStanding, totals
 from evokern.templating import environment
 from evokern.wording import changed, duration, microseconds, proved
 

@@ -6,69 +6,27 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 from evokern.errors import UsageError
 from evokern.search import Progress, SearchResult, SessionPart, SessionRequest, search_study
 from evokern.search.champion import UNLIMITED_S, reserve
 from evokern.search.identity import FRESH
-from evokern.study.duration import parse_duration
 from evokern.sweep.check import check_sweep
 from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep
+from evokern.sweep.request import SweepRequest, SweepResult
 from evokern.sweep.rule import is_source, next_study, slice_end
 from evokern.sweep.standing import StudyStanding, standing_of
-from evokern.wording import duration, microseconds, several
+from evokern.wording import duration, microseconds
 
 LEAST_S = 30.0
 """Seconds that the verification of a champion may take, however little of the sweep's budget is left: one of an
 attention kernel takes some twenty."""
 Tell = Callable[[str], None]
 """Called with a line on what is done."""
-
-
-@dataclass(frozen=True)
-class SweepRequest:
-    """What a run of a sweep is asked for."""
-
-    device: str | None = None
-    """The device that stands for those of the file; None leaves them."""
-    budget: str | float | None = None
-    """Total time of all studies over all runs, for example `6h`; seconds as a number."""
-    warm_start: Literal["auto", "none"] = "auto"
-    """What a new study begins with: the nearest study of the folder that is searched to its end, or nothing."""
-    go_on: bool = False
-    """Let changes of settings and code pass."""
-    trust: bool = False
-    """Remember that the kernels' folders may run."""
-
-    @property
-    def budget_s(self) -> float | None:
-        """The budget in seconds.
-
-        Raises:
-            StudyError: it is no duration.
-        """
-        return None if self.budget is None else parse_duration(self.budget)
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """How a run of a sweep ended."""
-
-    end: Literal["done", "budget", "interrupted"]
-    """Why: nothing is left to search, the sweep's budget is used up, or its user stopped it."""
-    standings: tuple[StudyStanding, ...]
-    """How each study stands, in the sweep's order."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Study → why it could not go on."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {"end": self.end, "studies": [one.as_dict() for one in self.standings], "refused": self.refused}
 
 
 def run_sweep(sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell) -> SweepResult:
@@ -302,14 +260,3 @@ class _Turns:
             self.refused[planned.name] = told
             self._tell(f"{planned.name} cannot go on: {told}")
             return None
-
-
-def totals(standings: Sequence[StudyStanding]) -> str:
-    """Return how many studies stand where, in a line."""
-    counts = dict.fromkeys(("finished", "unverified", "begun", "waiting"), 0)
-    for one in standings:
-        counts[one.state] += 1
-    parts = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    trials = several(sum(one.trials for one in standings), "trial")
-    studies = "1 study" if len(standings) == 1 else f"{len(standings)} studies"
-    return f"{studies}: {parts}; {trials} in {duration(sum(one.elapsed_s for one in standings))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from evokern.search.champion import reserve
 from evokern.store import Reader, StudyRecord, open_readonly
 from evokern.study.trial import Outcome
 from evokern.sweep.plan import PlannedStudy
-from evokern.wording import microseconds, several
+from evokern.wording import duration, microseconds, several
 
 State = Literal["waiting", "begun", "unverified", "finished"]
 """Not begun; begun; searched to its end with a champion that is not verified; searched to its end, and whatever it
@@ -133,3 +134,14 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
         if played
         else summary["verified_reason"],
     )
+
+
+def totals(standings: Sequence[StudyStanding]) -> str:
+    """Return how many studies stand where, in a line."""
+    counts = dict.fromkeys(("finished", "unverified", "begun", "waiting"), 0)
+    for one in standings:
+        counts[one.state] += 1
+    parts = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    trials = several(sum(one.trials for one in standings), "trial")
+    studies = "1 study" if len(standings) == 1 else f"{len(standings)} studies"
+    return f"{studies}: {parts}; {trials} in {duration(sum(one.elapsed_s for one in standings))}"

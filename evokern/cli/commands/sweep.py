@@ -82,7 +82,7 @@ def run(
     the machine, and give the same command again.
     """
     from evokern.sweep import SweepRequest, read_sweep, run_sweep
-    from evokern.sweep.run import totals
+    from evokern.sweep.standing import totals
 
     found = read_sweep(sweep, device)
     folder = db or found.folder
@@ -130,7 +130,7 @@ def show(output: Output, sweep: SweepArgument, db: FolderOption = None) -> None:
 
     Works on any machine, also while a sweep runs, and needs no kernel folder.
     """
-    from evokern.sweep.run import totals
+    from evokern.sweep.standing import totals
 
     found, folder, standings = _folder_of(sweep, db)
     if output.json:
