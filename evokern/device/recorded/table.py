@@ -132,6 +132,10 @@ class Table:
 
     def digest(self) -> str:
         """Return a SHA-256 over genes and answers: a study remembers it."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         state = hashlib.sha256()
         for gene in self.genes:
             state.update(repr((gene.name, gene.values, gene.default, gene.layer)).encode())
