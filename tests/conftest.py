@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import compiled_programs
 import optuna_tables
@@ -12,6 +13,8 @@ import pytest
 import warm_servers
 from typer.main import get_command
 
+from evokern.device.recorded import recording
+from evokern.device.recorded.table import Table
 from evokern.hardware.driver import probe
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -58,6 +61,27 @@ def commands_are_put_together_once() -> Iterator[None]:
     make = functools.cache(lambda app, commands: get_command(app))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", lambda app: make(app, len(app.registered_commands)))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def recordings_are_read_once() -> Iterator[None]:
+    """A file that a device replays is read once while it stays as it is: each command of a test read it anew."""
+    read = recording.read_recording
+
+    @functools.cache
+    def known(path: str | Path, where: Path, size: int, changed: int) -> Table:
+        return read(path)
+
+    def read_once(path: str | Path) -> Table:
+        try:
+            stat = Path(path).stat()
+        except OSError:
+            return read(path)
+        return known(path, Path(path).absolute(), stat.st_size, stat.st_mtime_ns)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording, "read_recording", read_once)
         yield
 
 
