@@ -40,6 +40,20 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing.
+
+    Raises:
+        OSError: it cannot be made; `strerror` says why.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise OSError(error.errno, "it is a file" if is_file(path) else error.strerror, str(path)) from None
+    except ValueError as error:  # a zero byte
+        raise OSError(errno.EINVAL, f"no folder can be named so ({error})", str(path)) from None
+
+
 def read_bytes(path: Path) -> bytes:
     """Return what a regular file holds.
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import socket
 import sqlite3
-import sys
 import tempfile
-import time
 from contextlib import closing
 from itertools import count
 from pathlib import Path
 
 from evokern.errors import StoreError
-
-_held: set[Path] = set()
-"""Databases that this process has: POSIX locks do not keep a process from itself."""
+from evokern.lock_file import holder, is_held_here, let_go, lock, sign
 
 
 class Lock:
@@ -39,28 +33,21 @@ class Lock:
         self.made = False
         """Whether the database was not there."""
         self._descriptor = -1
-        if self.path in _held:
+        if is_held_here(self.path):
             raise StoreError(f"{path} is in use by another search of this process; name another file")
         while True:
             try:
                 self._file = self.path.open("a+", encoding="utf-8")
             except OSError as error:
                 raise StoreError(self._not_taken(path, error)) from None
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = self._holder()
+            if not lock(self._file):
+                who = holder(self._file, "another search")
                 self._file.close()
-                raise StoreError(f"{path} is in use by {holder}; wait for it, or name another file with --db") from None
+                raise StoreError(f"{path} is in use by {who}; wait for it, or name another file with --db")
             if self._still_the_file():
                 break
             self._file.close()
-        self._file.truncate(0)
-        command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now}, self._file)
-        self._file.flush()
-        _held.add(self.path)
+        sign(self.path, self._file)
         try:
             self._lock_database(path)
         except BaseException:
@@ -111,18 +98,10 @@ class Lock:
         except FileNotFoundError:
             return False
 
-    def _holder(self) -> str:
-        try:
-            self._file.seek(0)
-            who = json.loads(self._file.read())
-            return f"`{who['command']}` (process {who['pid']} on {who['host']}, since {who['since']})"
-        except (ValueError, KeyError, TypeError, RecursionError, OSError):
-            return "another search"
-
     def release(self) -> None:
         """Let go; safe to call twice."""
         if not self._file.closed:
-            _held.discard(self.path)
+            let_go(self.path)
             if self._still_the_file():
                 self.path.unlink(missing_ok=True)
             self._file.close()

@@ -6,21 +6,17 @@ A decision is on disk before its slice begins, so that a sweep that goes on take
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
-import socket
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from evokern.errors import StoreError
-from evokern.files import is_file, read_text
+from evokern.files import is_file, make_folder, read_text
+from evokern.lock_file import holder, is_held_here, let_go, lock, sign
 
 FILE = "sweep.json"
 """The file, in the sweep's folder."""
@@ -28,8 +24,6 @@ LOCK = "sweep.lock"
 """The file whose lock says who has the folder."""
 VERSION = 1
 """Of the file."""
-_held: set[Path] = set()
-"""Folders that this process has: POSIX locks do not keep a process from itself."""
 
 
 @dataclass(frozen=True)
@@ -158,37 +152,19 @@ def sweep_lock(folder: Path) -> Iterator[None]:
         StoreError: another sweep has it, or it cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         file = (folder / LOCK).open("a+", encoding="utf-8")
-    except (OSError, ValueError) as error:
-        told = "it is a file" if folder.is_file() else getattr(error, "strerror", None) or error
-        raise StoreError(f"{folder} cannot be the folder of a sweep: {told}; name another with --db") from error
-    key = folder.resolve()
+    except OSError as error:
+        raise StoreError(
+            f"{folder} cannot be the folder of a sweep: {error.strerror}; name another with --db"
+        ) from error
+    path = folder.resolve() / LOCK
     with contextlib.closing(file):
+        if is_held_here(path) or not lock(file):
+            who = holder(file, "another sweep")
+            raise StoreError(f"{folder} is in use by {who}; wait for it, or name another folder with --db")
+        sign(path, file)
         try:
-            if key in _held:
-                raise BlockingIOError
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreError(
-                f"{folder} is in use by {_holder(file)}; wait for it, or name another folder with --db"
-            ) from None
-        _held.add(key)
-        try:
-            file.truncate(0)
-            command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
-            now = time.strftime("%Y-%m-%d %H:%M:%S")
-            json.dump({"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now}, file)
-            file.flush()
             yield
         finally:
-            _held.discard(key)
-
-
-def _holder(file: Any) -> str:
-    try:
-        file.seek(0)
-        who = json.loads(file.read())
-        return f"`{who['command']}` (process {who['pid']} on {who['host']}, since {who['since']})"
-    except (ValueError, KeyError, TypeError, RecursionError, OSError):
-        return "another sweep"
+            let_go(path)

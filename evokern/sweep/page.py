@@ -48,8 +48,7 @@ def _studies(sweep: Sweep, standings: Sequence[StudyStanding]) -> TextTable:
     head = ("study", "state", "trials", "time", "best µs", "× baseline", "proof", "began with", "changed genes")
     rows = []
     for planned, one in zip(sweep.studies, standings, strict=True):
-        best = microseconds(one.best_us) + (" predicted" if one.predicted and one.best_us else "")
-        row = (planned.name, one.state, str(one.trials), duration(one.elapsed_s), best)
+        row = (planned.name, one.state, str(one.trials), duration(one.elapsed_s), one.best)
         rows.append((*row, *(_found(one) if one.state != "waiting" else ("",) * 4)))
     return TextTable(head, rows, (2, 3, 4, 5))
 

@@ -57,6 +57,11 @@ class StudyStanding:
         """Whether its search came to its end without anything right."""
         return self.searched and self.best_us is None
 
+    @property
+    def best(self) -> str:
+        """Its champion's time as a table of µs has it; a dash without one."""
+        return microseconds(self.best_us) + (" predicted" if self.predicted and self.best_us else "")
+
     def in_words(self) -> str:
         """Return how it stands in a clause."""
         if self.state == "waiting":

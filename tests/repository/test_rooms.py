@@ -22,6 +22,7 @@ ROOMS = (
     "escaping",
     "errors",
     "files",
+    "lock_file",
     "ownership",
     "templating",
     "hardware",

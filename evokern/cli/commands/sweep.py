@@ -14,8 +14,9 @@ from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
 from evokern.cli.commands.search import GoOnOption
 from evokern.errors import UsageError
+from evokern.files import make_folder
 from evokern.wording import command as command_line
-from evokern.wording import duration, microseconds
+from evokern.wording import duration
 
 if TYPE_CHECKING:
     from evokern.sweep import StudyStanding, Sweep
@@ -152,7 +153,7 @@ def _list(standings: tuple[StudyStanding, ...]) -> None:
             one.name,
             one.state,
             str(one.trials),
-            microseconds(one.best_us) + (" predicted" if one.predicted and one.best_us else ""),
+            one.best,
             duration(one.elapsed_s),
             "" if one.best_us is None else "verified" if one.verified else "not verified",
         )
@@ -190,10 +191,9 @@ def export(
 
     _, _, standings = _folder_of(sweep, db)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        told = "it is a file" if out.is_file() else getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot write into {out}: {told}; name another folder with -o") from error
+        make_folder(out)
+    except OSError as error:
+        raise UsageError(f"cannot write into {out}: {error.strerror}; name another folder with -o") from error
     written, refused = [], {}
     for one in standings:
         if one.best_us is None:
