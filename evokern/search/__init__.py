@@ -5,6 +5,7 @@ or resume the study, run the loop (`_loop`), fold the store in.
 """
 
 from evokern.search._session import resume_study, search_study
+from evokern.search._stop import handled
 from evokern.search.request import SessionPart, SessionRequest, WorkerFactories
 from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
 
@@ -17,6 +18,7 @@ __all__ = [
     "SessionPart",
     "SessionRequest",
     "WorkerFactories",
+    "handled",
     "resume_study",
     "search_study",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -161,18 +161,13 @@ def _one_session(
         report = target.device.start(task)
         session.began(report)
         reporter.start(report)
-        stop.loop = loop
-        cores = len(os.sched_getaffinity(0))
-        verification = ChampionVerification(
-            target, session, factories.verifier, reporter.after_loop, reporter.proved, cores=cores
-        )
+        with _verifying(target, session, loop, reporter, stop, factories) as verification:
 
-        def after_event(event: Literal["trial", "idle"]) -> None:
-            if verifies and not part.pauses:
-                verification.advance(loop.best, loop.left_s)
-            reporter.event(event)
+            def after_event(event: Literal["trial", "idle"]) -> None:
+                if verifies and not part.pauses:
+                    verification.advance(loop.best, loop.left_s)
+                reporter.event(event)
 
-        try:
             end = own.paused(loop, run_diagnosed(loop, target, session, trials, after_event, factories.diagnoser))
             whole = end not in ("interrupted", "paused")
             if whole:
@@ -186,9 +181,6 @@ def _one_session(
                 seconds = UNLIMITED_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
                 verification.finish(seconds, lambda: loop.stop_requested)
                 stop.late = loop.stop_requested
-        finally:
-            stop.loop = None
-            verification.close()
     reporter.end(loop, end)
     return end
 
@@ -205,13 +197,27 @@ def _verify_overdue(
     """Verify the champion of a study that has nothing to search: the session that ended it did not come to that."""
     target.device.close()
     reporter.opening(loop)
-    stop.loop = loop
+    with _verifying(target, session, loop, reporter, stop, factories) as verification:
+        verification.finish(seconds, lambda: loop.stop_requested)
+
+
+@contextmanager
+def _verifying(
+    target: SearchTarget,
+    session: Session,
+    loop: Loop,
+    reporter: ProgressReporter,
+    stop: Stop,
+    factories: WorkerFactories,
+) -> Iterator[ChampionVerification]:
+    """Give what verifies champions, while signals reach the loop."""
     cores = len(os.sched_getaffinity(0))
+    stop.loop = loop
     verification = ChampionVerification(
         target, session, factories.verifier, reporter.after_loop, reporter.proved, cores=cores
     )
     try:
-        verification.finish(seconds, lambda: loop.stop_requested)
+        yield verification
     finally:
         stop.loop = None
         verification.close()

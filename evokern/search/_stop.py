@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from evokern.search.loop import Loop
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
+"""What handles a signal, as `signal.signal` has it."""
 
 
 @dataclass
@@ -43,19 +47,38 @@ def stoppable() -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.loop.stop_requested = True
 
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, wish) for number in numbers}
+    before: Mapping[signal.Signals, Handler] = {}
     try:
-        yield stop
+        with handled(wish) as before:
+            yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if stop.late and stop.asked is not None:
             handler = before[stop.asked]
             if callable(handler) and handler is not signal.default_int_handler:
                 handler(stop.asked, None)
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[Mapping[signal.Signals, Handler]]:
+    """Handle the signals that end a program by another function; none outside the main thread, which alone gets them.
+
+    SIGHUP stays ignored where it is, as under nohup.
+
+    Args:
+        handler: called with a signal's number and the frame that it came in.
+
+    Yields:
+        Signal → what handled it before, and does again after.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield {}
+        return
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield before
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +9,7 @@ from types import FrameType
 from typing import Literal
 
 from evokern.errors import UsageError
-from evokern.search import Progress, SearchResult, SessionPart, SessionRequest, search_study
+from evokern.search import Progress, SearchResult, SessionPart, SessionRequest, handled, search_study
 from evokern.search.champion import UNLIMITED_S, reserve
 from evokern.search.identity import FRESH
 from evokern.sweep.check import check_sweep
@@ -63,18 +61,8 @@ def _interruptible() -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
+    with handled(stop):
         yield
-        return
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Turns:
