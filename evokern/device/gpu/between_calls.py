@@ -4,7 +4,8 @@ Variables of the module that the kernel does not declare must stay as they were.
 a kernel of our own writes into all of it before the checked calls and between repeated ones, in turn every word, in
 blocks so large that an SM takes one, and a part of the words, in blocks as large as the candidate's own. Which words
 stay is drawn anew each time: a candidate that marks what it keeps with a word or two finds its mark in some blocks, and
-false numbers behind it.
+false numbers behind it. Our kernel asks for the largest shared memory that an SM can set apart, and candidates leave it
+so: where an SM divides its memory anew, what was in it is lost, and the mark with it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class SharedMemory:
         program = compile_own(SOURCE, f"{_ENTRY}.cu", _ENTRY, chip)
         self._chip = chip
         self._candidate = Candidate(Built((program,), (), (), "", 0.0))
+        self._candidate.prefer_shared_memory(0, _ENTRY)
 
     def fill(self, word: int) -> None:
         """Enqueue what fills the shared memory of every SM with one word."""

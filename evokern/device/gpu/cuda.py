@@ -76,6 +76,12 @@ class Candidate:
         zeroed = [call.arguments[name] for name in call.zeroed]
         return PreparedCall(launches, zeroed, constants, self._states.get(program))
 
+    def prefer_shared_memory(self, program: int, entry: str) -> None:
+        """Have an SM that runs an entry set apart as much shared memory as it can, and the rest for the L1 cache."""
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        most = driver.CUshared_carveout.CU_SHAREDMEM_CARVEOUT_MAX_SHARED
+        check(driver.cuFuncSetAttribute(self._symbol(program, entry), attribute, int(most)))
+
     def changed(self, program: int) -> list[str]:
         """Return the variables of a program that calls left changed and whose state is not declared.
 
@@ -119,12 +125,15 @@ class Candidate:
         pointers = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
         return _PreparedLaunch(config, self._function(program, launch), values, pointers)
 
-    def _function(self, program: int, launch: Launch) -> Any:
-        key = (program, launch.entry)
+    def _symbol(self, program: int, entry: str) -> Any:
+        key = (program, entry)
         if key not in self._functions:
-            symbol = self.built.programs[program].lowered[launch.entry]
+            symbol = self.built.programs[program].lowered[entry]
             self._functions[key] = check(driver.cuModuleGetFunction(self._modules[program], symbol.encode()))
-        function = self._functions[key]
+        return self._functions[key]
+
+    def _function(self, program: int, launch: Launch) -> Any:
+        key, function = (program, launch.entry), self._symbol(program, launch.entry)
         # Problems may share a module, and calls prepared earlier are launched again: the limit only ever grows.
         if launch.shared_bytes > self._shared_limits.get(key, 0):
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
