@@ -226,7 +226,7 @@ def evaluate(
             these, which is read as room is there: a generator may write the next one from earlier results.
         problem: shapes and options, as `2,8,512,64`; None for that of the kernel's first study, else its first small
             problem.
-        device: `auto`, `cuda:N`, `sim:CHIP`, or a device that was not started.
+        device: `auto`, `cuda:N`, `cuda:0,1`, `cuda:all`, `sim:CHIP`, or a device that was not started.
         genes: gene → value, where the kernel's `launches` and macros are to have another one than the default.
         grid: blocks of the launch along x, y, z, instead of what `launches` says.
         block: threads of a block along x, y, z, instead of what `launches` says.

@@ -63,7 +63,8 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="auto, cuda:N, sim:CHIP or replay:FILE. Default: what the study says.",
+        help="auto, cuda:N, several GPUs as cuda:0,1 or cuda:all, sim:CHIP or replay:FILE. "
+        "Default: what the study says.",
         autocompletion=complete_devices,
     ),
 ]

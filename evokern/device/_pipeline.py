@@ -27,6 +27,7 @@ from evokern.device.contract import Answer, Request
 from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome, Span
 from evokern.workers.host_memory import in_words
+from evokern.workers.jobs import JobPool
 from evokern.workers.pool import JobResult, WorkerPool, wait
 
 COMPILE_DEADLINE_S = 120.0
@@ -71,7 +72,7 @@ class Pipeline:
     def __init__(
         self,
         compilers: WorkerPool,
-        executors: WorkerPool,
+        executors: JobPool,
         *,
         job: Callable[[CompiledRequest], Any],
         deadline_s: float,

@@ -192,3 +192,11 @@ class Interleaving(Protocol):
 
     def rounds(self, task: Task, candidates: Sequence[Config | str]) -> Measure:
         """Return what plays a round of these candidates (a text names a baseline); nothing else may be asked after."""
+
+
+@runtime_checkable
+class Remeasures(Protocol):
+    """A device that measures some of its trials a second time."""
+
+    def remeasured(self) -> Mapping[int, Mapping[str, Any]]:
+        """Return what has come since the last call: trial → `gpu`, `outcome`, `time_us` in µs, and `because`."""

@@ -6,7 +6,7 @@ from evokern.device.contract import Device
 from evokern.errors import DeviceError, nearest
 from evokern.hardware.profiles import CHIPS
 
-KINDS = ("auto", "cuda", "cuda:N", "sim:CHIP", "replay:FILE")
+KINDS = ("auto", "cuda", "cuda:N", "cuda:N,M", "cuda:all", "sim:CHIP", "replay:FILE")
 """What a device may be called."""
 TARGET = "l4"
 """The chip that `auto` simulates where there is no GPU."""

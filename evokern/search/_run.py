@@ -13,7 +13,7 @@ from typing import Literal
 
 from evokern.declaration.space import Config
 from evokern.device import Device, Task
-from evokern.device.contract import DEFAULT_US, Interleaving, Rated, StartReport, StartStep
+from evokern.device.contract import DEFAULT_US, Interleaving, Rated, Remeasures, StartReport, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
@@ -164,6 +164,8 @@ def _one_session(
         with _verifying(target, session, loop, reporter, stop, factories) as verification:
 
             def after_event(event: Literal["trial", "idle"]) -> None:
+                if isinstance(target.device, Remeasures) and (found := target.device.remeasured()):
+                    session.remeasured(found)
                 if verifies and not part.pauses:
                     verification.advance(loop.best, loop.left_s)
                 reporter.event(event)

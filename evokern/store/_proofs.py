@@ -21,13 +21,17 @@ IN_TURN = "in turn"
 NEIGHBOURS = "neighbours"
 """Kind of the record of changes of one gene that a champion does not allow (`evokern.search.neighbours`)."""
 
+REMEASURED = "remeasured"
+"""Kind of the record of a trial that another GPU measured again, since its own had drifted
+(`evokern.device.contract.Remeasures`)."""
+
 
 @dataclass(frozen=True)
 class ProofRecord:
     """One verification or ablation."""
 
     kind: str
-    """`verify`, `ablate`, `undone` for a verification that came to nothing, `in turn`, or `neighbours`."""
+    """`verify`, `ablate`, `undone` for a verification that came to nothing, `in turn`, `neighbours`, `remeasured`."""
     trial: int
     """The trial it is about."""
     created: str

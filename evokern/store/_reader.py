@@ -12,7 +12,7 @@ from typing import Any
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import explained
-from evokern.store._proofs import IN_TURN, NEIGHBOURS, ProofRecord
+from evokern.store._proofs import IN_TURN, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
 from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us
@@ -123,6 +123,14 @@ class Reader(ReadFile):
         mine = [proof for proof in self.proofs(study, NEIGHBOURS) if proof.trial == trial]
         return list(mine[-1].result.get("infeasible", ())) if mine else None
 
+    def remeasured(self, study: StudyRecord) -> dict[int, dict[str, Any]]:
+        """Return what trials took where another GPU measured them again, since their own had drifted.
+
+        Returns:
+            Trial → `gpu`, `outcome`, `time_us` in µs, and `because`.
+        """
+        return {proof.trial: dict(proof.result) for proof in self.proofs(study, REMEASURED)}
+
     def warm_start(self, study: StudyRecord) -> dict[str, Any] | None:
         """Return where a study's warm start came from and of how many candidates it told; None where it began cold."""
         with explained(self.path):
@@ -152,6 +160,7 @@ class Reader(ReadFile):
             "best": _best_table(best, baseline[1] if baseline else None, in_turn) if best else None,
             **(self.verification(study, best).as_dict() if best else _NOTHING),
             "limit": limit.as_dict() if limit else None,
+            "remeasured": self.remeasured(study),
             "cost": study.cost(elapsed_s),
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
             "damaged": list(self.damaged),

@@ -24,7 +24,7 @@ from evokern.samplers import TrialResult
 from evokern.store._addition import now
 from evokern.store._files import explained
 from evokern.store._integrity import change_rows, damage, require_sound, required, select, sound, write_row
-from evokern.store._proofs import IN_TURN, NEIGHBOURS, ProofRecord, insert_proof
+from evokern.store._proofs import IN_TURN, NEIGHBOURS, REMEASURED, ProofRecord, insert_proof
 from evokern.store._written_file import WrittenFile, update_row
 from evokern.store.records import (
     SessionRecord,
@@ -192,6 +192,12 @@ class Session:
         """Write what a trial and a baseline took, measured in turn."""
         with self.transaction():
             insert_proof(self._db, self.study, IN_TURN, trial, result)
+
+    def remeasured(self, found: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write what trials took where another GPU measured them again: trial → result."""
+        with self.transaction():
+            for trial, result in found.items():
+                insert_proof(self._db, self.study, REMEASURED, trial, result)
 
     def champion_kept(self, trial: int, infeasible: Sequence[Mapping[str, Any]]) -> None:
         """Write which changes of one gene a champion does not allow."""

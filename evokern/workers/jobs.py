@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from evokern.errors import DeviceError
 from evokern.workers.fork_server import Death
@@ -63,6 +63,37 @@ class JobResult:
             f"{what}: two of its processes died, and it cannot be the cause ({self.value}; {in_words(self.memory)}); "
             "free memory, or end what kills them, and run the same command again"
         )
+
+
+class JobPool(Protocol):
+    """What takes jobs and answers them, wherever they are done; one thread drives it.
+
+    The contract of every executor: a job is answered once, by a `JobResult` with its key. What it does to its worker
+    never raises here; a worker that dies or overruns is ended and replaced, and its job asked about once more.
+    """
+
+    @property
+    def connections(self) -> list[Connection]:
+        """What to listen to."""
+
+    def submit(self, key: int, job: Any, deadline_s: float) -> None:
+        """Queue a job; its deadline, in seconds, runs from the moment a worker takes it up."""
+
+    def advance(self, readable: Iterable[object]) -> list[JobResult]:
+        """Take in what the workers sent, and end those past their deadline.
+
+        Args:
+            readable: those of `connections` that have something.
+
+        Raises:
+            EvokernError: workers cannot be started any more.
+        """
+
+    def next_deadline(self) -> float | None:
+        """Return the earliest moment (monotonic clock) at which `advance` has something to do unasked."""
+
+    def grant(self, pause_s: float) -> None:
+        """Grant the workers time in which this process was stopped (Ctrl-Z, a frozen container), perhaps they too."""
 
 
 @dataclass(frozen=True)

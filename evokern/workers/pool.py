@@ -28,7 +28,7 @@ from typing import Any, Literal
 from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.workers.fork_server import Death, ForkServer, tail, trim
 from evokern.workers.host_memory import in_words, memory_in_use
-from evokern.workers.jobs import Job, JobResult, Worker, WorkerSpec
+from evokern.workers.jobs import Job, JobPool, JobResult, Worker, WorkerSpec
 from evokern.workers.shadowing import shadowed
 
 __all__ = ["ForkServer", "JobResult", "WorkerPool", "WorkerSpec", "wait"]
@@ -355,7 +355,7 @@ def _explained(error: EvokernError) -> EvokernError:
     return DeviceError(f"{first}; {hidden}")
 
 
-def wait(pools: Sequence[WorkerPool], timeout_s: float, also: Sequence[Any] = ()) -> list[JobResult]:
+def wait(pools: Sequence[JobPool], timeout_s: float, also: Sequence[Any] = ()) -> list[JobResult]:
     """Wait for news from any of the pools and return the results.
 
     Args:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from paths import DATA
 
 from evokern.declaration.kernel import Baseline
 from evokern.device.contract import BaselineResult, StartStep, Task
+from evokern.device.gpu.comparison import comparison, reference_of
 from evokern.device.gpu.jobs import FREE, PLANNED, MeasureBaseline, TimeFirstLaunches
-from evokern.device.gpu.live import LiveDevice
+from evokern.device.gpu.live import LiveDevice, gpu_numbers
 from evokern.device.gpu.nvml import Monitor, State
 from evokern.device.gpu.profile import LiveGpu, profile_of
 from evokern.device.opening import open_device
 from evokern.device.sim.simulated import SimulatedDevice
 from evokern.errors import DeviceError
-from evokern.hardware.driver import probe
+from evokern.hardware.driver import Driver, Gpu, probe
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study
+from evokern.study.trial import Timing
 
 VALUES = {
     "threads_per_block": 1024, "shared_bytes_static": 49152, "clock_khz": 2_610_000, "sms": 84,
@@ -63,8 +67,10 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
         monkeypatch.setattr(f"evokern.device.gpu.live.{name}", value)
     device = object.__new__(LiveDevice)
     device._gpu = LiveGpu(0, "NVIDIA H200", "GPU-1", "0:0", "13.0", CHIPS["h200"])
-    device._monitor = SimpleNamespace(problem="", foreign=lambda _: [], utilisation=lambda: None)  # type: ignore[assignment]
-    monkeypatch.setattr(device, "_open_pools", lambda *_: (pool, pool), raising=False)
+    device._gpus = (device._gpu,)
+    device._monitors = [SimpleNamespace(problem="", foreign=lambda _: [], utilisation=lambda: None)]  # type: ignore[list-item]
+    device._locks, device._on_gpus = [], [pool]  # type: ignore[list-item]
+    monkeypatch.setattr(device, "_open_pools", lambda *_: pool, raising=False)
     problems = (kernel.problem("64,256"),)
     study = Study("s", "scale_rows", ("64,256",))
     report = device.start(Task(kernel, problems, study, on_step=happened.append))
@@ -174,3 +180,56 @@ def test_the_searching_process_leaves_torch_to_its_workers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("auto", [0]), ("cuda", [0]), ("cuda:3", [3]), ("cuda:0,1", [0, 1]), ("cuda:2, 0", [2, 0])]
+)
+def test_a_device_names_gpus(name: str, numbers: list[int]) -> None:
+    """One, or several in their order."""
+    assert gpu_numbers(name) == numbers
+
+
+def test_all_are_those_that_the_driver_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES has been heeded by the driver; without a GPU the first one is asked for, and refused."""
+    shown = tuple(Gpu(index, "NVIDIA H200", (9, 0), 2**37) for index in range(3))
+    monkeypatch.setattr("evokern.device.gpu.live.probe", lambda: Driver((13, 0), shown))
+    assert gpu_numbers("cuda:all") == [0, 1, 2]
+    monkeypatch.setattr("evokern.device.gpu.live.probe", lambda: Driver(None))
+    assert gpu_numbers("cuda:all") == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("cuda:x", "'x' is no GPU's number; write cuda:N, several as cuda:0,1, or cuda:all"),
+        ("cuda:0,", "'' is no GPU's number"),
+        ("cuda:0,-1", "'-1' is no GPU's number"),
+        ("cuda:1,0,1", "names GPU 1 more than once; name each once"),
+    ],
+)
+def test_a_name_that_means_no_gpus_is_refused(name: str, told: str) -> None:
+    """The message quotes the part that is wrong."""
+    with pytest.raises(DeviceError, match=re.escape(told)):
+        gpu_numbers(name)
+
+
+def test_gpus_of_several_models_are_refused_with_the_list() -> None:
+    """Their times cannot be compared."""
+    gpus = [LiveGpu(n, model, f"GPU-{n}", "0:0", "13.0", CHIPS["h200"]) for n, model in enumerate(("H200", "L4"))]
+    with pytest.raises(DeviceError, match=r"these are cuda:0 \(H200\), cuda:1 \(L4\)"):
+        LiveDevice(gpus)
+
+
+def test_gpus_are_compared_by_the_fastest_baseline_else_by_the_default() -> None:
+    """One that was wrong has no time."""
+    default = cast(Any, "the default's job")
+    slow, fast = (BaselineResult(f"takes {us}", (Timing(us, (us, us), ()),)) for us in (20.0, 10.0))
+    wrong = BaselineResult("wrong", error="off by one")
+    found = reference_of([slow, wrong, fast], default, 5.0)
+    assert (found.name, found.job) == ("the baseline takes 10.0", MeasureBaseline(2))
+    assert found.time_us(fast) == pytest.approx(10.0)
+    assert reference_of([wrong], default, 5.0).job is default
+    assert comparison(["cuda:0", "cuda:1"], [10.0, 10.1], found.name) == (
+        "2 GPUs measure, compared by the baseline takes 10.0: cuda:0 10 µs, cuda:1 10.1 µs (1.0% apart)"
+    )

@@ -154,6 +154,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         lines.append(f"warm start: {warm_start_text(summary['warm_start'])}")
     if record.timing_rule is not None:
         lines.append(f"times: rule {record.timing_rule} (docs/evaluating.md says what is timed)")
+    if summary["remeasured"]:
+        lines.append(_remeasured(summary["remeasured"], summary["best"]))
     if summary["cost"]:
         lines.append(f"cost: {price(summary['cost'])}")
     baseline, best = summary["baseline"], summary["best"]
@@ -198,6 +200,17 @@ def _refuted(reader: Reader, record: StudyRecord) -> list[str]:
     numbers = sorted(reader.refuted(record))
     told = [(number, reader.verification(record, reader.trial(record, number).trial).reason) for number in numbers]
     return [f"refuted: trial {number}, {reason}" for number, reason in told]
+
+
+def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] | None) -> str:
+    """Return how many trials another GPU measured again, and what the best took there."""
+    count = several(len(found), "trial")
+    told = f"{count} measured again by another GPU: {next(iter(found.values()))['because']}"
+    again = found.get(best["trial"]) if best else None
+    if best is None or again is None:
+        return told
+    took = f"took {microseconds(again['time_us'])} µs" if again["time_us"] else f"was {again['outcome']}"
+    return f"{told}; the best, trial {best['trial']}, {took} on {again['gpu']}"
 
 
 def _rejected(summary: Mapping[str, Any]) -> list[str]:

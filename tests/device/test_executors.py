@@ -1,0 +1,236 @@
+"""Several executors as one pool: every trial is answered once, faults stay where they are, drift is found."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from evokern.device import _executors
+from evokern.device._executors import GPU, Executors, Reference
+from evokern.errors import DeviceError
+from evokern.study.trial import Evaluation, Outcome, Timing
+from evokern.workers.jobs import JobPool, JobResult
+from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
+
+HANDLER = "worker_handlers:Obedient"
+DEPTH = 2
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(preload=("worker_handlers",))
+    yield server
+    server.close()
+
+
+def collect(pool: JobPool, count: int, limit_s: float = 20.0) -> dict[int, JobResult]:
+    results: dict[int, JobResult] = {}
+    end = time.monotonic() + limit_s
+    while len(results) < count and time.monotonic() < end:
+        for result in wait([pool], 0.2):
+            assert result.key not in results, "answered twice"
+            results[result.key] = result
+    return results
+
+
+def one(server: ForkServer, pools: list[WorkerPool]) -> JobPool:
+    pools += [WorkerPool(server, WorkerSpec(HANDLER, "x"), size=1, depth=DEPTH)]
+    return pools[0]
+
+
+def several(server: ForkServer, pools: list[WorkerPool]) -> JobPool:
+    pools += [WorkerPool(server, WorkerSpec(HANDLER, "x"), size=1, depth=DEPTH) for _ in range(3)]
+    return Executors([(f"cuda:{number}", pool) for number, pool in enumerate(pools)], DEPTH)
+
+
+@pytest.fixture(params=[one, several])
+def pool(request: pytest.FixtureRequest, server: ForkServer) -> Iterator[JobPool]:
+    """Everything that takes jobs, behind the one contract."""
+    pools: list[WorkerPool] = []
+    yield request.param(server, pools)
+    for each in pools:
+        each.close()
+
+
+class TestEveryPool:
+    def test_each_job_is_answered_once(self, pool: JobPool) -> None:
+        for number in range(30):
+            pool.submit(number, ("echo", number * 10), 10.0)
+        found = collect(pool, 30)
+        assert {key: (result.status, result.value) for key, result in found.items()} == {
+            number: ("done", number * 10) for number in range(30)
+        }
+
+    def test_a_job_that_kills_its_worker_is_answered_and_no_other_suffers(self, pool: JobPool) -> None:
+        for number in range(12):
+            pool.submit(number, ("die", signal.SIGSEGV) if number == 4 else ("echo", number), 10.0)
+        found = collect(pool, 12)
+        assert {key: result.status for key, result in found.items()} == {
+            number: "died" if number == 4 else "done" for number in range(12)
+        }
+
+    def test_a_worker_that_is_killed_from_outside_is_no_verdict(self, pool: JobPool) -> None:
+        for number in range(6):
+            pool.submit(number, ("die", signal.SIGKILL) if number == 2 else ("echo", number), 10.0)
+        assert {key: result.status for key, result in collect(pool, 6).items()}[2] == "lost"
+
+    def test_a_hang_is_ended_at_its_deadline(self, pool: JobPool) -> None:
+        for number in range(6):
+            pool.submit(number, ("sleep", 60.0) if number == 1 else ("echo", number), 0.6 if number == 1 else 10.0)
+        found = collect(pool, 6)
+        assert (found[1].status, found[1].value) == ("overran", 0.6)
+        assert all(found[number].status == "done" for number in found if number != 1)
+
+    def test_what_a_job_raises_is_its_answer(self, pool: JobPool) -> None:
+        pool.submit(7, ("raise", "usage"), 10.0)
+        found = collect(pool, 1)[7]
+        assert (found.status, str(found.value)) == ("raised", "a bad kernel")
+
+
+# ------------------------------------------------------------------------------------------ who gets what, and drift
+
+
+@dataclass
+class Scripted:
+    """A pool that answers when told to, each job by a function."""
+
+    answer: Callable[[Any], Any]
+    jobs: list[tuple[int, Any]] = field(default_factory=list)
+    fault: DeviceError | None = None
+    closed: bool = False
+    connections: tuple[()] = ()
+
+    @property
+    def pending(self) -> int:
+        return len(self.jobs)
+
+    def submit(self, key: int, job: Any, deadline_s: float) -> None:
+        self.jobs.append((key, job))
+
+    def next_deadline(self) -> None:
+        return None
+
+    def grant(self, pause_s: float) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        self.closed = True
+        self.jobs.clear()
+
+    def advance(self, readable: object) -> list[JobResult]:
+        if self.fault is not None and not self.closed:
+            raise self.fault
+        jobs, self.jobs = self.jobs[:1], self.jobs[1:]
+        return [JobResult(key, "done", self.answer(job), 0.01) for key, job in jobs]
+
+
+def measured(time_us: float) -> Evaluation:
+    return Evaluation(Outcome.MEASURED, time_us, (Timing(time_us, (time_us, time_us), ()),))
+
+
+class Rig:
+    """Two executors whose times are known: a trial takes its number of µs × the factor of the executor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("evokern.device._executors.time.monotonic", lambda: self.now)
+        self.factors = [1.0, 1.0]
+        self.pools = [Scripted(lambda job, place=place: self.time(job, place)) for place in range(2)]  # type: ignore[misc]
+        self.executors = Executors([("cuda:0", self.pools[0]), ("cuda:1", self.pools[1])], DEPTH)  # type: ignore[list-item]
+        self.executors.compare_by(Reference("the baseline b", "reference", lambda answer: answer, 5.0), [100.0, 100.5])
+
+    def time(self, job: Any, place: int) -> Any:
+        if job == "reference":
+            return (100.0, 100.5)[place] * self.factors[place]
+        return measured(job * self.factors[place])
+
+    def run(self, numbers: range) -> dict[int, Evaluation]:
+        for number in numbers:
+            self.executors.submit(number, number + 1.0, 5.0)
+        found: dict[int, Evaluation] = {}
+        for _ in range(200):
+            found |= {result.key: result.value for result in self.executors.advance(())}
+            self.now += 0.1
+        return found
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return Rig(monkeypatch)
+
+
+def test_work_goes_to_who_has_least_and_each_answer_names_its_gpu(rig: Rig) -> None:
+    found = rig.run(range(40))
+    named = [str(found[number].evidence[GPU]) for number in range(40)]
+    assert sorted(set(named)) == ["cuda:0", "cuda:1"]
+    assert 15 <= named.count("cuda:0") <= 25
+    assert [found[number].time_us for number in range(40)] == [number + 1.0 for number in range(40)]
+
+
+def test_two_gpus_that_differ_by_nature_are_no_drift(rig: Rig) -> None:
+    rig.run(range(10))
+    assert rig.executors.members[1].since
+    rig.now += 2 * _executors.CHECK_PERIOD_S
+    rig.run(range(0))
+    assert [member.name for member in rig.executors.working] == ["cuda:0", "cuda:1"]
+    assert not rig.executors.members[1].since, "a good check forgets what was measured before it"
+
+
+def test_one_that_drifts_is_set_aside_and_its_trials_are_measured_again(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Named, with both times; what it answered stays, and the other one goes on with all the work."""
+    first = rig.run(range(10))
+    there = [number for number, one in first.items() if one.evidence[GPU] == "cuda:1"]
+    rig.factors[1] = 1.04
+    late = rig.run(range(10, 20))
+    there += [number for number, one in late.items() if one.evidence[GPU] == "cuda:1"]
+    rig.now += 2 * _executors.CHECK_PERIOD_S
+    rig.run(range(0))
+    assert [member.name for member in rig.executors.working] == ["cuda:0"]
+    told = caplog.text
+    assert "cuda:1 is set aside: the baseline b took 104.5 µs, and 100.5 when it joined" in told
+    again = rig.executors.remeasured()
+    assert sorted(again) == sorted(there)
+    assert all(one["gpu"] == "cuda:0" and one["time_us"] == number + 1.0 for number, one in again.items())
+    assert "cuda:1 was set aside" in again[there[0]]["because"]
+    assert {one.evidence[GPU] for one in rig.run(range(20, 30)).values()} == {"cuda:0"}
+    assert not rig.executors.remeasured()
+
+
+def test_one_time_beyond_the_bound_is_asked_again_before_anything_is_done(rig: Rig) -> None:
+    rig.factors[1] = 1.04
+    rig.now += 2 * _executors.CHECK_PERIOD_S
+    rig.executors.advance(())  # both are asked
+    rig.executors.advance(())  # both answer, and the second one is asked again
+    assert rig.executors.members[1].doubted
+    rig.factors[1] = 1.0
+    rig.run(range(4))
+    assert len(rig.executors.working) == 2
+    assert not rig.executors.members[1].doubted
+
+
+def test_when_all_drift_alike_one_goes_on(rig: Rig) -> None:
+    rig.factors[:] = [1.05, 1.05]
+    rig.now += 2 * _executors.CHECK_PERIOD_S
+    rig.run(range(4))
+    assert len(rig.executors.working) == 1
+    assert len(rig.run(range(4, 12))) == 8
+
+
+def test_a_gpu_that_is_lost_leaves_its_work_to_the_others(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.executors.submit(0, 1.0, 5.0)
+    rig.executors.submit(1, 2.0, 5.0)
+    rig.pools[1].fault = DeviceError("a worker process died while it started")
+    found = rig.run(range(2, 8))
+    assert sorted(found) == list(range(8))
+    assert {one.evidence[GPU] for one in found.values()} == {"cuda:0"}
+    assert "cuda:1 is lost: a worker process died while it started; the others go on with what it held" in caplog.text
+    rig.pools[0].fault = DeviceError("no memory")
+    with pytest.raises(DeviceError, match="no memory"):
+        rig.executors.advance(())
