@@ -68,6 +68,18 @@ DeviceOption = Annotated[
         autocompletion=complete_devices,
     ),
 ]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="auto|HOST:PORT",
+        help="Compile and simulate on the hosts of a Ray cluster. Default: RAY_ADDRESS, else this machine.",
+    ),
+]
+NumCpusOption = Annotated[
+    int | None,
+    typer.Option("--num-cpus", metavar="N", help="Processors of the Ray cluster to use. Default: all."),
+]
 TrialOption = Annotated[
     int | None,
     typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Take this trial instead of the champion."),

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evokern.declaration.space import Config
-from evokern.workers.jobs import JobResult
-from evokern.workers.pool import WorkerPool
+from evokern.workers.jobs import JobPool, JobResult
 
 FIRST_KEY = -2
 """Key of the first compile ahead, and the others' below it: no trial's number, nor that of a job run alone."""
@@ -22,7 +21,7 @@ MOST_KEPT = 64
 class CompileAhead:
     """Guesses that are being compiled, or are compiled; all but `want` is for the pipeline's thread."""
 
-    def __init__(self, compilers: WorkerPool, workers: int, deadline_s: float) -> None:
+    def __init__(self, compilers: JobPool, workers: int, deadline_s: float) -> None:
         """Begin with no guess.
 
         Args:

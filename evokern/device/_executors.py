@@ -107,6 +107,10 @@ class Executors:
         """What to listen to."""
         return [connection for member in self.members for connection in member.pool.connections]
 
+    def overdue(self) -> frozenset[int]:
+        """Return the keys of jobs that take so long that nobody waits for them."""
+        return frozenset[int]().union(*(member.pool.overdue() for member in self.members))
+
     def next_deadline(self) -> float | None:
         """Return the earliest moment (monotonic clock) at which a worker must be ended."""
         deadlines = (member.pool.next_deadline() for member in self.members)

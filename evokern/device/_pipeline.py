@@ -28,7 +28,7 @@ from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome, Span
 from evokern.workers.host_memory import in_words
 from evokern.workers.jobs import JobPool
-from evokern.workers.pool import JobResult, WorkerPool, wait
+from evokern.workers.pool import JobResult, wait
 
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
@@ -71,7 +71,7 @@ class Pipeline:
 
     def __init__(
         self,
-        compilers: WorkerPool,
+        compilers: JobPool,
         executors: JobPool,
         *,
         job: Callable[[CompiledRequest], Any],

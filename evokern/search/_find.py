@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from evokern.cluster import RayRequest
 from evokern.declaration.feasibility import feasible_space
 from evokern.device import Device
 from evokern.device.opening import open_device
@@ -37,7 +38,7 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
     chosen = found.device if request.device is None else request.device
     if isinstance(chosen, str):
         found = replace(found, device=chosen)
-        opened = _open(chosen)
+        opened = _open(chosen, request.cluster)
     else:
         opened = chosen
     try:
@@ -111,8 +112,8 @@ def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
         )
 
 
-def _open(name: str) -> Device:
+def _open(name: str, cluster: RayRequest | None) -> Device:
     """Return the device that a name means; `replay:runs.db:study` is a study of a database."""
     kind, _, source = name.strip().partition(":")
     recorded = kind.lower() == "replay" and database_of(source) is not None
-    return TableDevice(open_recording(source)) if recorded else open_device(name)
+    return TableDevice(open_recording(source)) if recorded and not cluster else open_device(name, cluster)

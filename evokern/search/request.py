@@ -11,6 +11,7 @@ from evokern.study.duration import parse_duration
 from evokern.study.settings import check_control, check_price, check_seed, check_trials
 
 if TYPE_CHECKING:
+    from evokern.cluster import RayRequest
     from evokern.declaration.kernel import Kernel
     from evokern.device import Device
     from evokern.store import StudyRecord
@@ -55,6 +56,8 @@ class SessionRequest:
 
     device: str | Device | None = None
     """What evaluates: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device."""
+    cluster: RayRequest | None = None
+    """The Ray cluster that a simulated device works on; None for this machine."""
     kernel: Kernel | None = None
     """The kernel, where it is not found by the name that the study gives."""
     budget: str | float | None = None

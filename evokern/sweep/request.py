@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from evokern.cluster import RayRequest
 from evokern.study.duration import parse_duration
 from evokern.sweep.standing import StudyStanding
 
@@ -15,6 +16,8 @@ class SweepRequest:
 
     device: str | None = None
     """The device that stands for those of the file; None leaves them."""
+    cluster: RayRequest | None = None
+    """The Ray cluster that simulated devices work on; None for this machine."""
     budget: str | float | None = None
     """Total time of all studies over all runs, for example `6h`; seconds as a number."""
     warm_start: Literal["auto", "none"] = "auto"

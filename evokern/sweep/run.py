@@ -219,6 +219,7 @@ class _Turns:
 
         study, asked = planned.study, self._request
         request = SessionRequest(
+            cluster=asked.cluster,
             budget=study.budget_s,
             trials=study.trials,
             warm_start="none" if asked.warm_start == "none" and now.state == "waiting" else None,

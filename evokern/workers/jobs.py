@@ -89,6 +89,9 @@ class JobPool(Protocol):
             EvokernError: workers cannot be started any more.
         """
 
+    def overdue(self) -> frozenset[int]:
+        """Return the keys of jobs that take so long that nobody waits for them."""
+
     def next_deadline(self) -> float | None:
         """Return the earliest moment (monotonic clock) at which `advance` has something to do unasked."""
 

@@ -6,13 +6,14 @@ import time
 from typing import Any
 
 from evokern.errors import InternalError
-from evokern.workers.pool import WorkerPool, wait
+from evokern.workers.jobs import JobPool
+from evokern.workers.pool import wait
 
 _SINGLE_JOB = -1
 """Key of a job that no candidate's trial number can be."""
 
 
-def run_single_job(pool: WorkerPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
+def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
     """Run one job and return its answer; what a closed pipeline left behind is passed over.
 
     Args:

@@ -14,8 +14,8 @@ import pytest
 from paths import DATA
 
 from evokern.declaration.kernel import Baseline
+from evokern.device._comparison import comparison, reference_of
 from evokern.device.contract import BaselineResult, StartStep, Task
-from evokern.device.gpu.comparison import comparison, reference_of
 from evokern.device.gpu.jobs import FREE, PLANNED, MeasureBaseline, TimeFirstLaunches
 from evokern.device.gpu.live import LiveDevice, gpu_numbers
 from evokern.device.gpu.nvml import Monitor, State
@@ -101,13 +101,11 @@ def test_a_simulated_device_tells_its_steps(monkeypatch: pytest.MonkeyPatch) -> 
     replaced = {
         "run_single_job": lambda pool, job, *_: happened.append(job),
         "require_built": lambda task, built: built,
-        "WorkerPool": lambda *_, **__: pool,
-        "workers_that_fit": lambda *_: 2,
+        "LocalBackend": lambda *_: SimpleNamespace(cores=2, open=lambda *_: {"compile": pool, "execute": pool}),
         "Pipeline": lambda *_, **__: SimpleNamespace(begin=lambda: None, stages=lambda: (3, 1)),
     }
     for name, value in replaced.items():
         monkeypatch.setattr(f"evokern.device.sim.simulated.{name}", value)
-    monkeypatch.setattr("evokern.device.sim.simulated.ForkServer", lambda modules: None)
     device = SimulatedDevice("l4", cores=2)
     assert device.stages() == (0, 0)
     kernel = load_kernel(DATA / "kernels" / "scale_rows")
@@ -226,10 +224,10 @@ def test_gpus_are_compared_by_the_fastest_baseline_else_by_the_default() -> None
     default = cast(Any, "the default's job")
     slow, fast = (BaselineResult(f"takes {us}", (Timing(us, (us, us), ()),)) for us in (20.0, 10.0))
     wrong = BaselineResult("wrong", error="off by one")
-    found = reference_of([slow, wrong, fast], default, 5.0)
+    found = reference_of([slow, wrong, fast], MeasureBaseline, default, 5.0)
     assert (found.name, found.job) == ("the baseline takes 10.0", MeasureBaseline(2))
     assert found.time_us(fast) == pytest.approx(10.0)
-    assert reference_of([wrong], default, 5.0).job is default
+    assert reference_of([wrong], MeasureBaseline, default, 5.0).job is default
     assert comparison(["cuda:0", "cuda:1"], [10.0, 10.1], found.name) == (
         "2 GPUs measure, compared by the baseline takes 10.0: cuda:0 10 µs, cuda:1 10.1 µs (1.0% apart)"
     )

@@ -128,6 +128,17 @@ COMMANDS: dict[str, Way] = {
     "evokern show --db sweep": RECORDED,
     "evokern sweep export sweep.toml -o OUT": HAND,
     "evokern sweep report sweep.toml -o sweep.html": RECORDED,
+    # docs/several-gpus.md
+    "evokern search attention-s512 --device cuda:0,1": HAND,
+    "evokern search attention-s512 --device cuda:all": Way(
+        "gpu", "search attention-s512 --device cuda:all --trials 4 --no-verify --fresh"
+    ),
+    "pip install 'evokern[ray]'": HAND,
+    "ray start --head --port 6379": HAND,
+    "evokern search attention-s512 --device sim:l4 --ray-address auto": HAND,
+    "evokern search attention-s512 --device sim:l4 --ray-address HOST:6379 --num-cpus 64": HAND,
+    "evokern sweep run sweep.toml --ray-address auto": HAND,
+    "ray stop": HAND,
     # docs/getting-started.md
     "evokern init my_kernel.cu": SIMULATED,
     "evokern init my_kernel.cu --entry 'add<float>' --name add": SIMULATED,

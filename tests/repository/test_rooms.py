@@ -36,6 +36,7 @@ ROOMS = (
     "ptx",
     "simt",
     "gate",
+    "cluster",
     "device",
     "samplers",
     "store",
@@ -71,6 +72,7 @@ LAZY = (
     "pynvml",
     "jinja2",
     "pandas",
+    "ray",
     "IPython",
 )
 """Libraries that `evokern --help` must not import."""

@@ -12,6 +12,8 @@ from evokern.cli._options import (
     DEFAULT_STUDY,
     DbOption,
     DeviceOption,
+    NumCpusOption,
+    RayAddressOption,
     StoredTrustOption,
     StudyArgument,
     TrustOption,
@@ -89,6 +91,8 @@ def search(
         ),
     ] = None,
     device: DeviceOption = None,
+    ray_address: RayAddressOption = None,
+    num_cpus: NumCpusOption = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of the proposals.")] = None,
     window: Annotated[
         int | None,
@@ -134,11 +138,13 @@ def search(
     with Ctrl-C, lose the machine, and give the same command again. What was in flight runs again.
     """
     from evokern.api import FACTORIES
+    from evokern.cluster.request import ray_request
     from evokern.search import SessionRequest, search_study
 
     with Watcher(output) as watch:
         request = SessionRequest(
             device=device,
+            cluster=ray_request(ray_address, num_cpus),
             budget=budget,
             extend=extend,
             trials=trials,
@@ -171,6 +177,8 @@ def resume(
     extend: ExtendOption = None,
     trials: TrialsOption = None,
     device: DeviceOption = None,
+    ray_address: RayAddressOption = None,
+    num_cpus: NumCpusOption = None,
     cost_per_hour: PriceOption = None,
     go_on: GoOnOption = False,
     trust: StoredTrustOption = False,
@@ -182,11 +190,13 @@ def resume(
     Unlike `search` it needs no study file, and begins nothing new.
     """
     from evokern.api import FACTORIES
+    from evokern.cluster.request import ray_request
     from evokern.search import SessionRequest, resume_study
 
     with Watcher(output) as watch:
         request = SessionRequest(
             device=device,
+            cluster=ray_request(ray_address, num_cpus),
             budget=budget,
             extend=extend,
             trials=trials,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import INTERRUPTED, app, command
-from evokern.cli._options import DeviceOption, StoredTrustOption, TrustOption
+from evokern.cli._options import DeviceOption, NumCpusOption, RayAddressOption, StoredTrustOption, TrustOption
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
 from evokern.cli.commands.search import GoOnOption
@@ -74,6 +74,8 @@ def run(
     ] = WarmStart.AUTO,
     go_on: GoOnOption = False,
     trust: TrustOption = False,
+    ray_address: RayAddressOption = None,
+    num_cpus: NumCpusOption = None,
     db: FolderOption = None,
 ) -> int:
     """Search each combination of a sweep as a study of its own, or go on where an earlier run stopped.
@@ -82,12 +84,14 @@ def run(
     study is finished when its trials or its budget are used up and its champion is verified. Stop it with Ctrl-C, lose
     the machine, and give the same command again.
     """
+    from evokern.cluster.request import ray_request
     from evokern.sweep import SweepRequest, read_sweep, run_sweep
     from evokern.sweep.standing import totals
 
     found = read_sweep(sweep, device)
     folder = db or found.folder
-    request = SweepRequest(device, budget, warm_start.value, go_on, trust)
+    cluster = ray_request(ray_address, num_cpus)
+    request = SweepRequest(device, cluster, budget, warm_start.value, go_on, trust)
     result = run_sweep(found, folder, request, output.remark)
     failed = [one for one in result.standings if one.failed]
     code = INTERRUPTED if result.end == "interrupted" else 2 if result.refused else int(bool(failed))

@@ -20,11 +20,11 @@ from evokern.compile.headers import cuda_major
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
+from evokern.device._comparison import comparison, reference_of, require_one_model
 from evokern.device._executors import GPU, Executors, Reference
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
 from evokern.device.contract import DEFAULT_US, Answer, BaselineResult, Request, StartReport, StartStep, Task
-from evokern.device.gpu.comparison import comparison, reference_of, require_one_model
 from evokern.device.gpu.jobs import (
     FREE,
     PLANNED,
@@ -184,7 +184,9 @@ class LiveDevice:
         first_us: list[float] = []
         if others:
             task.on_step(StartStep("comparing the GPUs", steps - 1, steps))
-            reference = reference_of(baselines, Evaluate(first, program, None, self._default_us), _START_DEADLINE_S)
+            reference = reference_of(
+                baselines, MeasureBaseline, Evaluate(first, program, None, self._default_us), _START_DEADLINE_S
+            )
             first_us = self._compared(reference)
             self._executors.compare_by(reference, first_us)
             notes.append(comparison([*map(_called, self._gpus)], first_us, reference.name))

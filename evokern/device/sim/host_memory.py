@@ -15,7 +15,9 @@ COPIES = 3
 """A problem's buffers in a worker at its peak: as drawn, in the machine's memory, and while that grows."""
 
 
-def workers_that_fit(kernel: Kernel, config: Config, problems: Sequence[Problem], cores: int) -> int:
+def workers_that_fit(
+    kernel: Kernel, config: Config, problems: Sequence[Problem], cores: int, memory_bytes: int | None = None
+) -> int:
     """Return how many workers, at most one a core, can hold a study's largest problem side by side.
 
     Args:
@@ -23,13 +25,14 @@ def workers_that_fit(kernel: Kernel, config: Config, problems: Sequence[Problem]
         config: its first candidate.
         problems: its problems.
         cores: workers that are wanted.
+        memory_bytes: memory of the machine that they run on; None for this one, as much as is left of it.
 
     Raises:
         DeviceError: not even one can.
     """
     sizes = {p: sum(tensor.bytes for tensor in tensors_of(kernel, config, p).values()) for p in problems}
     problem = max(sizes, key=sizes.__getitem__)
-    needed, room = sizes[problem], available_bytes()
+    needed, room = sizes[problem], available_bytes() if memory_bytes is None else memory_bytes
     remedy = "give the study a smaller problem of the same kind, or search it on a GPU (--device cuda)"
     if needed > MEMORY_LIMIT:
         raise DeviceError(
@@ -39,8 +42,8 @@ def workers_that_fit(kernel: Kernel, config: Config, problems: Sequence[Problem]
     fit = cores if room is None else min(cores, room // (COPIES * needed))
     if fit < 1:
         raise DeviceError(
-            f"simulating {kernel.name} at {problem} takes {_gib(COPIES * needed)} of memory, and this machine has "
-            f"{_gib(room or 0)} left; {remedy}"
+            f"simulating {kernel.name} at {problem} takes {_gib(COPIES * needed)} of memory, and "
+            f"{'this machine' if memory_bytes is None else 'a host'} has {_gib(room or 0)} left; {remedy}"
         )
     return fit
 

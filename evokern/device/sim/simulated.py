@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 
 from evokern.compile.cache import default_directory
@@ -18,8 +17,8 @@ from evokern.errors import InternalError
 from evokern.hardware.profiles import Profile, chip, limits_for
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Evaluation
-from evokern.workers.fork_server import ForkServer
-from evokern.workers.pool import WorkerPool, WorkerSpec
+from evokern.workers.backend import Backend, HostRoom, LocalBackend, PoolPlan
+from evokern.workers.jobs import JobPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
 WINDOW = 8
@@ -29,6 +28,8 @@ DEADLINE_S = 120.0
 _STEPS = 3
 MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.screening")
 """Modules that the fork server imports once for all workers."""
+PRELOADED = (*PRELOAD, *MODULES)
+"""The same with what compiles need."""
 
 
 class SimulatedDevice:
@@ -36,30 +37,35 @@ class SimulatedDevice:
 
     predicted = True
     """Times come from a model."""
-    window = WINDOW
-    """Default trials in flight."""
     diagnoses = False
     """Every failure comes with its finding already."""
     verifiable = True
     """Candidates are programs, which can be run again."""
 
-    def __init__(self, name: str | Profile, cores: int | None = None, screening: bool = False) -> None:
+    def __init__(
+        self,
+        name: str | Profile,
+        cores: int | None = None,
+        screening: bool = False,
+        backend: Backend | None = None,
+    ) -> None:
         """Make a device.
 
         Args:
             name: a chip's short name, or the chip itself.
             cores: worker processes; None takes the machine's cores.
             screening: only an order of candidates is wanted.
+            backend: where candidates are compiled and simulated; None is this machine.
 
         Raises:
             DeviceError: there is no such chip.
         """
         self._profile = chip(name) if isinstance(name, str) else name
-        self._cores = cores or len(os.sched_getaffinity(0))
         self._screening = screening
+        self._elsewhere = backend is not None
         # Importing torch takes seconds; it begins while the kernel folder is still being read.
-        self._servers = [ForkServer((*PRELOAD, *MODULES))]
-        self._pools: list[WorkerPool] = []
+        self._backend: Backend = backend or LocalBackend(PRELOADED, cores)
+        self._workers = self._backend.cores
         self._pipeline: Pipeline | None = None
         self._first_us: float | None = None
 
@@ -67,6 +73,11 @@ class SimulatedDevice:
     def identity(self) -> str:
         """Model that a study is bound to."""
         return f"sim:{self._profile.name}"
+
+    @property
+    def window(self) -> int:
+        """Default trials in flight of a new study."""
+        return max(WINDOW, 2 * self._backend.cores) if self._elsewhere else WINDOW
 
     @property
     def profile(self) -> Profile:
@@ -84,19 +95,23 @@ class SimulatedDevice:
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), niceness=0, foreign=task.foreign)
         first, remarks = first_candidate(task, profile)
-        self._cores = workers_that_fit(task.kernel, first, task.problems, self._cores)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
-        (server,) = self._servers
         # What stands behind a foreign source in a worker's queue would wait for a compile that hangs.
         depth, patience_s = (1, FOREIGN_PATIENCE_S) if task.foreign else (2, math.inf)
-        size = max(1, self._cores // 2)
-        compilers = WorkerPool(server, compile_spec(compiling), size=size, depth=depth, patience_s=patience_s)
-        worker = (
-            "evokern.device.sim.screening:ScreeningWorker" if self._screening else "evokern.device.sim.worker:SimWorker"
-        )
-        spec = WorkerSpec(worker, simulating, may_fault=False)  # the candidate is data there
-        executors = WorkerPool(server, spec, size=self._cores)
-        self._pools += [compilers, executors]
+        name = "screening:ScreeningWorker" if self._screening else "worker:SimWorker"
+        worker = WorkerSpec(f"evokern.device.sim.{name}", simulating, may_fault=False)  # the candidate is data there
+        workers: list[int] = []
+
+        def plans(room: HostRoom) -> dict[str, PoolPlan]:
+            workers.append(workers_that_fit(task.kernel, first, task.problems, room.cores, room.memory_bytes))
+            return {
+                "compile": PoolPlan(compile_spec(compiling), max(1, workers[-1] // 2), depth, patience_s),
+                "execute": PoolPlan(worker, workers[-1]),
+            }
+
+        pools = self._backend.open(plans, task.kernel.folder)
+        compilers, executors = pools["compile"], pools["execute"]
+        self._workers = sum(workers)
         if not self._screening:  # what is not checked needs no proof
             run_single_job(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
         self._first_us = _default_time(task, compilers, executors, first)
@@ -122,7 +137,7 @@ class SimulatedDevice:
 
     def busy_s(self) -> float:
         """Return the seconds in which candidates were simulated, per worker."""
-        return self._pipeline.busy_s() / self._cores if self._pipeline else 0.0
+        return self._pipeline.busy_s() / self._workers if self._pipeline else 0.0
 
     def stages(self) -> tuple[int, int]:
         """Return how many candidates are being compiled, and how many are compiled and not answered."""
@@ -133,11 +148,7 @@ class SimulatedDevice:
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
-        for pool in self._pools:
-            pool.close()
-        for server in self._servers:
-            server.close()
-        self._pools, self._servers = [], []
+        self._backend.close()
 
     def _job(self, work: CompiledRequest) -> Simulate:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
@@ -150,7 +161,7 @@ class SimulatedDevice:
         return self._pipeline
 
 
-def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
+def _default_time(task: Task, compilers: JobPool, executors: JobPool, default: Config) -> float | None:
     """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
 
     Raises:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from evokern.device._executors import Reference
 from evokern.device.contract import BaselineResult
-from evokern.device.gpu.jobs import Evaluate, MeasureBaseline
 from evokern.errors import DeviceError
 from evokern.measurement.statistics import geometric_mean
 
@@ -29,19 +29,22 @@ def require_one_model(gpus: Sequence[tuple[str, str]]) -> None:
         )
 
 
-def reference_of(baselines: Sequence[BaselineResult], default: Evaluate, deadline_s: float) -> Reference:
+def reference_of(
+    baselines: Sequence[BaselineResult], baseline_job: Callable[[int], Any], default_job: Any, deadline_s: float
+) -> Reference:
     """Return what GPUs are compared by: the fastest baseline, else the default candidate; timed as it always is.
 
     Args:
         baselines: as one of the GPUs measured them.
-        default: the default candidate.
+        baseline_job: from a baseline's place to the job that measures it.
+        default_job: the job that evaluates the default candidate.
         deadline_s: seconds that a comparison may take.
     """
     times = {index: _time_us(one) for index, one in enumerate(baselines)}
     index = min(times, key=lambda one: times[one] or math.inf, default=None)
     if index is None or times[index] is None:
-        return Reference("the default candidate", default, lambda answer: answer.time_us, deadline_s)
-    return Reference(f"the baseline {baselines[index].name}", MeasureBaseline(index), _time_us, deadline_s)
+        return Reference("the default candidate", default_job, lambda answer: answer.time_us, deadline_s)
+    return Reference(f"the baseline {baselines[index].name}", baseline_job(index), _time_us, deadline_s)
 
 
 def _time_us(answer: BaselineResult) -> float | None:

@@ -1,0 +1,194 @@
+"""One host of a cluster: the pools of its share, and whoever asks them from elsewhere.
+
+Knows nothing of Ray: an actor of this class is made by `evokern.cluster.ray_backend`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import queue
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import connection as mp_connection
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from evokern.compile.cache import default_directory
+from evokern.declaration.kernel_files import KernelFile
+from evokern.errors import DeviceError, EvokernError, InternalError, KernelError
+from evokern.version import __version__
+from evokern.workers.backend import PoolPlan
+from evokern.workers.fork_server import ForkServer
+from evokern.workers.jobs import JobResult
+from evokern.workers.pool import WorkerPool, wait
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What a host is to run."""
+
+    preload: tuple[str, ...]
+    """As for `ForkServer`."""
+    pools: Mapping[str, PoolPlan]
+    """Its pools."""
+    kernel: str
+    """Name of the kernel's folder."""
+    files: Mapping[str, bytes]
+    """The kernel's files by their path from its folder: headers that several kernels share lie above it."""
+
+
+class Host:
+    """Answers jobs of all its pools; any number of threads may ask."""
+
+    def __init__(self, plan: HostPlan) -> None:
+        """Write the kernel's files and open the pools, in a thread of their own.
+
+        Raises:
+            KernelError: a file's name leads elsewhere.
+        """
+        self._scratch = tempfile.TemporaryDirectory(prefix="evokern-kernel-")
+        folder = write_files(Path(self._scratch.name), plan.kernel, plan.files)
+        self._plan = replace(plan, pools={name: _at_home(one, folder) for name, one in plan.pools.items()})
+        self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
+        self._pools: dict[str, WorkerPool] = {}
+        self._ready: Future[None] = Future()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # The system ends a fork server with the *thread* that started it, so that one lasts as long as this object.
+        threading.Thread(target=self._drive, name="evokern-host", daemon=True).start()
+
+    def report(self) -> dict[str, Any]:
+        """Return, once a worker of each pool has started, what this host is and what its first handlers found.
+
+        Raises:
+            EvokernError: workers cannot be started.
+        """
+        self._ready.result()
+        return {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "versions": versions(),
+            "reports": {name: pool.ready_report for name, pool in self._pools.items()},
+        }
+
+    def do(self, pool: str, job: Any, deadline_s: float) -> JobResult:
+        """Do a job and return what became of it, by keys and a clock of this host's own.
+
+        Raises:
+            EvokernError: workers cannot be started any more.
+        """
+        future: Future[JobResult] = Future()
+        self._asked.put((pool, job, deadline_s, future))
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+        return future.result()
+
+    def _drive(self) -> None:
+        waiting: dict[tuple[str, int], Future[JobResult]] = {}
+        try:
+            server = ForkServer(self._plan.preload)
+            for name, one in self._plan.pools.items():
+                self._pools[name] = WorkerPool(
+                    server, one.spec, size=one.size, depth=one.depth, patience_s=one.patience_s
+                )
+            pools, number = list(self._pools.items()), 0
+            while True:
+                for name, pool in pools:
+                    for result in wait([pool], 0.0):
+                        waiting.pop((name, result.key)).set_result(result)
+                if not self._ready.done() and all(pool.ready for _, pool in pools):
+                    self._ready.set_result(None)
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        name, job, deadline_s, future = self._asked.get_nowait()
+                        number += 1
+                        waiting[name, number] = future
+                        self._pools[name].submit(number, job, deadline_s)
+                _sleep([pool for _, pool in pools], self._wake_read)
+        except BaseException as error:
+            told = error if isinstance(error, EvokernError) else InternalError(f"{type(error).__name__}: {error}")
+            if not self._ready.done():
+                self._ready.set_exception(told)
+            for future in waiting.values():
+                future.set_exception(told)
+            while True:  # and whoever asks later
+                _, _, _, future = self._asked.get()
+                future.set_exception(told)
+
+
+def _sleep(pools: Sequence[WorkerPool], wake: int) -> None:
+    """Wait until a worker has sent something, a deadline has come, or somebody asks; a second at most."""
+    limit = time.monotonic() + 1.0
+    for deadline in (pool.next_deadline() for pool in pools):
+        limit = limit if deadline is None else min(limit, deadline)
+    listened = [connection for pool in pools for connection in pool.connections]
+    mp_connection.wait([*listened, wake], max(0.0, limit - time.monotonic()))
+    with contextlib.suppress(BlockingIOError):
+        os.read(wake, 4096)
+
+
+def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
+    """Return a plan whose workers load the kernel from this host's copy and keep programs in this host's cache."""
+    init = plan.spec.init
+    if hasattr(init, "context"):
+        init = replace(init, context=replace(init.context, folder=folder))
+    if hasattr(init, "cache"):
+        init = replace(init, cache=default_directory())
+    return replace(plan, spec=replace(plan.spec, init=init))
+
+
+def files_of(files: Sequence[KernelFile]) -> dict[str, bytes]:
+    """Return a kernel's files as they travel."""
+    return {file.name: file.content for file in files}
+
+
+def write_files(scratch: Path, kernel: str, files: Mapping[str, bytes]) -> Path:
+    """Write a kernel's files below a folder of our own, headers that lie above its folder too; returns that folder.
+
+    Raises:
+        KernelError: a file's name leads out of the scratch folder.
+    """
+    root = Path(os.path.normpath(scratch))
+    folder = root / "kernels" / PurePosixPath(kernel).name
+    for name, content in files.items():
+        path = Path(os.path.normpath(folder / name))
+        if root not in path.parents:
+            raise KernelError(f"{name!r} is a file far from its kernel's folder: it is not sent to other hosts")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return what has to be the same on all hosts: what travels between them is pickled."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"evokern": f"{__version__} ({digest.hexdigest()[:12]})", "Python": python}
+
+
+def require_alike(reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """Require that hosts have one version of everything.
+
+    Args:
+        reports: host → versions by name, this machine's among them.
+
+    Raises:
+        DeviceError: they differ; with the list.
+    """
+    for name in dict.fromkeys(name for found in reports.values() for name in found):
+        found = {host: str(one.get(name, "none")) for host, one in reports.items()}
+        if len(set(found.values())) > 1:
+            listed = ", ".join(f"{host} has {version}" for host, version in found.items())
+            raise DeviceError(f"hosts of one search need one version of {name}: {listed}; install the same everywhere")
