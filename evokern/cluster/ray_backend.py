@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -33,6 +34,9 @@ from evokern.workers.jobs import JobResult
 _LOGGER = logging.getLogger("evokern")
 _START_S = 180.0
 """Seconds that actors may take to start at first: Ray starts a process for each, which imports torch."""
+_CONNECT_S = 5.0
+_CURRENT = Path("/tmp/ray/ray_current_cluster")
+"""Where Ray keeps the address of the cluster that this machine belongs to (`ray start`)."""
 _LATE_S = 60.0
 """Seconds beyond its deadlines after which a host that does not answer is taken for hung, and its actor ended."""
 _MOST_DEATHS = 2
@@ -86,6 +90,7 @@ class RayBackend:
         self._ray = _ray()
         self._began_here = not self._ray.is_initialized()
         if self._began_here:
+            _require_answer(request.address)
             _connect(self._ray, request.address)
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
         self._shares = _shares([(node, int(node["Resources"]["CPU"])) for node in nodes], request.num_cpus)
@@ -203,11 +208,10 @@ class _Cluster:
             host.gone = _first_line(error)
 
     def _comes_again(self, error: BaseException) -> bool:
+        """Tell whether Ray starts an actor again: one that raised while it was made is dead for good."""
         kinds = self.ray.exceptions
-        if isinstance(error, kinds.ActorUnavailableError):
-            return True
-        # Killed while it started: Ray starts it again; one that raised while it was made is dead for good.
-        return isinstance(error, kinds.ActorDiedError) and "creation" not in str(error) and "restart" in str(error)
+        ended = isinstance(error, kinds.ActorUnavailableError | kinds.ActorDiedError)
+        return ended and "creation task" not in str(error)
 
     def down(self, host: _Host, why: str) -> None:
         """Note that a host's actor died; it is expected again."""
@@ -435,11 +439,36 @@ def _ray() -> Any:
     return ray
 
 
+def _require_answer(address: str) -> None:
+    """Require that somebody listens at an address: Ray itself tries for minutes, and cannot be interrupted meanwhile.
+
+    Raises:
+        DeviceError: nobody does, or no cluster was begun on this machine.
+    """
+    place = address
+    if address == "auto":
+        try:
+            place = _CURRENT.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeviceError(
+                "no Ray cluster runs on this machine: `ray start --head` begins one, `ray start --address HOST:PORT` "
+                "joins one; or name one with --ray-address HOST:PORT"
+            ) from error
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise DeviceError(
+            f"the Ray cluster at {place} does not answer: {error}; `ray start --head` begins one, and prints its "
+            "address"
+        ) from error
+
+
 def _connect(ray: Any, address: str) -> None:
     """Connect to a cluster that runs; Ray's own handlers of signals do not stay.
 
     Raises:
-        DeviceError: nobody answers.
+        DeviceError: it does not take us.
     """
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)} if main else {}
@@ -447,8 +476,7 @@ def _connect(ray: Any, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=False)
     except Exception as error:
         raise DeviceError(
-            f"the Ray cluster at {address} does not answer: {_first_line(error)}; `ray start --head` begins one, and "
-            "prints its address"
+            f"the Ray cluster at {address} does not take this process: {_first_line(error)}; `ray status` tells more"
         ) from error
     finally:
         for number, handler in before.items():

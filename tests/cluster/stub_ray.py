@@ -42,7 +42,7 @@ class StubRay:
 
     def init(self, address: str, **_: Any) -> None:
         if address == "10.0.0.1:1":
-            raise ConnectionError("Failed to connect to GCS within 60 seconds.\nmore")
+            raise RuntimeError("Version mismatch: The cluster was started with 2.1.\nmore")
         self.connected = address
 
     def shutdown(self) -> None:

@@ -68,6 +68,7 @@ def local(_: ForkServer, stack: ExitStack, __: pytest.MonkeyPatch) -> JobPool:
 def hosts(_: ForkServer, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> JobPool:
     ray = StubRay({"a": 1, "b": 2})
     monkeypatch.setattr(ray_backend, "_ray", lambda: ray)
+    monkeypatch.setattr(ray_backend, "_require_answer", lambda address: None)
     backend = ray_backend.RayBackend(RayRequest("auto"), ("worker_handlers",))
     stack.callback(backend.close)
     return backend.open(plans, KERNEL)["echo"]

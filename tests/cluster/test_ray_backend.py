@@ -36,6 +36,7 @@ class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cores: dict[str, int], **options: Any) -> None:
         self.ray = StubRay(cores, **options)
         monkeypatch.setattr(ray_backend, "_ray", lambda: self.ray)
+        monkeypatch.setattr(ray_backend, "_require_answer", lambda address: None)
 
     def open(self, stack: ExitStack, num_cpus: int | None = None) -> ray_backend.RayPool:
         backend = ray_backend.RayBackend(RayRequest("auto", num_cpus), ("worker_handlers",))
@@ -179,12 +180,25 @@ def test_processors_are_spread_over_the_hosts(
 # ------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_an_address_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of another version of Ray, in the first line of what Ray says."""
     Rig(monkeypatch, {"a": 1})
-    with pytest.raises(
-        DeviceError, match=r"the Ray cluster at 10\.0\.0\.1:1 does not answer: Failed to connect.*ray start"
-    ):
+    with pytest.raises(DeviceError, match=r"at 10\.0\.0\.1:1 does not take this process: Version mismatch.*2\.1\.; "):
         ray_backend.RayBackend(RayRequest("10.0.0.1:1"), ())
+
+
+def test_an_address_where_nobody_listens_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray would try for minutes; `auto` without a cluster says how to begin one."""
+    began = time.monotonic()
+    with pytest.raises(DeviceError, match=r"the Ray cluster at 127\.0\.0\.1:9 does not answer: .*refused; `ray start"):
+        ray_backend._require_answer("127.0.0.1:9")
+    monkeypatch.setattr(ray_backend, "_CURRENT", tmp_path / "none")
+    with pytest.raises(DeviceError, match="no Ray cluster runs on this machine: `ray start --head` begins one"):
+        ray_backend._require_answer("auto")
+    (tmp_path / "none").write_text("127.0.0.1:9")
+    with pytest.raises(DeviceError, match=r"the Ray cluster at 127\.0\.0\.1:9 does not answer"):
+        ray_backend._require_answer("auto")
+    assert time.monotonic() - began < 5
 
 
 def test_a_cluster_without_processors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

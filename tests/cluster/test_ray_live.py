@@ -1,0 +1,82 @@
+"""On a real Ray cluster of this machine (by hand: `pip install 'evokern[ray]'`, `pytest -m slow tests/cluster`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+STUDY = """kernel = "rmsnorm"
+problems = ["ROWS=256 COLS=1024"]
+budget = "10m"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without processors, and two hosts with one each."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    memory = 80 * 2**20
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": memory})
+    for _ in range(2):
+        found.add_node(num_cpus=1, object_store_memory=memory)
+    yield found
+    found.shutdown()
+
+
+def begin(folder: Path, db: str, trials: int, *options: str) -> subprocess.Popen[str]:
+    (folder / "small.toml").write_text(STUDY)
+    line = [sys.executable, "-m", "evokern", "search", "small.toml", "--device", "sim:l4", "--db", db]
+    line += ["--trials", str(trials), "--no-verify", "--warm-start", "none", *options]
+    return subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def sequence(path: Path) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(path) as database:
+        found = "SELECT number, config, outcome, round(time_us, 9) FROM evokern_trials ORDER BY number"
+        return database.execute(found).fetchall()
+
+
+def actors() -> list[int]:
+    found = subprocess.run(["pgrep", "-f", "ray::Host"], capture_output=True, text=True, check=False)
+    return [int(one) for one in found.stdout.split()]
+
+
+def test_killed_actors_and_drivers_change_nothing(cluster: Any, tmp_path: Path) -> None:
+    """The same trials with the same results as on this machine alone."""
+    alone = begin(tmp_path, "alone.db", 40)
+    told, _ = alone.communicate(timeout=300)
+    assert alone.returncode == 0, told
+    there = begin(tmp_path, "there.db", 40, "--ray-address", cluster.address)
+    time.sleep(20)
+    for pid in actors()[:1]:
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(8)
+    there.kill()
+    there.communicate()
+    again = begin(tmp_path, "there.db", 40, "--ray-address", cluster.address)
+    told, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, told
+    assert sequence(tmp_path / "there.db") == sequence(tmp_path / "alone.db")
+
+
+def test_an_address_that_nobody_answers_is_told(tmp_path: Path) -> None:
+    """In a sentence, without a traceback."""
+    done = begin(tmp_path, "none.db", 4, "--ray-address", "127.0.0.1:9")
+    told, _ = done.communicate(timeout=300)
+    assert done.returncode == 2
+    assert "the Ray cluster at 127.0.0.1:9 does not answer" in told
+    assert "Traceback" not in told
