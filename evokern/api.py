@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
+from evokern.cluster import RayRequest
 from evokern.declaration.foreign import ForeignSource
 from evokern.search import (
     OnProgress,
@@ -50,6 +51,7 @@ def search(
     control: str | None = None,
     warm_start: str | None = None,
     cost_per_hour: float | None = None,
+    cluster: RayRequest | None = None,
     fresh: bool = False,
     go_on: bool = False,
     trust: bool = False,
@@ -77,6 +79,7 @@ def search(
             nearest problem first; `none`; another study (`runs.db:attention-s128`), a recording, or `sim`, the ranking
             of the time model for the GPU. It is kept with the study.
         cost_per_hour: price of an hour of the device, for what the search cost.
+        cluster: the Ray cluster whose hosts compile and execute a simulated chip's candidates; None for this machine.
         fresh: rename an earlier study of this name and begin anew.
         go_on: continue although the study's file or the kernel's code changed.
         trust: remember that the kernel folder's code may run.
@@ -102,6 +105,7 @@ def search(
         control=control,
         warm_start=warm_start,
         cost_per_hour=cost_per_hour,
+        cluster=cluster,
         fresh=fresh,
         go_on=go_on,
         trust=trust,
@@ -132,6 +136,7 @@ def resume(
     extend: str | float | None = None,
     trials: int | None = None,
     cost_per_hour: float | None = None,
+    cluster: RayRequest | None = None,
     go_on: bool = False,
     trust: bool = False,
     verify: bool = True,
@@ -147,6 +152,7 @@ def resume(
         extend: as `search`.
         trials: as `search`.
         cost_per_hour: as `search`.
+        cluster: as `search`.
         go_on: as `search`.
         trust: run the copy of the kernel that the database keeps, where the folder is gone, changed or not the user's
             own. No folder is trusted by it.
@@ -162,6 +168,7 @@ def resume(
         extend=extend,
         trials=trials,
         cost_per_hour=cost_per_hour,
+        cluster=cluster,
         go_on=go_on,
         trust=trust,
         verify=verify,

@@ -135,6 +135,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "verified_reason",
         "verified_share",
         "limit",
+        "remeasured",
         "cost",
         "control",
         "damaged",

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import evokern
 from evokern import api
 from evokern.cli.app import app
+from evokern.cluster import RayRequest
 from evokern.errors import StudyError
 from evokern.search import SessionRequest
 
@@ -60,7 +61,7 @@ def values(request: SessionRequest) -> dict[str, Any]:
 
 def test_every_keyword_of_python_reaches_the_session(asked: list[SessionRequest]) -> None:
     """`evokern.search` has a keyword for each field of the request, and `evokern.resume` passes all that it takes."""
-    keywords = {**GIVEN, "kernel": object()}
+    keywords = {**GIVEN, "kernel": object(), "cluster": RayRequest("auto")}
     assert set(keywords) == {field.name for field in fields(SessionRequest)}
     with pytest.raises(StudyError, match="seen"):
         evokern.search("attention-s512", **keywords)

@@ -114,6 +114,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "verified_reason",
         "verified_share",
         "limit",
+        "remeasured",
         "cost",
         "control",
         "damaged",

@@ -95,7 +95,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[InstantH200], None]:
     """Put a device in the place of every one that is opened."""
 
     def put(device: InstantH200) -> None:
-        monkeypatch.setattr(import_module("evokern.search._find"), "open_device", lambda name: device)
+        monkeypatch.setattr(import_module("evokern.search._find"), "open_device", lambda *_: device)
 
     return put
 
