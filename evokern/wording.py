@@ -15,6 +15,11 @@ def command(*words: object) -> str:
     return shell_line(["evokern", *words])
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error that says something; the error's kind where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def microseconds(value: float | None) -> str:
     """Return a time with three digits, zeros at the end kept, so that columns line up: 0.00372, 5.43, 61.3, 1,094."""
     if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import compiled_programs
@@ -32,42 +32,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def simulated_devices_start_fast() -> Iterator[None]:
-    """Fork servers of simulated devices begin as copies of one: importing torch in each takes a third of all tests."""
+def costly_steps_are_taken_once() -> Iterator[None]:
+    """What every test would do anew, with the same outcome, is done once in each of pytest's processes.
+
+    Shares of all tests before each was: a third, importing torch in the fork server of each simulated device; a
+    twentieth, Optuna's tables in each new database; two in three compiles of `check`, `sanitize` and `export`, of the
+    same source for the same chip; 20 ms a command, putting all commands together; reading a recording.
+    """
     with pytest.MonkeyPatch.context() as patch:
         warm_servers.install(patch)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def new_databases_are_made_fast() -> Iterator[None]:
-    """Optuna makes its tables once: for each new database of the tests it took a twentieth of all tests."""
-    with pytest.MonkeyPatch.context() as patch:
         optuna_tables.install(patch)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def sources_are_compiled_once() -> Iterator[None]:
-    """The same source for the same chip: of the compiles of `check`, `sanitize` and `export` two in three were such."""
-    with pytest.MonkeyPatch.context() as patch:
         compiled_programs.install(patch)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def commands_are_put_together_once() -> Iterator[None]:
-    """`CliRunner` makes all commands out of their signatures anew for each one that it runs, which takes 20 ms."""
-    make = functools.cache(lambda app, commands: get_command(app))
-    with pytest.MonkeyPatch.context() as patch:
+        make = functools.cache(lambda app, commands: get_command(app))
         patch.setattr("typer.testing._get_command", lambda app: make(app, len(app.registered_commands)))
+        patch.setattr(recording, "read_recording", _reads_once(recording.read_recording))
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def recordings_are_read_once() -> Iterator[None]:
-    """A file that a device replays is read once while it stays as it is: each command of a test read it anew."""
-    read = recording.read_recording
+def _reads_once(read: Callable[[str | Path], Table]) -> Callable[[str | Path], Table]:
+    """Return a reader of recordings that reads a file once while it stays as it is."""
 
     @functools.cache
     def known(path: str | Path, where: Path, size: int, changed: int) -> Table:
@@ -80,9 +63,7 @@ def recordings_are_read_once() -> Iterator[None]:
             return read(path)
         return known(path, Path(path).absolute(), stat.st_size, stat.st_mtime_ns)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "read_recording", read_once)
-        yield
+    return read_once
 
 
 @pytest.fixture

@@ -13,18 +13,16 @@ import queue
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache
-from multiprocessing import connection as mp_connection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from evokern.compile.cache import default_directory
-from evokern.declaration.kernel_files import KernelFile
-from evokern.errors import DeviceError, EvokernError, InternalError, KernelError
+from evokern.declaration.kernel_files import KernelFile, write_kernel_files
+from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.version import __version__
 from evokern.workers.backend import PoolPlan
 from evokern.workers.fork_server import ForkServer
@@ -56,7 +54,8 @@ class Host:
             KernelError: a file's name leads elsewhere.
         """
         self._scratch = tempfile.TemporaryDirectory(prefix="evokern-kernel-")
-        folder = write_files(Path(self._scratch.name), plan.kernel, plan.files)
+        kernel = f"kernels/{PurePosixPath(plan.kernel).name}"
+        folder = write_kernel_files(Path(self._scratch.name), kernel, plan.files)
         self._plan = replace(plan, pools={name: _at_home(one, folder) for name, one in plan.pools.items()})
         self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
         self._pools: dict[str, WorkerPool] = {}
@@ -92,27 +91,27 @@ class Host:
         return future.result()
 
     def _drive(self) -> None:
-        waiting: dict[tuple[str, int], Future[JobResult]] = {}
+        waiting: dict[int, Future[JobResult]] = {}
         try:
             server = ForkServer(self._plan.preload)
             for name, one in self._plan.pools.items():
                 self._pools[name] = WorkerPool(
                     server, one.spec, size=one.size, depth=one.depth, patience_s=one.patience_s
                 )
-            pools, number = list(self._pools.items()), 0
+            pools, number = list(self._pools.values()), 0
             while True:
-                for name, pool in pools:
-                    for result in wait([pool], 0.0):
-                        waiting.pop((name, result.key)).set_result(result)
-                if not self._ready.done() and all(pool.ready for _, pool in pools):
+                for result in wait(pools, 1.0, [self._wake_read]):
+                    waiting.pop(result.key).set_result(result)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+                if not self._ready.done() and all(pool.ready for pool in pools):
                     self._ready.set_result(None)
                 with contextlib.suppress(queue.Empty):
                     while True:
                         name, job, deadline_s, future = self._asked.get_nowait()
                         number += 1
-                        waiting[name, number] = future
+                        waiting[number] = future
                         self._pools[name].submit(number, job, deadline_s)
-                _sleep([pool for _, pool in pools], self._wake_read)
         except BaseException as error:
             told = error if isinstance(error, EvokernError) else InternalError(f"{type(error).__name__}: {error}")
             if not self._ready.done():
@@ -122,17 +121,6 @@ class Host:
             while True:  # and whoever asks later
                 _, _, _, future = self._asked.get()
                 future.set_exception(told)
-
-
-def _sleep(pools: Sequence[WorkerPool], wake: int) -> None:
-    """Wait until a worker has sent something, a deadline has come, or somebody asks; a second at most."""
-    limit = time.monotonic() + 1.0
-    for deadline in (pool.next_deadline() for pool in pools):
-        limit = limit if deadline is None else min(limit, deadline)
-    listened = [connection for pool in pools for connection in pool.connections]
-    mp_connection.wait([*listened, wake], max(0.0, limit - time.monotonic()))
-    with contextlib.suppress(BlockingIOError):
-        os.read(wake, 4096)
 
 
 def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
@@ -148,23 +136,6 @@ def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
 def files_of(files: Sequence[KernelFile]) -> dict[str, bytes]:
     """Return a kernel's files as they travel."""
     return {file.name: file.content for file in files}
-
-
-def write_files(scratch: Path, kernel: str, files: Mapping[str, bytes]) -> Path:
-    """Write a kernel's files below a folder of our own, headers that lie above its folder too; returns that folder.
-
-    Raises:
-        KernelError: a file's name leads out of the scratch folder.
-    """
-    root = Path(os.path.normpath(scratch))
-    folder = root / "kernels" / PurePosixPath(kernel).name
-    for name, content in files.items():
-        path = Path(os.path.normpath(folder / name))
-        if root not in path.parents:
-            raise KernelError(f"{name!r} is a file far from its kernel's folder: it is not sent to other hosts")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return folder
 
 
 @cache

@@ -28,6 +28,7 @@ from evokern.cluster.host import Host, HostPlan, files_of, require_alike, versio
 from evokern.cluster.request import RayRequest
 from evokern.errors import DeviceError, EvokernError
 from evokern.study.discovery import load_kernel
+from evokern.wording import first_line
 from evokern.workers.backend import HostRoom, Plans
 from evokern.workers.jobs import JobResult
 
@@ -192,7 +193,7 @@ class _Cluster:
                     timer.daemon = True
                     timer.start()
                     return
-                host.gone = _first_line(error)
+                host.gone = first_line(error)
                 _LOGGER.warning("host %s cannot work: %s", host.name, host.gone)
             else:
                 if life:
@@ -205,7 +206,7 @@ class _Cluster:
         try:
             host.actor.report.remote().future().add_done_callback(answered)
         except Exception as error:
-            host.gone = _first_line(error)
+            host.gone = first_line(error)
 
     def _comes_again(self, error: BaseException) -> bool:
         """Tell whether Ray starts an actor again: one that raised while it was made is dead for good."""
@@ -230,7 +231,7 @@ class _Cluster:
             return "its actor ended, or cannot be reached"
         if isinstance(error, self.ray.exceptions.ActorDiedError):
             return "its actor died"
-        return _first_line(error)
+        return first_line(error)
 
     def alive(self, node: str) -> bool:
         """Tell whether a host is there, as far as Ray knows."""
@@ -476,14 +477,9 @@ def _connect(ray: Any, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=False)
     except Exception as error:
         raise DeviceError(
-            f"the Ray cluster at {address} does not take this process: {_first_line(error)}; `ray status` tells more"
+            f"the Ray cluster at {address} does not take this process: {first_line(error)}; `ray status` tells more"
         ) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         sys.stdout.flush()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,31 @@ class KernelFile:
     def kept_text(self) -> str:
         """The text that a database keeps: bytes that are no UTF-8 are replaced."""
         return _with_plain_ends(self.content.decode("utf-8-sig", errors="replace"))
+
+
+def write_kernel_files(scratch: Path, kernel: str, contents: Mapping[str, bytes]) -> Path:
+    """Write a kernel's files below a folder of our own: headers that lie above its folder go above it there too.
+
+    Args:
+        scratch: the folder of our own.
+        kernel: the kernel folder's name, or its path from `scratch`.
+        contents: what each file holds, by its path from the kernel's folder.
+
+    Returns:
+        The kernel's folder.
+
+    Raises:
+        KernelError: a file's name leads out of `scratch`.
+    """
+    root = Path(os.path.normpath(scratch))
+    folder = root / kernel
+    for name, content in contents.items():
+        path = Path(os.path.normpath(folder / name))
+        if root not in path.parents:
+            raise KernelError(f"{name!r} is a file far from its kernel's folder: it is not written elsewhere")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
 
 
 def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:

@@ -18,7 +18,7 @@ from evokern.report.facts import Facts
 from evokern.report.marks import outcome_words
 from evokern.report.tables import clipped
 from evokern.samplers.genome import Genome
-from evokern.study.trial import Outcome, Trial
+from evokern.study.trial import Outcome
 from evokern.wording import counts, microseconds, several
 
 ENDED_REFUTED = "refuted"
@@ -141,7 +141,7 @@ class GeneValues:
         ]
         self._ends = list(dict.fromkeys([*(outcome_words(one) for one in _TOLD_APART), ENDED_REFUTED, *ended]))
         """How trials ended, by the words of the page's filter: those that are told apart from failures come first."""
-        code = {words: place for place, words in enumerate(self._ends)}
+        self._code = code = {words: place for place, words in enumerate(self._ends)}
         self._end_of = np.array([code[words] for words in ended], dtype=np.intp)
         """How each trial ended, its place in `_ends`."""
         # What was seen of a slow one before it was stopped says more than a worse time in full.
@@ -225,17 +225,18 @@ class GeneValues:
         timed, same, slow = (counted.pop(outcome_words(one)) for one in _TOLD_APART)
         refuted = counted.pop(ENDED_REFUTED)
         # The first of each kind is its example; of two that are as many the one that came first stands first.
-        firsts = {words: int(mine[np.argmax(ends == self._ends.index(words))]) for words, of in counted.items() if of}
+        firsts = {words: int(mine[np.argmax(ends == self._code[words])]) for words, of in counted.items() if of}
         failed = []
         for words in sorted(firsts, key=lambda words: (-counted[words], firsts[words])):
             why = clipped(self._facts.trials[firsts[words]].evaluation.reason, FIRST_WORDS)
             failed.append(Linked(f"{counted[words]} {words}: {why}", link_to(name, value, words)))
         if refuted:
-            first = self._facts.trials[int(mine[np.argmax(ends == self._ends.index(ENDED_REFUTED))])]
+            first = self._facts.trials[int(mine[np.argmax(ends == self._code[ENDED_REFUTED])])]
             why = clipped(self._facts.refuted[first.number], FIRST_WORDS)
             failed.append(Linked(f"{refuted} refuted by verification: {why}", link_to(name, value, ENDED_REFUTED)))
         known = self._times_us[mine]
-        fastest = self._facts.trials[int(mine[np.argmin(known)])] if np.isfinite(known).any() else None
+        place = int(mine[np.argmin(known)]) if np.isfinite(known).any() else None
+        fastest = None if place is None else self._facts.trials[place]
         stopped = "" if fastest is None or fastest.outcome is Outcome.MEASURED else " (slow)"
         chosen = best is not None and best.config[name] == value
         forbidden = self._forbidden(gene, value)
@@ -257,7 +258,7 @@ class GeneValues:
             best=Linked(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
             if fastest
             else None,
-            told=self._compared(gene, value, fastest, chosen=chosen) or self._in_vain(mine, slow, same=bool(same)),
+            told=self._compared(gene, value, place, chosen=chosen) or self._in_vain(mine, slow, same=bool(same)),
             remark="; ".join(filter(None, remarks)),
         )
 
@@ -268,7 +269,7 @@ class GeneValues:
     def never_timed(self) -> list[Linked]:
         """Return the values that were tried and never gave a time, each with what became of its trials."""
         found = []
-        in_full = [self._ends.index(outcome_words(one)) for one in (Outcome.MEASURED, Outcome.DUPLICATE)]
+        in_full = [self._code[outcome_words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)]
         for gene in self._space.genes:
             for value in ordered(gene.values):
                 ends = self._end_of[self._having[gene.name, value]]
@@ -295,17 +296,24 @@ class GeneValues:
             active &= np.isin(self._column[other][mine], matter)
         return int(np.count_nonzero(~active))
 
-    def _compared(self, gene: Gene, value: Value, fastest: Trial | None, *, chosen: bool) -> Linked | None:
-        """Return in how many genes the best trial with a value differs from the champion; None without either."""
+    def _compared(self, gene: Gene, value: Value, place: int | None, *, chosen: bool) -> Linked | None:
+        """Return in how many genes the best trial with a value differs from the champion; None without either.
+
+        Args:
+            gene: the gene.
+            value: its value.
+            place: of the best trial that has it; None where none has a time.
+            chosen: whether the champion has it.
+        """
         best = self._facts.best
-        if best is None or (fastest is None and not chosen):
+        if best is None or (place is None and not chosen):
             return None
-        if chosen or fastest is None or fastest.number == best.number:
+        if chosen or place is None or self._facts.trials[place].number == best.number:
             return Linked("the champion's", f"#trial={best.number}")
-        apart = sum(fastest.config[one.name] != best.config[one.name] for one in self._space.genes)
+        apart = int(self._apart[place])
         alone = apart == 1 and value != best.config[gene.name]
         words = "its best differs from the champion in this gene alone" if alone else _apart("its best differs", apart)
-        return Linked(words, f"#trial={fastest.number}")
+        return Linked(words, f"#trial={self._facts.trials[place].number}")
 
     def _in_vain(self, mine: Places, slow: int, *, same: bool) -> Linked:
         """Return what is known of a value without a time of its own: no more than how far away it was tried."""

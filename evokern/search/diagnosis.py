@@ -24,6 +24,7 @@ from evokern.search.results import EndReason
 from evokern.store import Session
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Outcome, Trial
+from evokern.wording import first_line
 from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 DEADLINE_S = 120.0
@@ -166,7 +167,7 @@ class Diagnoses:
             results = wait([self._pool], timeout_s)
         except EvokernError as error:  # the worker cannot be started: no reason to end a search
             for pattern in list(self._asked.values()):
-                self._settle(pattern, {"undiagnosed": _first_line(error)})
+                self._settle(pattern, {"undiagnosed": first_line(error)})
             self._asked.clear()
             return
         for result in results:
@@ -196,7 +197,7 @@ class Diagnoses:
                 self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._context, environment), size=1)
             self._pool.submit(trial.number, DiagnosisJob(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
         except (EvokernError, OSError) as error:
-            self._settle(pattern, {"undiagnosed": _first_line(error)})
+            self._settle(pattern, {"undiagnosed": first_line(error)})
             return
         self._asked[trial.number] = pattern
 
@@ -228,8 +229,4 @@ def _evidence(result: JobResult) -> Mapping[str, Any]:
         case "died" | "lost":
             return {"undiagnosed": f"the diagnosing process ended: {result.value}"}
         case _:
-            return {"undiagnosed": _first_line(result.value)}
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+            return {"undiagnosed": first_line(result.value)}

@@ -6,12 +6,11 @@ its code runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.kernel_files import files_digest, kernel_files
+from evokern.declaration.kernel_files import files_digest, kernel_files, write_kernel_files
 from evokern.errors import KernelError
 from evokern.store import Reader, StudyRecord
 from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
@@ -57,7 +56,8 @@ def stored_kernel(
     if not trust:
         what = f"{why}; --trust runs the kernel.py that the database keeps a copy of, and nothing of the folder"
         raise KernelError(what + (f"; {instead}" if instead else ""))
-    return load_kernel(_write_copy(files, scratch, record.kernel))
+    contents = {name: text.encode() for name, text in files.items()}
+    return load_kernel(write_kernel_files(scratch, record.kernel, contents))
 
 
 def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust: bool, go_on: bool) -> Kernel:
@@ -99,22 +99,3 @@ def _digests(folder: Path, kept: Mapping[str, str]) -> set[str]:
     """Return what a folder's digest may be, whichever of the kept files is its source; nothing of it is run."""
     sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(".."))]
     return {files_digest(kernel_files(folder, name)) for name in sources if (folder / name).is_file()}
-
-
-def _write_copy(files: Mapping[str, str], scratch: Path, kernel: str) -> Path:
-    """Write a kernel's files as the database keeps them; headers beside its folder go beside it. Returns the folder.
-
-    Raises:
-        KernelError: a file's name leads out of `scratch`.
-    """
-    root = Path(os.path.normpath(scratch))
-    folder = root / kernel
-    for name, text in files.items():
-        path = Path(os.path.normpath(folder / name))
-        if root not in path.parents:
-            raise KernelError(
-                f"the database keeps a copy of {name!r}, a file far from its kernel's folder: not written"
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return folder

@@ -9,7 +9,7 @@ from __future__ import annotations
 from evokern.store._arms import Reached, arms, bests, control_table
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
-from evokern.store._reader import Reader, open_readonly
+from evokern.store._reader import Reader, has_studies, open_readonly
 from evokern.store._table import database_of, open_recording, study_table
 from evokern.store._verification import OWN_PROBLEM, Verification
 from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, dumps, fastest_baseline, interval_us
@@ -36,6 +36,7 @@ __all__ = [
     "database_of",
     "dumps",
     "fastest_baseline",
+    "has_studies",
     "interval_us",
     "open_readonly",
     "open_recording",

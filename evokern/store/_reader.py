@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evokern.errors import StoreError
+from evokern.files import is_file
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
-from evokern.store._files import explained
+from evokern.store._files import close_reading, connect_readonly, explained
 from evokern.store._proofs import IN_TURN, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
@@ -28,6 +31,25 @@ def open_readonly(path: str | Path) -> Reader:
         StoreError: there is no such file, or it is no database of evokern's that this version can read.
     """
     return Reader(Path(path))
+
+
+def has_studies(path: Path) -> bool:
+    """Tell whether a database came so far that it can be read: a search may be killed while it makes one.
+
+    Whether it is sound is for whoever opens it.
+    """
+    if not is_file(path) or not path.stat().st_size:
+        return False
+    try:
+        connection = connect_readonly(path)
+    except StoreError:
+        return True
+    try:
+        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'evokern_studies'").fetchall())
+    except sqlite3.Error:
+        return True
+    finally:
+        close_reading(connection)
 
 
 class Reader(ReadFile):

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from evokern.errors import StoreError, StudyError
 from evokern.search.identity import changed_settings
-from evokern.store import open_readonly
+from evokern.store import has_studies, open_readonly
 from evokern.sweep.plan import PlannedStudy, Sweep
-from evokern.sweep.standing import has_studies
 
 
 def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, go_on: bool) -> None:

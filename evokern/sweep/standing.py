@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from evokern.errors import StudyError
-from evokern.files import is_file
 from evokern.search.champion import reserve
-from evokern.store import Reader, StudyRecord, open_readonly
+from evokern.store import Reader, StudyRecord, has_studies, open_readonly
 from evokern.study.trial import Outcome
 from evokern.sweep.plan import PlannedStudy
 from evokern.wording import duration, microseconds, several
@@ -77,18 +74,6 @@ class StudyStanding:
         """Return JSON values."""
         table = asdict(self) | {"db": str(self.db)}
         return {key: value for key, value in table.items() if key != "verifiable"}
-
-
-def has_studies(db: Path) -> bool:
-    """Tell whether a database came so far that it can be read: a sweep may be killed while one is made."""
-    if not is_file(db) or not db.stat().st_size:
-        return False
-    try:
-        with closing(sqlite3.connect(f"{db.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'evokern_studies'").fetchone()
-    except sqlite3.Error:
-        return True  # whoever opens it says what is wrong
-    return found is not None
 
 
 def standing_of(planned: PlannedStudy, folder: Path) -> StudyStanding:

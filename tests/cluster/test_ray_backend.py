@@ -15,10 +15,10 @@ from paths import DATA
 from stub_ray import StubRay
 
 from evokern.cluster import RayRequest, ray_backend
-from evokern.cluster.host import require_alike, versions, write_files
+from evokern.cluster.host import require_alike, versions
 from evokern.cluster.request import ray_request
 from evokern.device.opening import open_device
-from evokern.errors import DeviceError, KernelError, UsageError
+from evokern.errors import DeviceError, UsageError
 from evokern.workers.backend import HostRoom, PoolPlan
 from evokern.workers.jobs import JobResult, WorkerSpec
 from evokern.workers.pool import wait
@@ -256,13 +256,3 @@ def test_the_environment_names_a_cluster_too(monkeypatch: pytest.MonkeyPatch) ->
 def test_devices_that_a_cluster_cannot_be_are_refused(device: str, told: str) -> None:
     with pytest.raises(DeviceError, match=f"device '{device}' with --ray-address: {told}.*--device sim:l4"):
         open_device(device, RayRequest("auto"))
-
-
-def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path: Path) -> None:
-    """Headers that several kernels share lie above the folder; nothing is written outside."""
-    folder = write_files(tmp_path, "/home/user/kernels/mine", {"kernel.py": b"1", "../common/a.cuh": b"2"})
-    assert (folder / "kernel.py").read_bytes() == b"1"
-    assert (folder.parent / "common" / "a.cuh").read_bytes() == b"2"
-    assert folder.is_relative_to(tmp_path)
-    with pytest.raises(KernelError, match="is a file far from its kernel's folder"):
-        write_files(tmp_path, "mine", {"../../../x": b"3"})

@@ -18,6 +18,7 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.build import Target, build
 from evokern.declaration.kernel import Kernel
+from evokern.declaration.kernel_files import write_kernel_files
 from evokern.declaration.render import render
 from evokern.errors import KernelError
 from evokern.export.standalone import device_code
@@ -276,3 +277,13 @@ def test_files_are_read_again_when_they_change(here: Path) -> None:
     assert header.read_bytes() in [file.content for file in kernel.files()]
     (kernel.folder / "new.cuh").write_text("// new\n")
     assert "new.cuh" in [file.name for file in kernel.files()]
+
+
+def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path: Path) -> None:
+    """Headers that several kernels share lie above the folder; nothing is written outside."""
+    folder = write_kernel_files(tmp_path, "kernels/mine", {"kernel.py": b"1", "../common/a.cuh": b"2"})
+    assert (folder / "kernel.py").read_bytes() == b"1"
+    assert (folder.parent / "common" / "a.cuh").read_bytes() == b"2"
+    assert folder.is_relative_to(tmp_path)
+    with pytest.raises(KernelError, match="is a file far from its kernel's folder"):
+        write_kernel_files(tmp_path, "mine", {"../../../x": b"3"})
