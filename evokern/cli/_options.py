@@ -80,6 +80,10 @@ NumCpusOption = Annotated[
     int | None,
     typer.Option("--num-cpus", metavar="N", help="Processors of the Ray cluster to use. Default: all."),
 ]
+NumGpusOption = Annotated[
+    int | None,
+    typer.Option("--num-gpus", metavar="N", help="GPUs of the Ray cluster to search on. Default: all."),
+]
 TrialOption = Annotated[
     int | None,
     typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Take this trial instead of the champion."),

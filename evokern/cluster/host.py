@@ -24,7 +24,7 @@ from evokern.compile.cache import default_directory
 from evokern.declaration.kernel_files import KernelFile, write_kernel_files
 from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.version import __version__
-from evokern.workers.backend import PoolPlan
+from evokern.workers.backend import Holder, PoolPlan
 from evokern.workers.fork_server import ForkServer
 from evokern.workers.jobs import JobResult
 from evokern.workers.pool import WorkerPool, wait
@@ -59,6 +59,8 @@ class Host:
         self._plan = replace(plan, pools={name: _at_home(one, folder) for name, one in plan.pools.items()})
         self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
         self._pools: dict[str, WorkerPool] = {}
+        self._holders: dict[str, Holder] = {}
+        self._spares_wanted = False
         self._ready: Future[None] = Future()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # The system ends a fork server with the *thread* that started it, so that one lasts as long as this object.
@@ -76,7 +78,13 @@ class Host:
             "process": os.getpid(),
             "versions": versions(),
             "reports": {name: pool.ready_report for name, pool in self._pools.items()},
+            "held": {name: holder.report() for name, holder in self._holders.items()},
         }
+
+    def keep_spares(self) -> None:
+        """Let pools that hold something of this host keep warm spares from now on."""
+        self._spares_wanted = True
+        self._wake()
 
     def do(self, pool: str, job: Any, deadline_s: float) -> JobResult:
         """Do a job and return what became of it, by keys and a clock of this host's own.
@@ -86,37 +94,54 @@ class Host:
         """
         future: Future[JobResult] = Future()
         self._asked.put((pool, job, deadline_s, future))
-        with contextlib.suppress(OSError):
-            os.write(self._wake_write, b"x")
+        self._wake()
         return future.result()
 
+    def leave(self) -> None:
+        """Give back what was taken of this host, before the process ends; nothing can be asked after."""
+        for holder in self._holders.values():
+            holder.release()
+        self._scratch.cleanup()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+
     def _drive(self) -> None:
-        waiting: dict[int, Future[JobResult]] = {}
+        waiting: dict[int, tuple[str, Future[JobResult]]] = {}
         try:
             server = ForkServer(self._plan.preload)
             for name, one in self._plan.pools.items():
-                self._pools[name] = WorkerPool(
-                    server, one.spec, size=one.size, depth=one.depth, patience_s=one.patience_s
-                )
+                spec = one.spec
+                if one.hold is not None:
+                    self._holders[name] = one.hold()
+                    spec = self._holders[name].spec(spec)
+                self._pools[name] = WorkerPool(server, spec, size=one.size, depth=one.depth, patience_s=one.patience_s)
             pools, number = list(self._pools.values()), 0
             while True:
                 for result in wait(pools, 1.0, [self._wake_read]):
-                    waiting.pop(result.key).set_result(result)
+                    name, future = waiting.pop(result.key)
+                    holder = self._holders.get(name)
+                    future.set_result(holder.told(result, self._pools[name].processes) if holder else result)
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
+                if self._spares_wanted:
+                    self._spares_wanted = False
+                    for name, holder in self._holders.items():
+                        self._pools[name].keep_spares(holder.spares(self._pools[name].ready_report))
                 if not self._ready.done() and all(pool.ready for pool in pools):
                     self._ready.set_result(None)
                 with contextlib.suppress(queue.Empty):
                     while True:
                         name, job, deadline_s, future = self._asked.get_nowait()
                         number += 1
-                        waiting[number] = future
+                        waiting[number] = name, future
                         self._pools[name].submit(number, job, deadline_s)
         except BaseException as error:
             told = error if isinstance(error, EvokernError) else InternalError(f"{type(error).__name__}: {error}")
             if not self._ready.done():
                 self._ready.set_exception(told)
-            for future in waiting.values():
+            for _, future in waiting.values():
                 future.set_exception(told)
             while True:  # and whoever asks later
                 _, _, _, future = self._asked.get()
@@ -150,7 +175,7 @@ def versions() -> dict[str, str]:
 
 
 def require_alike(reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """Require that hosts have one version of everything.
+    """Require that hosts have one version of everything that more than one of them tells of.
 
     Args:
         reports: host → versions by name, this machine's among them.
@@ -159,7 +184,7 @@ def require_alike(reports: Mapping[str, Mapping[str, Any]]) -> None:
         DeviceError: they differ; with the list.
     """
     for name in dict.fromkeys(name for found in reports.values() for name in found):
-        found = {host: str(one.get(name, "none")) for host, one in reports.items()}
+        found = {host: str(one[name]) for host, one in reports.items() if name in one}
         if len(set(found.values())) > 1:
             listed = ", ".join(f"{host} has {version}" for host, version in found.items())
             raise DeviceError(f"hosts of one search need one version of {name}: {listed}; install the same everywhere")

@@ -1,4 +1,4 @@
-"""Pools that span the hosts of a Ray cluster: one actor a host, which runs that host's workers.
+"""A search's workers on the hosts of a Ray cluster: one actor a host, and one for each GPU.
 
 Ray places the actors, restarts one that died, and tells of a host that is gone; it repeats no job. What was asked of an
 actor that died is asked once more of another. Where that one dies too, and its host is still there, the job's trial is
@@ -11,67 +11,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from evokern.cluster.host import Host, HostPlan, files_of, require_alike, versions
+from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of, facts
+from evokern.cluster.ray_pool import START_S, RayPool
 from evokern.cluster.request import RayRequest
-from evokern.errors import DeviceError, EvokernError
+from evokern.errors import DeviceError
 from evokern.study.discovery import load_kernel
 from evokern.wording import first_line
-from evokern.workers.backend import HostRoom, Plans
-from evokern.workers.jobs import JobResult
+from evokern.workers.backend import HostRoom, Plans, PoolPlan
 
 _LOGGER = logging.getLogger("evokern")
-_START_S = 180.0
-"""Seconds that actors may take to start at first: Ray starts a process for each, which imports torch."""
 _CONNECT_S = 5.0
+_PROBE_S = 60.0
+"""Seconds in which one GPU of each host must be free to be looked at."""
+_LEAVE_S = 2.0
+"""Seconds in which hosts may remove their files and give their GPUs back."""
 _CURRENT = Path("/tmp/ray/ray_current_cluster")
 """Where Ray keeps the address of the cluster that this machine belongs to (`ray start`)."""
-_LATE_S = 60.0
-"""Seconds beyond its deadlines after which a host that does not answer is taken for hung, and its actor ended."""
-_MOST_DEATHS = 2
-"""Actors that die of a job, or beside it, after which its trial is lost."""
-_TICKETS = 1 << 20
-"""Workers of one host are numbered from a multiple of it, so that each has a name of its own in the cluster."""
-
-
-@dataclass
-class _Asked:
-    """A job, with what became of it so far."""
-
-    key: int
-    job: Any
-    deadline_s: float
-    deaths: int = 0
-    began: float = 0.0
-    elsewhere_than: int = -1
-
-
-@dataclass(eq=False)
-class _Host:
-    """An actor, seen from the driver."""
-
-    index: int
-    actor: Any
-    node: str
-    name: str
-    up: bool = False
-    gone: str = ""
-    lost_at: float = 0.0
-    reports: Mapping[str, Any] = field(default_factory=dict)
-    life: int = 0
-    """How often its actor was replaced: answers of an earlier one are of no more use."""
+Node = Mapping[str, Any]
+"""A host, as Ray tells of it."""
+Found = TypeVar("Found")
 
 
 class RayBackend:
@@ -93,73 +61,145 @@ class RayBackend:
         if self._began_here:
             _require_answer(request.address)
             _connect(self._ray, request.address)
-        nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-        self._shares = _shares([(node, int(node["Resources"]["CPU"])) for node in nodes], request.num_cpus)
+        self._request = request
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        self._gpus = _shares([(node, int(node["Resources"].get("GPU", 0))) for node in nodes], request.num_gpus)
+        self._shares = _shares([(node, int(node["Resources"].get("CPU", 0))) for node in nodes], request.num_cpus)
+        self._hosts: list[RayHost] = []
+        self._pools: dict[str, RayPool] = {}
         if not self._shares:
             self.close()
             raise DeviceError(f"the Ray cluster at {request.address} has no processor for a search")
-        self._hosts: list[_Host] = []
-        self._wakers: list[int] = []
-        self._pools: dict[str, RayPool] = {}
 
     @property
     def cores(self) -> int:
-        """Processors of all hosts together."""
+        """Processors of all hosts together, but one for each GPU that is used."""
         return sum(cores for _, cores in self._shares)
 
-    def open(self, plans: Plans, folder: Path) -> Mapping[str, RayPool]:
-        """Start an actor on each host and wait until one of them answers; the others join when they do.
+    @property
+    def gpus(self) -> int:
+        """GPUs of all hosts together, `num_gpus` of them at most."""
+        return sum(gpus for _, gpus in self._gpus)
+
+    def probe_gpus(self, probe: Callable[[], Found]) -> list[tuple[str, Found]]:
+        """Return for each GPU that is to be used the name of its place, and what a function finds of one of its host.
+
+        Args:
+            probe: run once on each host that has GPUs, where it sees one of them.
+
+        Raises:
+            DeviceError: there is no GPU, fewer than asked for, none is free, or the function raises.
+        """
+        wanted = self._request.num_gpus
+        if self.gpus < (wanted or 1):
+            several = "no GPU" if not self.gpus else f"{self.gpus} GPUs, not {wanted}"
+            raise DeviceError(
+                f"the Ray cluster at {self._request.address} has {several}; `ray start --num-gpus N` says how many a "
+                "host offers, and --device sim:l4 simulates a chip on its processors"
+            )
+        asked = [
+            self._ray.remote(probe)
+            .options(num_cpus=0, num_gpus=1, max_retries=0, scheduling_strategy=self._on(node, soft=False))
+            .remote()
+            for node, _ in self._gpus
+        ]
+        try:
+            found = self._ray.get(asked, timeout=_PROBE_S)
+        except self._ray.exceptions.GetTimeoutError as error:
+            raise DeviceError(
+                f"no GPU of a host was free within {_PROBE_S:g} s: another search holds it, or some other work; "
+                "`ray status` tells who uses what"
+            ) from error
+        except Exception as error:
+            cause = cause_of(error)
+            raise DeviceError(f"a host's GPU cannot be looked at: {first_line(cause)}") from error
+        self._shares = [(node, left) for node, cores in self._shares if (left := cores - self._gpus_of(node)) > 0]
+        if not self._shares:
+            raise DeviceError("no processor of the Ray cluster is left to compile: each GPU's worker takes one")
+        return [
+            (_gpu_name(node, number), one)
+            for (node, count), one in zip(self._gpus, found, strict=True)
+            for number in range(count)
+        ]
+
+    def open(
+        self, plans: Plans, folder: Path, gpu: tuple[str, PoolPlan, Sequence[str]] | None = None
+    ) -> Mapping[str, RayPool]:
+        """Start an actor on each host, and one for each GPU, and wait until they answer; some may join later.
+
+        Args:
+            plans: what each host gets.
+            folder: the kernel's folder, whose files are sent.
+            gpu: name and plan of the pool of GPUs, and what their hosts import once for all workers; None for no GPUs.
 
         Raises:
             DeviceError: none starts, or their versions differ from this machine's.
         """
         files = files_of(load_kernel(folder).files())
-        made = self._ray.remote(Host)
-        sizes: dict[str, list[tuple[int, int]]] = {}
+        members: dict[str, list[tuple[RayHost, PoolPlan]]] = {}
+
+        def start(node: Node, name: str, preload: Sequence[str], found: Mapping[str, PoolPlan], **room: int) -> None:
+            actor = (
+                self._ray.remote(Host)
+                .options(
+                    **room,
+                    max_restarts=-1,
+                    max_task_retries=0,  # a job that died with its actor is asked again by us, and never unseen
+                    max_concurrency=3 + sum(plan.size * plan.depth for plan in found.values()),
+                    scheduling_strategy=self._on(node, soft=True),
+                )
+                .remote(HostPlan(tuple(preload), found, folder.name, files))
+            )
+            self._hosts.append(RayHost(len(self._hosts), actor, node["NodeID"], name))
+            for kind, plan in found.items():
+                members.setdefault(kind, []).append((self._hosts[-1], plan))
+
+        if gpu is not None:
+            kind, plan, preload = gpu
+            for node, count in self._gpus:
+                for number in range(count):
+                    start(node, _gpu_name(node, number), preload, {kind: plan}, num_cpus=1, num_gpus=1)
         for index, (node, cores) in enumerate(self._shares):
             memory = node["Resources"].get("memory")
             found = plans(HostRoom(cores, None if memory is None else int(memory)))
-            for name, plan in found.items():
-                sizes.setdefault(name, []).append((plan.size, plan.depth))
-            affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
-            actor = made.options(
-                num_cpus=cores,
-                max_restarts=-1,
-                max_task_retries=0,  # a job that died with its actor is asked again by us, and never unseen
-                max_concurrency=2 + sum(plan.size * plan.depth for plan in found.values()),
-                scheduling_strategy=affinity,
-            ).remote(HostPlan(self._preload, found, folder.name, files))
-            name = f"{node['NodeManagerHostname']}/{index}"
-            self._hosts.append(_Host(index, actor, node["NodeID"], name))
-        cluster = _Cluster(self._ray, self._hosts)
-        self._pools = {name: RayPool(name, cluster, of) for name, of in sizes.items()}
+            start(node, f"{node['NodeManagerHostname']}/{index}", self._preload, found, num_cpus=cores)
+        cluster = RayHosts(self._ray, self._hosts)
+        self._pools = {name: RayPool(name, cluster, of) for name, of in members.items()}
         for host in self._hosts:
             cluster.expect(host)
-        self._await_first()
+        self._await_first(cluster, members)
         return self._pools
 
-    def _await_first(self) -> None:
-        end = time.monotonic() + _START_S
-        while time.monotonic() < end:
-            up = [host for host in self._hosts if host.up]
-            if len(up) == len(self._hosts) - sum(bool(host.gone) for host in self._hosts) and up:
-                break
-            if all(host.gone for host in self._hosts):
+    def _await_first(self, cluster: RayHosts, members: Mapping[str, Sequence[tuple[RayHost, PoolPlan]]]) -> None:
+        end = time.monotonic() + START_S
+        while time.monotonic() < end and not all(host.up or host.gone for host in self._hosts):
+            if any(all(host.gone for host, _ in of) for of in members.values()):
                 break
             time.sleep(0.05)
+        for of in members.values():
+            if not any(host.up for host, _ in of):
+                why = next((host.gone for host, _ in of if host.gone), f"none answered within {START_S:g} s")
+                raise DeviceError(f"no host of the Ray cluster can work: {why}")
         up = [host for host in self._hosts if host.up]
-        if not up:
-            why = next((host.gone for host in self._hosts if host.gone), f"none answered within {_START_S:g} s")
-            raise DeviceError(f"no host of the Ray cluster can work: {why}")
-        own = {"this machine": versions()}
-        require_alike(own | {host.name: host.reports["versions"] for host in up})
-        compilers = {host.name: (host.reports["reports"].get("compile") or {}) for host in up}
-        require_alike(compilers)
+        alike = {host.name: facts(host.reports) for host in up}
+        require_alike({"this machine": versions()} | alike)
+        cluster.alike = {name: value for found in alike.values() for name, value in found.items()}
         _LOGGER.info("%s of %s hosts are ready", len(up), len(self._hosts))
+
+    def _on(self, node: Node, *, soft: bool) -> Any:
+        return self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=soft)
+
+    def _gpus_of(self, node: Node) -> int:
+        return sum(count for one, count in self._gpus if one is node)
 
     def close(self) -> None:
         """End the actors, and the connection where it was begun here; safe to call twice."""
-        for host in getattr(self, "_hosts", []):
+        hosts = getattr(self, "_hosts", [])
+        with contextlib.suppress(Exception):
+            leaving = [host.actor.leave.remote() for host in hosts if host.up]
+            if leaving:
+                self._ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
+        for host in hosts:
             with contextlib.suppress(Exception):
                 self._ray.kill(host.actor)
         for pool in getattr(self, "_pools", {}).values():
@@ -170,255 +210,13 @@ class RayBackend:
                 self._ray.shutdown()
 
 
-class _Cluster:
-    """Who is up, for all pools."""
-
-    def __init__(self, ray: Any, hosts: Sequence[_Host]) -> None:
-        self.ray, self.hosts = ray, hosts
-        self.changed: list[Any] = []
-        self._mutex = threading.Lock()
-
-    def expect(self, host: _Host) -> None:
-        """Wait, unseen, until a host's actor answers, at first or after Ray replaced it."""
-        life = host.life
-
-        def answered(future: Any) -> None:
-            if host.life != life:
-                return
-            try:
-                host.reports = future.result()
-            except Exception as error:
-                if self._comes_again(error):
-                    timer = threading.Timer(0.2, lambda: self.expect(host))
-                    timer.daemon = True
-                    timer.start()
-                    return
-                host.gone = first_line(error)
-                _LOGGER.warning("host %s cannot work: %s", host.name, host.gone)
-            else:
-                if life:
-                    took = time.monotonic() - host.lost_at
-                    _LOGGER.warning("host %s is back after %.1f s", host.name, took)
-                host.up = True
-            for wake in self.changed:
-                wake()
-
-        try:
-            host.actor.report.remote().future().add_done_callback(answered)
-        except Exception as error:
-            host.gone = first_line(error)
-
-    def _comes_again(self, error: BaseException) -> bool:
-        """Tell whether Ray starts an actor again: one that raised while it was made is dead for good."""
-        kinds = self.ray.exceptions
-        ended = isinstance(error, kinds.ActorUnavailableError | kinds.ActorDiedError)
-        return ended and "creation task" not in str(error)
-
-    def down(self, host: _Host, why: str) -> None:
-        """Note that a host's actor died; it is expected again."""
-        with self._mutex:
-            if not host.up:
-                return
-            host.up = False
-            host.life += 1
-            host.lost_at = time.monotonic()
-        _LOGGER.warning("host %s is lost (%s); others go on with what it held", host.name, why)
-        self.expect(host)
-
-    def told(self, error: BaseException) -> str:
-        """Return in a clause what became of an actor."""
-        if isinstance(error, self.ray.exceptions.ActorUnavailableError):
-            return "its actor ended, or cannot be reached"
-        if isinstance(error, self.ray.exceptions.ActorDiedError):
-            return "its actor died"
-        return first_line(error)
-
-    def alive(self, node: str) -> bool:
-        """Tell whether a host is there, as far as Ray knows."""
-        with contextlib.suppress(Exception):
-            return any(one["NodeID"] == node and one["Alive"] for one in self.ray.nodes())
-        return False
-
-    def end(self, host: _Host) -> None:
-        """End an actor that does not answer; Ray starts another."""
-        with contextlib.suppress(Exception):
-            self.ray.kill(host.actor, no_restart=False)
+def _gpu_name(node: Node, number: int) -> str:
+    return f"{node['NodeManagerHostname']}/gpu{number}"
 
 
-class RayPool:
-    """Workers of one kind on all hosts; driven by one thread, as a `WorkerPool` is."""
-
-    def __init__(self, name: str, cluster: _Cluster, sizes: Sequence[tuple[int, int]]) -> None:
-        """Make a pool.
-
-        Args:
-            name: by which hosts know it.
-            cluster: its hosts.
-            sizes: of each host, workers and jobs that each is given at a time.
-        """
-        self._name = name
-        self._cluster = cluster
-        self._sizes = sizes
-        self._backlog: deque[_Asked] = deque()
-        self._held: list[dict[int, _Asked]] = [{} for _ in sizes]
-        self._answers: queue.SimpleQueue[tuple[int, int, _Asked, Any]] = queue.SimpleQueue()
-        read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._reader = Connection(read, writable=False)
-        cluster.changed.append(self._wake)
-
-    @property
-    def size(self) -> int:
-        """Workers on all hosts."""
-        return sum(size for size, _ in self._sizes)
-
-    @property
-    def ready_report(self) -> Any:
-        """What the first handler of the first host that answered found."""
-        reports = (host.reports.get("reports", {}).get(self._name) for host in self._cluster.hosts)
-        return next((report for report in reports if report is not None), None)
-
-    @property
-    def connections(self) -> list[Connection]:
-        """What to listen to."""
-        return [self._reader]
-
-    def overdue(self) -> frozenset[int]:
-        """Nothing holds others back here."""
-        return frozenset()
-
-    def next_deadline(self) -> float | None:
-        """Return the earliest moment (monotonic clock) at which a host counts as hung."""
-        return min((self._limit(index, asked) for index, asked in self._under_way()), default=None)
-
-    def grant(self, pause_s: float) -> None:
-        """Grant hosts time in which this process was stopped."""
-        for _, asked in self._under_way():
-            asked.began += pause_s
-
-    def submit(self, key: int, job: Any, deadline_s: float) -> None:
-        """Queue a job; its deadline runs from the moment a worker takes it up."""
-        self._backlog.append(_Asked(key, job, deadline_s))
-        self._feed()
-
-    def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in answers, end hosts that are far beyond their deadlines, hand out what waits.
-
-        Raises:
-            EvokernError: no host can work any more.
-        """
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._reader.fileno(), 4096):
-                pass
-        results = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                index, life, asked, answer = self._answers.get_nowait()
-                if self._held[index].pop(asked.key, None) is not asked:
-                    continue  # asked of another one meanwhile
-                if isinstance(answer, JobResult):
-                    results.append(self._told(index, asked, answer))
-                else:
-                    results += self._died(index, life, asked, answer)
-        now = time.monotonic()
-        for index, asked in list(self._under_way()):
-            if now > self._limit(index, asked):
-                host = self._cluster.hosts[index]
-                self._cluster.end(host)
-                del self._held[index][asked.key]
-                results += self._died(index, host.life, asked, TimeoutError(f"no answer in {now - asked.began:.0f} s"))
-        self._feed()
-        return results
-
-    def close(self) -> None:
-        """Forget what is under way; safe to call twice."""
-        self._backlog.clear()
-        for held in self._held:
-            held.clear()
-
-    def _under_way(self) -> list[tuple[int, _Asked]]:
-        return [(index, asked) for index, held in enumerate(self._held) for asked in held.values()]
-
-    def _limit(self, index: int, asked: _Asked) -> float:
-        _, depth = self._sizes[index]
-        return asked.began + (depth + 1) * asked.deadline_s + _LATE_S
-
-    def _told(self, index: int, asked: _Asked, answer: JobResult) -> JobResult:
-        """Return a host's answer by the names and the clock of this machine."""
-        began_s = time.monotonic() - answer.seconds
-        return replace(answer, key=asked.key, began_s=began_s, worker=index * _TICKETS + answer.worker)
-
-    def _died(self, index: int, life: int, asked: _Asked, error: BaseException) -> list[JobResult]:
-        """Take in that an actor died, or could not do a job: asked once more elsewhere, or lost.
-
-        Raises:
-            EvokernError: the host's workers cannot be started, and no other host is left.
-        """
-        host = self._cluster.hosts[index]
-        why = self._cluster.told(error)
-        if isinstance(error, EvokernError):
-            host.up, host.gone = False, why
-            _LOGGER.warning("host %s cannot work any more: %s", host.name, why)
-        elif host.life == life:
-            self._cluster.down(host, why)
-        if all(one.gone for one in self._cluster.hosts):
-            raise DeviceError(f"no host of the Ray cluster can work any more: {why}")
-        asked.deaths += self._cluster.alive(host.node) and not isinstance(error, EvokernError)
-        if asked.deaths < _MOST_DEATHS:
-            asked.elsewhere_than = index
-            self._backlog.appendleft(asked)
-            return []
-        seconds = time.monotonic() - asked.began
-        return [JobResult(asked.key, "lost", f"two actors died, the last one on {host.name}: {why}", seconds)]
-
-    def _feed(self) -> None:
-        while self._backlog:
-            index = self._roomiest(self._backlog[0].elsewhere_than)
-            if index is None:
-                return
-            asked, host = self._backlog.popleft(), self._cluster.hosts[index]
-            asked.began = time.monotonic()
-            self._held[index][asked.key] = asked
-            self._ask(index, host.life, asked)
-
-    def _roomiest(self, elsewhere_than: int) -> int | None:
-        """Return the host with the smallest share of its places taken; another one than that, where there is one."""
-        load = {
-            index: len(self._held[index]) / (size * depth)
-            for index, (size, depth) in enumerate(self._sizes)
-            if self._cluster.hosts[index].up and len(self._held[index]) < size * depth
-        }
-        others = {index: share for index, share in load.items() if index != elsewhere_than}
-        more_are_up = any(host.up for host in self._cluster.hosts if host.index != elsewhere_than)
-        chosen = others if more_are_up else load
-        return min(chosen, key=chosen.__getitem__, default=None)
-
-    def _ask(self, index: int, life: int, asked: _Asked) -> None:
-        def answered(future: Any) -> None:
-            try:
-                found = future.result()
-            except Exception as error:
-                found = (
-                    getattr(error, "cause", None) if isinstance(getattr(error, "cause", None), EvokernError) else error
-                )
-            self._answers.put((index, life, asked, found))
-            self._wake()
-
-        try:
-            host = self._cluster.hosts[index]
-            reference = host.actor.do.remote(self._name, asked.job, asked.deadline_s)
-            reference.future().add_done_callback(answered)
-        except Exception as error:
-            self._answers.put((index, life, asked, error))
-            self._wake()
-
-    def _wake(self) -> None:
-        # A full pipe already wakes.
-        with contextlib.suppress(OSError):
-            os.write(self._write, b"x")
-
-
-def _shares(nodes: Sequence[tuple[Mapping[str, Any], int]], wanted: int | None) -> list[tuple[Mapping[str, Any], int]]:
-    """Return how many processors of each host to take: all, or the wanted number spread over as many as there are."""
+def _shares(nodes: Sequence[tuple[Node, int]], wanted: int | None) -> list[tuple[Node, int]]:
+    """Return how much of what each host has to take: all, or the wanted number spread over as many as there are."""
+    nodes = [(node, has) for node, has in nodes if has > 0]
     if wanted is None or wanted >= sum(cores for _, cores in nodes):
         return list(nodes)
     taken = [0] * len(nodes)

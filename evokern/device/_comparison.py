@@ -30,7 +30,11 @@ def require_one_model(gpus: Sequence[tuple[str, str]]) -> None:
 
 
 def reference_of(
-    baselines: Sequence[BaselineResult], baseline_job: Callable[[int], Any], default_job: Any, deadline_s: float
+    baselines: Sequence[BaselineResult],
+    baseline_job: Callable[[int], Any],
+    default_job: Any,
+    deadline_s: float,
+    proof: Any = None,
 ) -> Reference:
     """Return what GPUs are compared by: the fastest baseline, else the default candidate; timed as it always is.
 
@@ -39,12 +43,13 @@ def reference_of(
         baseline_job: from a baseline's place to the job that measures it.
         default_job: the job that evaluates the default candidate.
         deadline_s: seconds that a comparison may take.
+        proof: what a GPU that joins later has to do first.
     """
     times = {index: _time_us(one) for index, one in enumerate(baselines)}
     index = min(times, key=lambda one: times[one] or math.inf, default=None)
     if index is None or times[index] is None:
-        return Reference("the default candidate", default_job, lambda answer: answer.time_us, deadline_s)
-    return Reference(f"the baseline {baselines[index].name}", baseline_job(index), _time_us, deadline_s)
+        return Reference("the default candidate", default_job, lambda answer: answer.time_us, deadline_s, proof)
+    return Reference(f"the baseline {baselines[index].name}", baseline_job(index), _time_us, deadline_s, proof)
 
 
 def _time_us(answer: BaselineResult) -> float | None:

@@ -1,9 +1,8 @@
-"""Several executors as one pool: who gets which candidate, and whether their times stay comparable.
+"""Whether the times of several executors, one a GPU, stay comparable.
 
-Each executor is a pool of its own, of one GPU. A candidate goes to the one that holds the fewest. Where there are
-several, each times the same reference when it joins and from time to time: one that drifts from its own first time is
-set aside, and what it measured since its last good check is measured again by another. What was answered stays
-answered; the second time is kept beside it.
+Each times the same reference when it joins and from time to time: one that drifts from its own first time is set aside,
+and what it measured since its last good check is measured again by another. What was answered stays answered; the
+second time is kept beside it.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from evokern.errors import EvokernError
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.jobs import JobResult
-from evokern.workers.pool import WorkerPool
+from evokern.workers.members import MemberPool
 
 GPU = "gpu"
 """Key of the evidence that names the executor that measured a trial, where a search has several."""
@@ -45,86 +42,81 @@ class Reference:
     """The time in such an answer, µs; None where there is none."""
     deadline_s: float
     """Seconds that it may take."""
+    proof: Any = None
+    """What an executor that joins later has to do first, without an error."""
 
 
 @dataclass
-class Executor:
-    """One of the executors."""
+class Checks:
+    """What is known of an executor's times."""
 
-    name: str
-    """`cuda:1`."""
-    pool: WorkerPool
-    """What works on it."""
     first_us: float | None = None
-    """The reference's time when it joined, µs; None where it was not timed."""
+    """The reference's time when it joined, µs; None until it has timed it."""
     checked_at: float = 0.0
     checking: bool = False
-    doubted: bool = False
+    proving: bool = False
     aside: bool = False
-    held: dict[int, tuple[Any, float]] = field(default_factory=dict)
-    """Trial → job and deadline, of those that it was given and has not answered."""
+    doubted: bool = False
     since: dict[int, tuple[Any, float]] = field(default_factory=dict)
-    """The same of those that it measured since its last good check."""
+    """Trial → job and deadline, of those that it measured since its last good check."""
 
 
 class Executors:
     """Driven by one thread, as a `WorkerPool` is, and waited for by `evokern.workers.pool.wait`."""
 
-    def __init__(self, members: Sequence[tuple[str, WorkerPool]], depth: int) -> None:
-        """Make one pool of several.
+    def __init__(self, pool: MemberPool) -> None:
+        """Watch a pool of executors.
 
         Args:
-            members: names and pools, which stay their owner's.
-            depth: jobs that each is given at a time.
+            pool: who measures; it stays its owner's.
         """
-        self.members = [Executor(name, pool) for name, pool in members]
-        self._depth = depth
+        self._pool = pool
+        self.checks = [Checks() for _ in pool.names]
+        """What is known of each."""
+        self._asked: dict[int, tuple[Any, float]] = {}
         self._reference: Reference | None = None
-        self._backlog: deque[tuple[int, Any, float]] = deque()
-        self._own: dict[int, tuple[Executor, int | None]] = {}
+        self._own: dict[int, tuple[int, int | None]] = {}
         self._next_own = _FIRST_OWN_KEY
         self._why: dict[int, str] = {}
         self._remeasured: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
 
-    def compare_by(self, reference: Reference, first_us: Sequence[float]) -> None:
+    def compare_by(self, reference: Reference, first_us: Mapping[int, float]) -> None:
         """Check the executors from now on.
 
         Args:
             reference: what each of them times.
-            first_us: what it took when they joined, µs, in their order.
+            first_us: what it took, µs, by place; those that are missing join when they have timed it.
         """
         self._reference = reference
-        for member, time_us in zip(self.members, first_us, strict=True):
-            member.first_us, member.checked_at = time_us, time.monotonic()
-
-    @property
-    def working(self) -> list[Executor]:
-        """Those that are not set aside."""
-        return [member for member in self.members if not member.aside]
+        for member, one in enumerate(self.checks):
+            one.first_us, one.checked_at = first_us.get(member), time.monotonic()
+            if member not in first_us:
+                one.proving = True
+                self._pool.set_aside(member)
+                self._pool.submit(self._key(member, None), reference.proof, reference.deadline_s, member)
 
     @property
     def connections(self) -> list[Connection]:
         """What to listen to."""
-        return [connection for member in self.members for connection in member.pool.connections]
+        return self._pool.connections
 
     def overdue(self) -> frozenset[int]:
         """Return the keys of jobs that take so long that nobody waits for them."""
-        return frozenset[int]().union(*(member.pool.overdue() for member in self.members))
+        return self._pool.overdue()
 
     def next_deadline(self) -> float | None:
         """Return the earliest moment (monotonic clock) at which a worker must be ended."""
-        deadlines = (member.pool.next_deadline() for member in self.members)
-        return min((moment for moment in deadlines if moment is not None), default=None)
+        return self._pool.next_deadline()
 
     def grant(self, pause_s: float) -> None:
         """Grant the workers time in which this process was stopped."""
-        for member in self.members:
-            member.pool.grant(pause_s)
+        self._pool.grant(pause_s)
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
         """Queue a trial's job."""
-        self._backlog.append((key, job, deadline_s))
-        self._feed()
+        if len(self.checks) > 1:
+            self._asked[key] = job, deadline_s
+        self._pool.submit(key, job, deadline_s)
 
     def remeasured(self) -> dict[int, Mapping[str, Any]]:
         """Return what was measured a second time since the last call, by trial; any thread may ask."""
@@ -135,53 +127,35 @@ class Executors:
         return found
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in what the workers sent, check who is due, and hand out what waits (`wait` calls this).
+        """Take in what the workers sent, and check who is due (`wait` calls this).
 
         Raises:
             EvokernError: no executor is left; with the last one's error.
         """
-        readable = list(readable)
-        results = []
-        for member in self.members:
-            try:
-                answered = member.pool.advance(readable)
-            except EvokernError as error:
-                self._lost(member, error)
-                continue
-            results += [result for one in answered if (result := self._taken(member, one)) is not None]
+        results = [told for one in self._pool.advance(readable) if (told := self._taken(one)) is not None]
         self._check_those_due()
-        self._feed()
         return results
 
-    def _taken(self, member: Executor, result: JobResult) -> JobResult | None:
+    def _taken(self, result: JobResult) -> JobResult | None:
         """Return a trial's result with the name of who gave it; None where it was a job of ours."""
-        asked = member.held.pop(result.key, None)
+        asked, member = self._asked.pop(result.key, None), result.member
         if result.key in self._own:
             whose, number = self._own.pop(result.key)
             if number is None:
                 self._checked(whose, result)
             else:
-                self._measured_again(member, number, result)
+                self._measured_again(number, result)
             return None
-        if len(self.members) == 1 or not isinstance(result.value, Evaluation):
+        if len(self.checks) == 1 or not isinstance(result.value, Evaluation):
             return result
         if asked is not None and result.value.outcome is Outcome.MEASURED:
-            member.since[result.key] = asked
-            if member.aside:
-                self._measure_again(member, f"{member.name} was set aside")
-        evidence = {**result.value.evidence, GPU: member.name}
+            self.checks[member].since[result.key] = asked
+            if self.checks[member].aside:
+                self._measure_again(member, f"{self._pool.names[member]} was set aside")
+        evidence = {**result.value.evidence, GPU: self._pool.names[member]}
         return replace(result, value=replace(result.value, evidence=evidence))
 
-    def _feed(self) -> None:
-        while self._backlog:
-            member = min(self.working, key=lambda one: one.pool.pending, default=None)
-            if member is None or member.pool.pending >= self._depth:
-                return
-            key, job, deadline_s = self._backlog.popleft()
-            member.held[key] = job, deadline_s
-            member.pool.submit(key, job, deadline_s)
-
-    def _key(self, member: Executor, number: int | None) -> int:
+    def _key(self, member: int, number: int | None) -> int:
         self._next_own -= 1
         self._own[self._next_own] = member, number
         return self._next_own
@@ -189,68 +163,71 @@ class Executors:
     # ---- checks
 
     def _check_those_due(self) -> None:
-        if self._reference is None or len(self.working) < 2:
+        working = self._pool.working
+        if self._reference is None or len(working) < 2:
             return
         now = time.monotonic()
-        for member in self.working:
-            if not member.checking and (member.doubted or now - member.checked_at > CHECK_PERIOD_S):
-                member.checking = True
-                member.pool.submit(self._key(member, None), self._reference.job, self._reference.deadline_s)
+        for member in working:
+            one = self.checks[member]
+            if not one.checking and (one.doubted or now - one.checked_at > CHECK_PERIOD_S):
+                self._check(member)
 
-    def _checked(self, member: Executor, result: JobResult) -> None:
+    def _check(self, member: int) -> None:
+        assert self._reference is not None
+        self.checks[member].checking = True
+        self._pool.submit(self._key(member, None), self._reference.job, self._reference.deadline_s, member)
+
+    def _checked(self, member: int, result: JobResult) -> None:
         """Take in a check: one time beyond the bound may be a disturbance, a second one at once is the executor."""
         assert self._reference is not None
-        assert member.first_us is not None
-        member.checking, member.checked_at = False, time.monotonic()
-        time_us = self._reference.time_us(result.value) if result.status == "done" else None
-        drift = None if time_us is None else time_us / member.first_us - 1
+        one = self.checks[member]
+        name, done = self._pool.names[member], result.status == "done"
+        if one.proving and done:
+            one.proving = False
+            self._check(member)
+            return
+        one.checking, one.checked_at = False, time.monotonic()
+        time_us = self._reference.time_us(result.value) if done else None
+        if one.first_us is None:
+            one.first_us = time_us
+            if time_us is None:
+                _LOGGER.warning("%s does not join: %s", name, result.value if not done else "it cannot be compared")
+            else:
+                _LOGGER.warning("%s joins: %s takes %.4g µs there", name, self._reference.name, time_us)
+                self._pool.readmit(member)
+            return
+        drift = None if time_us is None else time_us / one.first_us - 1
         if drift is not None and abs(drift) <= MOST_DRIFT:
-            member.doubted = False
-            member.since.clear()
-        elif not member.doubted:
-            member.doubted = True
+            one.doubted = False
+            one.since.clear()
+        elif not one.doubted:
+            one.doubted = True
         else:
             took = "could not be measured any more" if time_us is None else f"took {time_us:.4g} µs"
-            self._set_aside(member, f"{self._reference.name} {took}, and {member.first_us:.4g} when it joined")
+            self._set_aside(member, f"{self._reference.name} {took}, and {one.first_us:.4g} when it joined")
 
-    def _set_aside(self, member: Executor, why: str) -> None:
-        if len(self.working) == 1:
+    def _set_aside(self, member: int, why: str) -> None:
+        if len(self._pool.working) == 1:
             return  # nobody to compare it with
-        member.aside = True
-        count = len(member.since)
+        self._pool.set_aside(member)
+        self.checks[member].aside = True
+        name, count = self._pool.names[member], len(self.checks[member].since)
         _LOGGER.warning(
-            "%s is set aside: %s; %s measured since its last good check are measured again", member.name, why, count
+            "%s is set aside: %s; %s measured since its last good check are measured again", name, why, count
         )
-        self._measure_again(member, f"{member.name} was set aside: {why}")
+        self._measure_again(member, f"{name} was set aside: {why}")
 
-    def _measure_again(self, member: Executor, why: str) -> None:
-        for number, (job, deadline_s) in member.since.items():
+    def _measure_again(self, member: int, why: str) -> None:
+        since = self.checks[member].since
+        for number, (job, deadline_s) in since.items():
             self._why[number] = why
-            self._backlog.append((self._key(member, number), job, deadline_s))
-        member.since.clear()
+            self._pool.submit(self._key(member, number), job, deadline_s)
+        since.clear()
 
-    def _measured_again(self, member: Executor, number: int, result: JobResult) -> None:
-        told: dict[str, Any] = {GPU: member.name, "because": self._why.pop(number)}
+    def _measured_again(self, number: int, result: JobResult) -> None:
+        told: dict[str, Any] = {GPU: self._pool.names[result.member], "because": self._why.pop(number)}
         if isinstance(result.value, Evaluation):
             told |= {"outcome": result.value.outcome.value, "time_us": result.value.time_us}
         else:
             told["outcome"] = "lost"
         self._remeasured.put((number, told))
-
-    def _lost(self, member: Executor, error: EvokernError) -> None:
-        """Go on without an executor whose workers cannot be started any more: others take what it held.
-
-        Raises:
-            EvokernError: it was the last one.
-        """
-        if member.aside and not member.held:
-            return
-        member.aside = True
-        if not self.working:
-            raise error
-        member.pool.close()
-        first = str(error).splitlines()[0]
-        _LOGGER.warning("%s is lost: %s; the others go on with what it held", member.name, first)
-        for number, (job, deadline_s) in sorted(member.held.items(), reverse=True):
-            self._backlog.appendleft((number, job, deadline_s))
-        member.held.clear()

@@ -20,7 +20,8 @@ def open_device(name: str, cluster: RayRequest | None = None) -> Device:
 
     Args:
         name: one of `KINDS`.
-        cluster: where a simulated chip's candidates are compiled and executed; None is this machine.
+        cluster: where candidates are compiled and executed; None is this machine. `auto` and `cuda` are its GPUs, all
+            or as many as it names; where it has none `auto` is the simulated `TARGET` there.
 
     Raises:
         DeviceError: there is no such device, or it is not there; or the cluster does not answer, or cannot be it.
@@ -57,14 +58,37 @@ def open_device(name: str, cluster: RayRequest | None = None) -> Device:
 
 
 def _on_cluster(kind: str, rest: str, cluster: RayRequest) -> Device:
-    """Return a simulated chip whose candidates are compiled and executed on a Ray cluster."""
-    if kind not in ("auto", "sim"):
-        what = "a recording needs no cluster" if kind == "replay" else "GPUs of a cluster are not searched on yet"
-        remedy = f"--device sim:{TARGET} simulates a chip there; without --ray-address the device is this machine's"
-        raise DeviceError(f"device {':'.join(filter(None, (kind, rest)))!r} with --ray-address: {what}; {remedy}")
+    """Return GPUs of a Ray cluster, or a simulated chip whose candidates are compiled and executed there."""
+    name = ":".join(filter(None, (kind, rest)))
+    if kind not in ("auto", "cuda", "sim"):
+        raise DeviceError(
+            f"device {name!r} with --ray-address: a recording needs no cluster; without --ray-address the device is "
+            "this machine's"
+        )
+    if kind == "cuda" and rest not in ("", "all"):
+        raise DeviceError(
+            f"device {name!r} with --ray-address: Ray chooses the GPUs; write cuda, and how many with --num-gpus N"
+        )
+    if kind == "sim" and cluster.num_gpus is not None:
+        raise DeviceError(f"device {name!r} needs no GPU: leave --num-gpus {cluster.num_gpus} away, or write cuda")
+    if kind == "cuda" or (kind == "auto" and (cluster.num_gpus is not None or _has_gpus(cluster))):
+        from evokern.device._gpus import ClusterGpus
+        from evokern.device.gpu.live import LiveDevice
+
+        return LiveDevice(ClusterGpus(cluster))
     from evokern.cluster.ray_backend import RayBackend
     from evokern.device.sim.simulated import PRELOADED, SimulatedDevice
     from evokern.hardware.profiles import chip
 
     named = chip(rest or TARGET)  # before anything is connected
     return SimulatedDevice(named, backend=RayBackend(cluster, PRELOADED))
+
+
+def _has_gpus(cluster: RayRequest) -> bool:
+    from evokern.cluster.ray_backend import RayBackend
+
+    backend = RayBackend(cluster, ())
+    try:
+        return backend.gpus > 0
+    finally:
+        backend.close()

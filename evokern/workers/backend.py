@@ -10,8 +10,36 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from evokern.workers.fork_server import ForkServer
-from evokern.workers.jobs import JobPool, WorkerSpec
+from evokern.workers.jobs import JobPool, JobResult, WorkerSpec
 from evokern.workers.pool import WorkerPool
+
+
+class Holder(Protocol):
+    """What a host has of its own for a pool while that is open: a GPU, say."""
+
+    def spec(self, spec: WorkerSpec) -> WorkerSpec:
+        """Return what workers run here."""
+
+    def report(self) -> Any:
+        """Return what it is; pickles."""
+
+    def spares(self, report: Any) -> int:
+        """Return how many warm spares there is room for.
+
+        Args:
+            report: the first handler's `ready_report`.
+        """
+
+    def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
+        """Return a result with what was seen here meanwhile.
+
+        Args:
+            result: of a worker of the pool.
+            processes: the pool's workers.
+        """
+
+    def release(self) -> None:
+        """Give it back; safe to call twice."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +54,8 @@ class PoolPlan:
     """Jobs that a worker is given at a time."""
     patience_s: float = math.inf
     """As for `WorkerPool`."""
+    hold: Callable[[], Holder] | None = None
+    """Takes what the host has of its own for the pool; raises `DeviceError` where it cannot."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ class JobResult:
     """When the worker took it up, by `time.monotonic`."""
     worker: int = 0
     """The worker's ticket, which no other worker of its server has."""
+    member: int = 0
+    """Place of the executor that gave it, where a pool has several."""
 
     def lost_error(self, what: str) -> DeviceError:
         """Return what to raise where a `lost` job leaves nothing to go on with.

@@ -60,6 +60,8 @@ TUNER = "kernel_tuner:"
 """What names of its strategies begin with."""
 RAMPS = ("live", "live 51 8 8", "live 51 2 8", "live 51 16 8", "8", "51")
 """Trials in flight: how fast a search gets more of them, against what its sampler knows."""
+CLUSTER = ("8", "live 128 4 8", "128")
+"""Trials in flight: what one GPU needs, and what many do, with a ramp and without."""
 Part = tuple[str, str, str, int]
 """Kind of case (empty: all), variant, window and evaluations (0: those of the space's budget) of some searches."""
 Plan = Sequence[Sequence[Part]]
@@ -109,6 +111,7 @@ PLANS: Mapping[str, Plan] = {
     "figures": tuple((part,) for part in PLAN),
     "baseline": tuple((part,) for part in BASELINE),
     "ramps": ([("", "evo", window, LEAST) for window in RAMPS],),
+    "cluster": ([("", "evo", window, LEAST) for window in CLUSTER],),
     "ablations": (
         (*(("", name, "live", LEAST) for name in ABLATIONS), ("", "evo", "8", LEAST), ("", "evo", "51", LEAST)),
     ),

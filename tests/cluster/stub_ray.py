@@ -21,17 +21,26 @@ class ActorDiedError(RayError):
     """The actor is dead for good."""
 
 
-class StubRay:
-    """The part of Ray's interface that evokern uses; `cores` says how many processors each host has."""
+class GetTimeoutError(RayError):
+    """Nothing came in time."""
 
-    exceptions = SimpleNamespace(ActorUnavailableError=ActorUnavailableError, ActorDiedError=ActorDiedError)
+
+class StubRay:
+    """The part of Ray's interface that evokern uses; `cores` and `gpus` say how many each host has."""
+
+    exceptions = SimpleNamespace(
+        ActorUnavailableError=ActorUnavailableError, ActorDiedError=ActorDiedError, GetTimeoutError=GetTimeoutError
+    )
     util = SimpleNamespace(
         scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft))
     )
 
-    def __init__(self, cores: Mapping[str, int], back_s: float = 0.1) -> None:
+    def __init__(self, cores: Mapping[str, int], back_s: float = 0.1, gpus: Mapping[str, int] | None = None) -> None:
         """Make a cluster that nobody has connected to; an actor that is killed is back after so many seconds."""
         self.cores = dict(cores)
+        self.gpus = dict(gpus or {})
+        self.busy = False
+        """Whether somebody else uses all GPUs."""
         self.alive = dict.fromkeys(cores, True)
         self.back_s = back_s
         self.actors: list[Actor] = []
@@ -50,15 +59,34 @@ class StubRay:
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
-            {"NodeID": name, "NodeManagerHostname": name, "Alive": self.alive[name], "Resources": {"CPU": float(cores)}}
+            {
+                "NodeID": name,
+                "NodeManagerHostname": name,
+                "Alive": self.alive[name],
+                "Resources": {"CPU": float(cores), "GPU": float(self.gpus.get(name, 0))},
+            }
             for name, cores in self.cores.items()
         ]
 
-    def remote(self, made: Callable[[Any], Any]) -> Any:
+    def remote(self, made: Callable[..., Any]) -> Any:
         def options(**given: Any) -> Any:
-            return SimpleNamespace(remote=lambda plan: Actor(self, lambda: made(plan), given))
+            def remote(*arguments: Any) -> Any:
+                return Actor(self, lambda: made(*arguments), given) if arguments else made
+
+            return SimpleNamespace(remote=remote)
 
         return SimpleNamespace(options=options)
+
+    def get(self, asked: list[Callable[[], Any]], timeout: float) -> list[Any]:
+        """Return what tasks without arguments answer, which the handle of a task is."""
+        if self.busy:
+            raise GetTimeoutError("Get timed out")
+        return [task() for task in asked]
+
+    def wait(self, asked: list[Any], num_returns: int, timeout: float) -> None:
+        """Wait until all are answered."""
+        for one in asked:
+            one.future().exception(timeout)
 
     def kill(self, actor: Actor, no_restart: bool = True) -> None:
         actor.die(back=not no_restart)
@@ -75,7 +103,7 @@ class Actor:
         self.life = 0
         self.up = True
         self.mades: dict[int, Any] = {}
-        self.report, self.do = (self._method(name) for name in ("report", "do"))
+        self.report, self.do, self.keep_spares, self.leave = map(self._method, ("report", "do", "keep_spares", "leave"))
         ray.actors.append(self)
 
     def die(self, *, back: bool = True) -> None:

@@ -15,6 +15,7 @@ from evokern.cluster import RayRequest, ray_backend
 from evokern.device._executors import Executors
 from evokern.workers.backend import HostRoom, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool, JobResult
+from evokern.workers.members import LocalMember, LocalMembers
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
 
 HANDLER = "worker_handlers:Obedient"
@@ -56,7 +57,7 @@ def several(server: ForkServer, stack: ExitStack, _: pytest.MonkeyPatch) -> JobP
     pools = [WorkerPool(server, WorkerSpec(HANDLER, "x"), size=1, depth=DEPTH) for _ in range(3)]
     for pool in pools:
         stack.callback(pool.close)
-    return Executors([(f"cuda:{number}", pool) for number, pool in enumerate(pools)], DEPTH)
+    return Executors(LocalMembers([LocalMember(f"cuda:{number}", pool) for number, pool in enumerate(pools)], DEPTH))
 
 
 def local(_: ForkServer, stack: ExitStack, __: pytest.MonkeyPatch) -> JobPool:

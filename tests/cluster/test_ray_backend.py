@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 from paths import DATA
 from stub_ray import StubRay
 
-from evokern.cluster import RayRequest, ray_backend
+from evokern.cluster import RayRequest, ray_backend, ray_pool
 from evokern.cluster.host import require_alike, versions
 from evokern.cluster.request import ray_request
+from evokern.device.gpu.profile import LiveGpu
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, UsageError
+from evokern.hardware.profiles import CHIPS
 from evokern.workers.backend import HostRoom, PoolPlan
 from evokern.workers.jobs import JobResult, WorkerSpec
 from evokern.workers.pool import wait
@@ -106,7 +109,7 @@ def _holder(pool: ray_backend.RayPool) -> str:
     while time.monotonic() < end:
         wait([pool], 0.02)
         held = [index for index, jobs in enumerate(pool._held) if jobs]
-        if held and pool._cluster.hosts[held[0]].up:
+        if held and pool._hosts[held[0]].up:
             time.sleep(0.1)  # until the actor has it
             return "abc"[held[0]]
     raise AssertionError("nobody holds it")
@@ -116,7 +119,7 @@ def test_a_host_that_does_not_answer_is_ended(stack: ExitStack, monkeypatch: pyt
     """Deadlines are the driver's, whatever becomes of the host that should keep them."""
     rig = Rig(monkeypatch, {"a": 1, "b": 1})
     pool = rig.open(stack)
-    monkeypatch.setattr(ray_backend, "_LATE_S", 0.3)
+    monkeypatch.setattr(ray_pool, "_LATE_S", 0.3)
     monkeypatch.setattr("evokern.cluster.host.Host.do", lambda *_: threading.Event().wait(30))
     pool.submit(0, ("echo", 1), 0.1)
     (result,) = collect(pool, 1).values()
@@ -177,6 +180,165 @@ def test_processors_are_spread_over_the_hosts(
     backend.close()
 
 
+# ----------------------------------------------------------------------------------------------------------- GPUs
+
+
+@dataclass(frozen=True)
+class Found:
+    """What stands for a GPU."""
+
+    model: str = "H200"
+    driver: str = "13.0"
+
+
+class Held:
+    """What a host has of a GPU; `marks` counts what was held, and given back."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.released = 0
+
+    def spec(self, spec: WorkerSpec) -> WorkerSpec:
+        return spec
+
+    def report(self) -> Found:
+        return self.found
+
+    def spares(self, report: Any) -> int:
+        return 1
+
+    def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
+        return replace(result, log=f"{len(processes)} processes")
+
+    def release(self) -> None:
+        self.released += 1
+
+
+class GpuRig(Rig):
+    """Two hosts with three GPUs, each with an actor of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, found: Callable[[], Found] = Found) -> None:
+        super().__init__(monkeypatch, {"a": 3, "b": 2}, gpus={"a": 2, "b": 1})
+        self.found = found
+
+    def gpus(self, stack: ExitStack, **request: int) -> ray_pool.RayPool:
+        backend = ray_backend.RayBackend(RayRequest("auto", **request), ("worker_handlers",))
+        stack.callback(backend.close)
+        self.probed = backend.probe_gpus(self.found)
+        plan = PoolPlan(WorkerSpec("worker_handlers:Obedient", "x"), 1, 3, hold=lambda: Held(self.found()))
+        return backend.open(plans, KERNEL, ("gpu", plan, ("worker_handlers",)))["gpu"]
+
+
+def test_each_gpu_has_an_actor_and_the_others_compile(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = GpuRig(monkeypatch)
+    pool = rig.gpus(stack)
+    asked = [(one.options["num_cpus"], one.options.get("num_gpus", 0)) for one in rig.ray.actors]
+    assert asked == [(1, 1), (1, 1), (1, 1), (1, 0), (1, 0)], "each GPU's worker takes a processor"
+    assert pool.names == ["a/gpu0", "a/gpu1", "b/gpu0"] == [name for name, _ in rig.probed]
+    assert pool.held == [Found()] * 3
+    for number in range(18):
+        pool.submit(number, ("sleep", 0.02), 10.0)
+    assert {result.member for result in collect(pool, 18).values()} == {0, 1, 2}
+
+
+def test_fewer_gpus_are_taken_from_as_many_hosts_as_there_are(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert GpuRig(monkeypatch).gpus(stack, num_gpus=2).names == ["a/gpu0", "b/gpu0"]
+
+
+def test_a_job_for_one_gpu_waits_for_it_and_a_gpu_set_aside_gets_no_other(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only it can do is lost when it is gone for good."""
+    rig = GpuRig(monkeypatch)
+    pool = rig.gpus(stack)
+    pool.set_aside(1)
+    rig.ray.actors[1].die()
+    pool.submit(-1, ("echo", 5), 10.0, only=1)
+    for number in range(9):
+        pool.submit(number, ("echo", number), 10.0)
+    found = collect(pool, 10)
+    assert (found[-1].value, found[-1].member) == (5, 1)
+    assert {found[number].member for number in range(9)} == {0, 2}
+    pool._hosts[1].up, pool._hosts[1].gone = False, "its node is away"
+    pool.submit(-2, ("echo", 5), 10.0, only=1)
+    (lost,) = collect(pool, 1).values()
+    assert (lost.status, lost.value) == ("lost", "a/gpu1 is gone: its node is away")
+
+
+def test_spares_are_kept_again_by_an_actor_that_took_anothers_place(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = GpuRig(monkeypatch)
+    pool = rig.gpus(stack)
+    pool.keep_spares()
+
+    def processes(number: int) -> str:
+        end, log = time.monotonic() + 10, ""
+        while time.monotonic() < end and log != "2 processes":
+            pool.submit(number, ("echo", 1), 10.0, only=0)
+            log = collect(pool, 1)[number].log
+            time.sleep(0.05)
+        return log
+
+    assert processes(1) == "2 processes", "the worker and its spare"
+    rig.ray.actors[0].die()
+    assert processes(2) == "2 processes"
+
+
+def test_an_actor_that_comes_back_on_another_gpu_is_refused(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One study takes one model: its times could not be compared."""
+    rig = GpuRig(monkeypatch)
+    pool = rig.gpus(stack)
+    rig.found = lambda: Found("L4")
+    rig.ray.actors[0].die()
+    pool.submit(0, ("echo", 1), 10.0)
+    collect(pool, 1)
+    end = time.monotonic() + 10
+    while "cannot work" not in caplog.text and time.monotonic() < end:
+        wait([pool], 0.05)
+    assert "host a/gpu0 cannot work: hosts of one search need one version of GPU: this search has H200" in caplog.text
+    assert pool.working == [1, 2]
+
+
+def test_what_hosts_hold_is_given_back(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor is killed, which would leave its files behind."""
+    rig = GpuRig(monkeypatch)
+    with ExitStack() as inner:
+        rig.gpus(inner)
+        hosts = [actor.mades[0] for actor in rig.ray.actors]
+    assert [holder.released for host in hosts for holder in host._holders.values()] == [1, 1, 1]
+    assert not any(Path(host._scratch.name).exists() for host in hosts)
+
+
+def test_gpus_that_are_not_there_or_not_free_are_told(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = GpuRig(monkeypatch)
+    with pytest.raises(DeviceError, match="the Ray cluster at auto has 3 GPUs, not 4; `ray start --num-gpus N`"):
+        rig.gpus(stack, num_gpus=4)
+    rig.ray.busy = True
+    with pytest.raises(DeviceError, match="no GPU of a host was free within 60 s: another search holds it"):
+        rig.gpus(stack)
+    rig.ray.busy, rig.ray.gpus = False, {}
+    with pytest.raises(DeviceError, match=r"the Ray cluster at auto has no GPU; .*--device sim:l4"):
+        open_device("cuda", RayRequest("auto"))
+
+
+def test_auto_is_the_clusters_gpus_else_a_simulated_chip(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = GpuRig(monkeypatch)
+    found = LiveGpu(0, "NVIDIA H200", "GPU-1", "0:0", "13.0", CHIPS["h200"])
+    monkeypatch.setattr("evokern.device._gpus.live_gpu", lambda _: found)
+    device = open_device("auto", RayRequest("auto"))
+    stack.callback(device.close)
+    assert (device.identity, device.window) == ("NVIDIA H200", 3 * 2 + 2 * 3 * 3)
+    rig.ray.gpus = {}
+    other = open_device("auto", RayRequest("auto"))
+    stack.callback(other.close)
+    assert other.identity == "sim:l4"
+
+
 # ------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -220,39 +382,45 @@ def test_versions_that_differ_are_listed() -> None:
     require_alike({"this machine": own, "a": dict(own)})
     with pytest.raises(DeviceError, match=r"one version of Python: this machine has .*, b has 3\.9; install the same"):
         require_alike({"this machine": own, "b": own | {"Python": "3.9"}})
-    with pytest.raises(DeviceError, match=r"one version of compiler: a has 13\.0, b has none"):
-        require_alike({"a": {"compiler": "13.0"}, "b": {}})
+    require_alike({"a": {"compiler": "13.0"}, "b": {"GPU": "H200"}})  # each tells of what it is for
 
 
 @pytest.mark.parametrize(
-    ("address", "num_cpus", "told"),
+    ("address", "num_cpus", "num_gpus", "told"),
     [
-        ("elsewhere", None, "--ray-address 'elsewhere': give auto, or HOST:PORT"),
-        ("host:99999", None, "--ray-address 'host:99999'"),
-        ("auto", 0, "--num-cpus 0: give at least 1"),
-        (None, 4, "--num-cpus is about a Ray cluster; name it with --ray-address"),
+        ("elsewhere", None, None, "--ray-address 'elsewhere': give auto, or HOST:PORT"),
+        ("host:99999", None, None, "--ray-address 'host:99999'"),
+        ("auto", None, 0, "--num-gpus 0: give at least 1"),
+        ("auto", 0, None, "--num-cpus 0: give at least 1"),
+        (None, None, 1, "--num-gpus is about a Ray cluster"),
+        (None, 4, None, "--num-cpus is about a Ray cluster; name it with --ray-address"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
-    monkeypatch: pytest.MonkeyPatch, address: str | None, num_cpus: int | None, told: str
+    monkeypatch: pytest.MonkeyPatch, address: str | None, num_cpus: int | None, num_gpus: int | None, told: str
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(UsageError, match=told):
-        ray_request(address, num_cpus)
+        ray_request(address, num_cpus, num_gpus)
 
 
 def test_the_environment_names_a_cluster_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's own variable; the option goes before it."""
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
-    assert ray_request(None, None) == RayRequest("10.0.0.9:6379")
-    assert ray_request("auto", 2) == RayRequest("auto", 2)
+    assert ray_request(None, None, None) == RayRequest("10.0.0.9:6379")
+    assert ray_request("auto", 2, 3) == RayRequest("auto", 2, 3)
     monkeypatch.delenv("RAY_ADDRESS")
-    assert ray_request(None, None) is None
+    assert ray_request(None, None, None) is None
 
 
 @pytest.mark.parametrize(
-    ("device", "told"), [("cuda:0", "GPUs of a cluster are not searched on yet"), ("replay:x", "a recording needs no")]
+    ("device", "num_gpus", "told"),
+    [
+        ("cuda:0", None, "Ray chooses the GPUs; write cuda, and how many with --num-gpus"),
+        ("replay:x", None, "a recording needs no cluster"),
+        ("sim:l4", 2, "needs no GPU: leave --num-gpus 2 away"),
+    ],
 )
-def test_devices_that_a_cluster_cannot_be_are_refused(device: str, told: str) -> None:
-    with pytest.raises(DeviceError, match=f"device '{device}' with --ray-address: {told}.*--device sim:l4"):
-        open_device(device, RayRequest("auto"))
+def test_devices_that_a_cluster_cannot_be_are_refused(device: str, num_gpus: int | None, told: str) -> None:
+    with pytest.raises(DeviceError, match=f"device '{device}' .*{told}"):
+        open_device(device, RayRequest("auto", num_gpus=num_gpus))

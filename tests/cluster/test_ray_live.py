@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from evokern.hardware.driver import probe
+
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -39,7 +41,8 @@ def cluster() -> Iterator[Any]:
 
 def begin(folder: Path, db: str, trials: int, *options: str) -> subprocess.Popen[str]:
     (folder / "small.toml").write_text(STUDY)
-    line = [sys.executable, "-m", "evokern", "search", "small.toml", "--device", "sim:l4", "--db", db]
+    line = [sys.executable, "-m", "evokern", "search", "small.toml", "--db", db]
+    line += [] if "--device" in options else ["--device", "sim:l4"]
     line += ["--trials", str(trials), "--no-verify", "--warm-start", "none", *options]
     return subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -79,4 +82,18 @@ def test_an_address_that_nobody_answers_is_told(tmp_path: Path) -> None:
     told, _ = done.communicate(timeout=300)
     assert done.returncode == 2
     assert "the Ray cluster at 127.0.0.1:9 does not answer" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.skipif(bool(probe().gpus), reason="this machine has a GPU")
+def test_gpus_that_hosts_offer_and_do_not_have_are_told(cluster: Any, tmp_path: Path) -> None:
+    """`ray start --num-gpus` believes what it is told."""
+    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 * 2**20)
+    try:
+        search = begin(tmp_path, "x.db", 4, "--ray-address", cluster.address, "--device", "cuda")
+        told, _ = search.communicate(timeout=120)
+    finally:
+        cluster.remove_node(node)
+    assert search.returncode == 2
+    assert "a host's GPU cannot be looked at: there is no GPU to search on" in told.replace("\n", " ")
     assert "Traceback" not in told

@@ -13,6 +13,7 @@ from evokern.device._executors import GPU, Executors, Reference
 from evokern.errors import DeviceError
 from evokern.study.trial import Evaluation, Outcome, Timing
 from evokern.workers.jobs import JobResult
+from evokern.workers.members import LocalMember, LocalMembers
 
 DEPTH = 2
 
@@ -63,10 +64,15 @@ class Rig:
         monkeypatch.setattr("evokern.device._executors.time.monotonic", lambda: self.now)
         self.factors = [1.0, 1.0]
         self.pools = [Scripted(lambda job, place=place: self.time(job, place)) for place in range(2)]  # type: ignore[misc]
-        self.executors = Executors([("cuda:0", self.pools[0]), ("cuda:1", self.pools[1])], DEPTH)  # type: ignore[list-item]
-        self.executors.compare_by(Reference("the baseline b", "reference", lambda answer: answer, 5.0), [100.0, 100.5])
+        named = (LocalMember(f"cuda:{place}", pool) for place, pool in enumerate(self.pools))  # type: ignore[arg-type]
+        self.members = LocalMembers([*named], DEPTH)
+        self.executors = Executors(self.members)
+        self.reference = Reference("the baseline b", "reference", lambda answer: answer, 5.0, "proof")
+        self.executors.compare_by(self.reference, {0: 100.0, 1: 100.5})
 
     def time(self, job: Any, place: int) -> Any:
+        if job == "proof":
+            return None
         if job == "reference":
             return (100.0, 100.5)[place] * self.factors[place]
         return measured(job * self.factors[place])
@@ -96,11 +102,11 @@ def test_work_goes_to_who_has_least_and_each_answer_names_its_gpu(rig: Rig) -> N
 
 def test_two_gpus_that_differ_by_nature_are_no_drift(rig: Rig) -> None:
     rig.run(range(10))
-    assert rig.executors.members[1].since
+    assert rig.executors.checks[1].since
     rig.now += 2 * _executors.CHECK_PERIOD_S
     rig.run(range(0))
-    assert [member.name for member in rig.executors.working] == ["cuda:0", "cuda:1"]
-    assert not rig.executors.members[1].since, "a good check forgets what was measured before it"
+    assert rig.members.working == [0, 1]
+    assert not rig.executors.checks[1].since, "a good check forgets what was measured before it"
 
 
 def test_one_that_drifts_is_set_aside_and_its_trials_are_measured_again(
@@ -114,7 +120,7 @@ def test_one_that_drifts_is_set_aside_and_its_trials_are_measured_again(
     there += [number for number, one in late.items() if one.evidence[GPU] == "cuda:1"]
     rig.now += 2 * _executors.CHECK_PERIOD_S
     rig.run(range(0))
-    assert [member.name for member in rig.executors.working] == ["cuda:0"]
+    assert rig.members.working == [0]
     told = caplog.text
     assert "cuda:1 is set aside: the baseline b took 104.5 µs, and 100.5 when it joined" in told
     again = rig.executors.remeasured()
@@ -130,18 +136,18 @@ def test_one_time_beyond_the_bound_is_asked_again_before_anything_is_done(rig: R
     rig.now += 2 * _executors.CHECK_PERIOD_S
     rig.executors.advance(())  # both are asked
     rig.executors.advance(())  # both answer, and the second one is asked again
-    assert rig.executors.members[1].doubted
+    assert rig.executors.checks[1].doubted
     rig.factors[1] = 1.0
     rig.run(range(4))
-    assert len(rig.executors.working) == 2
-    assert not rig.executors.members[1].doubted
+    assert len(rig.members.working) == 2
+    assert not rig.executors.checks[1].doubted
 
 
 def test_when_all_drift_alike_one_goes_on(rig: Rig) -> None:
     rig.factors[:] = [1.05, 1.05]
     rig.now += 2 * _executors.CHECK_PERIOD_S
     rig.run(range(4))
-    assert len(rig.executors.working) == 1
+    assert len(rig.members.working) == 1
     assert len(rig.run(range(4, 12))) == 8
 
 
@@ -156,3 +162,25 @@ def test_a_gpu_that_is_lost_leaves_its_work_to_the_others(rig: Rig, caplog: pyte
     rig.pools[0].fault = DeviceError("no memory")
     with pytest.raises(DeviceError, match="no memory"):
         rig.executors.advance(())
+
+
+def test_one_that_joins_later_works_when_it_is_proved_and_compared(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Until then no trial is its; afterwards its drift counts from its own first time."""
+    caplog.set_level("INFO", "evokern")
+    rig.executors.compare_by(rig.reference, {0: 100.0})
+    assert rig.pools[1].jobs == [(-1001, "proof")]
+    rig.factors[1] = 1.5
+    found = rig.run(range(20))
+    assert "cuda:1 joins: the baseline b takes 150.8 µs there" in caplog.text
+    assert found[0].evidence[GPU] == found[1].evidence[GPU] == "cuda:0"
+    assert {one.evidence[GPU] for one in rig.run(range(20, 30)).values()} == {"cuda:0", "cuda:1"}
+
+
+def test_a_check_of_one_that_is_lost_ends(rig: Rig) -> None:
+    """What only it could do is answered as lost, so that nobody waits for it."""
+    rig.members.submit(-5, "reference", 5.0, only=1)
+    rig.pools[1].fault = DeviceError("gone")
+    found = [*rig.members.advance(()), *rig.members.advance(())]
+    assert [(one.key, one.status, one.value) for one in found if one.key == -5] == [
+        (-5, "lost", "cuda:1 is lost: gone")
+    ]

@@ -15,6 +15,7 @@ from paths import DATA
 
 from evokern.declaration.kernel import Baseline
 from evokern.device._comparison import comparison, reference_of
+from evokern.device._gpus import HeldGpu, LocalGpus
 from evokern.device.contract import BaselineResult, StartStep, Task
 from evokern.device.gpu.jobs import FREE, PLANNED, MeasureBaseline, TimeFirstLaunches
 from evokern.device.gpu.live import LiveDevice, gpu_numbers
@@ -28,6 +29,7 @@ from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study
 from evokern.study.trial import Timing
+from evokern.workers.members import LocalMember, LocalMembers
 
 VALUES = {
     "threads_per_block": 1024, "shared_bytes_static": 49152, "clock_khz": 2_610_000, "sms": 84,
@@ -55,22 +57,19 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
     pool = SimpleNamespace(
         wait_ready=lambda: happened.append("ready"), keep_spares=spares.append, ready_report=memory, processes=()
     )
+    gpu = LiveGpu(0, "NVIDIA H200", "GPU-1", "0:0", "13.0", CHIPS["h200"])
+    members = LocalMembers([LocalMember("cuda:0", cast(Any, pool), HeldGpu(gpu, "cuda:0"))], 3)
+    gpus = SimpleNamespace(found=(gpu,), compile_workers=1, notes=list, open=lambda *_: (pool, members))
     replaced = {
         "run_single_job": run_single_job,
         "require_built": lambda task, built: SimpleNamespace(machine_code=lambda: "code"),
-        "GpuLock": lambda *_: SimpleNamespace(turn_lock=tmp_path, release=lambda: None),
         "Pipeline": lambda *_, **__: SimpleNamespace(begin=lambda: None),
         "kept_rates": lambda *_: None,
         "driver_version": lambda: "580",
     }
     for name, value in replaced.items():
         monkeypatch.setattr(f"evokern.device.gpu.live.{name}", value)
-    device = object.__new__(LiveDevice)
-    device._gpu = LiveGpu(0, "NVIDIA H200", "GPU-1", "0:0", "13.0", CHIPS["h200"])
-    device._gpus = (device._gpu,)
-    device._monitors = [SimpleNamespace(problem="", foreign=lambda _: [], utilisation=lambda: None)]  # type: ignore[list-item]
-    device._locks, device._on_gpus = [], [pool]  # type: ignore[list-item]
-    monkeypatch.setattr(device, "_open_pools", lambda *_: pool, raising=False)
+    device = LiveDevice(cast(Any, gpus))
     problems = (kernel.problem("64,256"),)
     study = Study("s", "scale_rows", ("64,256",))
     report = device.start(Task(kernel, problems, study, on_step=happened.append))
@@ -216,7 +215,7 @@ def test_gpus_of_several_models_are_refused_with_the_list() -> None:
     """Their times cannot be compared."""
     gpus = [LiveGpu(n, model, f"GPU-{n}", "0:0", "13.0", CHIPS["h200"]) for n, model in enumerate(("H200", "L4"))]
     with pytest.raises(DeviceError, match=r"these are cuda:0 \(H200\), cuda:1 \(L4\)"):
-        LiveDevice(gpus)
+        LocalGpus(gpus)
 
 
 def test_gpus_are_compared_by_the_fastest_baseline_else_by_the_default() -> None:

@@ -81,7 +81,7 @@ def main() -> None:
         bench.run([bench.config(VARIANT=number) for number in range(5)])
         bench.submit(bench.config(FAULT="endless"))
         bench.device.poll(1.0)
-        print(*[pid for pool in bench.device.pools for pid in pool.processes], flush=True)
+        print(*bench.device.processes, flush=True)
         time.sleep(100)
 
 

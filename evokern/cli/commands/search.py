@@ -13,6 +13,7 @@ from evokern.cli._options import (
     DbOption,
     DeviceOption,
     NumCpusOption,
+    NumGpusOption,
     RayAddressOption,
     StoredTrustOption,
     StudyArgument,
@@ -93,6 +94,7 @@ def search(
     device: DeviceOption = None,
     ray_address: RayAddressOption = None,
     num_cpus: NumCpusOption = None,
+    num_gpus: NumGpusOption = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of the proposals.")] = None,
     window: Annotated[
         int | None,
@@ -144,7 +146,7 @@ def search(
     with Watcher(output) as watch:
         request = SessionRequest(
             device=device,
-            cluster=ray_request(ray_address, num_cpus),
+            cluster=ray_request(ray_address, num_cpus, num_gpus),
             budget=budget,
             extend=extend,
             trials=trials,
@@ -179,6 +181,7 @@ def resume(
     device: DeviceOption = None,
     ray_address: RayAddressOption = None,
     num_cpus: NumCpusOption = None,
+    num_gpus: NumGpusOption = None,
     cost_per_hour: PriceOption = None,
     go_on: GoOnOption = False,
     trust: StoredTrustOption = False,
@@ -196,7 +199,7 @@ def resume(
     with Watcher(output) as watch:
         request = SessionRequest(
             device=device,
-            cluster=ray_request(ray_address, num_cpus),
+            cluster=ray_request(ray_address, num_cpus, num_gpus),
             budget=budget,
             extend=extend,
             trials=trials,

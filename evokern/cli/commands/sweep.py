@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import INTERRUPTED, app, command
-from evokern.cli._options import DeviceOption, NumCpusOption, RayAddressOption, StoredTrustOption, TrustOption
+from evokern.cli._options import (
+    DeviceOption,
+    NumCpusOption,
+    NumGpusOption,
+    RayAddressOption,
+    StoredTrustOption,
+    TrustOption,
+)
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
 from evokern.cli.commands.search import GoOnOption
@@ -76,6 +83,7 @@ def run(
     trust: TrustOption = False,
     ray_address: RayAddressOption = None,
     num_cpus: NumCpusOption = None,
+    num_gpus: NumGpusOption = None,
     db: FolderOption = None,
 ) -> int:
     """Search each combination of a sweep as a study of its own, or go on where an earlier run stopped.
@@ -90,7 +98,7 @@ def run(
 
     found = read_sweep(sweep, device)
     folder = db or found.folder
-    cluster = ray_request(ray_address, num_cpus)
+    cluster = ray_request(ray_address, num_cpus, num_gpus)
     request = SweepRequest(device, cluster, budget, warm_start.value, go_on, trust)
     result = run_sweep(found, folder, request, output.remark)
     failed = [one for one in result.standings if one.failed]

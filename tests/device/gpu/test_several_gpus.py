@@ -11,11 +11,11 @@ import live_bench
 import pytest
 from live_bench import Bench
 
-from evokern.device import _executors
+from evokern.device import _executors, _gpus
 from evokern.device._executors import GPU
 from evokern.device.gpu import live
 from evokern.device.gpu.lock import GpuLock
-from evokern.device.gpu.profile import LiveGpu, live_gpu
+from evokern.device.gpu.profile import live_gpu
 from evokern.errors import DeviceError
 from evokern.study.trial import Outcome
 
@@ -35,12 +35,13 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
             turns.append(self.turn_lock)
             self.turn_lock = turns[0]
 
-    def called(one: LiveGpu) -> str:
-        return "cuda:1" if one is other else "cuda:0"
+    def opened(_: str) -> live.LiveDevice:
+        gpus = _gpus.LocalGpus([gpu, other])
+        gpus._held[1].name = "cuda:1"
+        return live.LiveDevice(gpus)
 
-    monkeypatch.setattr(live, "GpuLock", SharedTurn)
-    monkeypatch.setattr(live, "_called", called)
-    monkeypatch.setattr(live_bench, "open_live", lambda _: live.LiveDevice([gpu, other]))
+    monkeypatch.setattr(_gpus, "GpuLock", SharedTurn)
+    monkeypatch.setattr(live_bench, "open_live", opened)
     with Bench("scale_rows", "4096,1024") as made:
         yield made
 
@@ -61,7 +62,7 @@ def test_both_measure_and_one_that_drifts_is_set_aside(
     there = [number for number in measured if named[number] == "cuda:1"]
     executors = bench.device._executors
     assert executors is not None
-    member = executors.members[1]
+    member = executors.checks[1]
     assert member.first_us is not None
     assert set(member.since) == set(there)
     member.first_us *= 1.05

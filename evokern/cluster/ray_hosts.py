@@ -1,0 +1,134 @@
+"""The hosts of a Ray cluster, seen from the driver: who is up, who comes again, who is gone for good."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evokern.cluster.host import require_alike
+from evokern.errors import EvokernError
+from evokern.wording import first_line
+
+_LOGGER = logging.getLogger("evokern")
+
+
+@dataclass(eq=False)
+class RayHost:
+    """An actor, seen from the driver."""
+
+    index: int
+    actor: Any
+    node: str
+    name: str
+    up: bool = False
+    gone: str = ""
+    lost_at: float = 0.0
+    reports: Mapping[str, Any] = field(default_factory=dict)
+    spares: bool = False
+    """Whether its pools keep warm spares: to be said again to an actor that took another's place."""
+    life: int = 0
+    """How often its actor was replaced: answers of an earlier one are of no more use."""
+
+
+class RayHosts:
+    """Who is up, for all pools."""
+
+    def __init__(self, ray: Any, hosts: Sequence[RayHost]) -> None:
+        self.ray, self.hosts = ray, hosts
+        self.changed: list[Any] = []
+        """Called whenever a host is up or gone."""
+        self.alike: Mapping[str, str] = {}
+        """What every host that joins has to have, by name; nothing until the first ones are compared."""
+        self._mutex = threading.Lock()
+
+    def expect(self, host: RayHost) -> None:
+        """Wait, unseen, until a host's actor answers, at first or after Ray replaced it."""
+        life = host.life
+
+        def answered(future: Any) -> None:
+            if host.life != life:
+                return
+            try:
+                reports = future.result()
+                if self.alike:
+                    require_alike({"this search": self.alike, host.name: facts(reports)})
+                host.reports = reports
+            except Exception as error:
+                error = cause_of(error)
+                if self._comes_again(error):
+                    timer = threading.Timer(0.2, lambda: self.expect(host))
+                    timer.daemon = True
+                    timer.start()
+                    return
+                host.gone = first_line(error)
+                _LOGGER.warning("host %s cannot work: %s", host.name, host.gone)
+            else:
+                if life:
+                    took = time.monotonic() - host.lost_at
+                    _LOGGER.warning("host %s is back after %.1f s", host.name, took)
+                if host.spares:
+                    host.actor.keep_spares.remote()
+                host.up = True
+            for wake in self.changed:
+                wake()
+
+        try:
+            host.actor.report.remote().future().add_done_callback(answered)
+        except Exception as error:
+            host.gone = first_line(error)
+
+    def _comes_again(self, error: BaseException) -> bool:
+        """Tell whether Ray starts an actor again: one that raised while it was made is dead for good."""
+        kinds = self.ray.exceptions
+        ended = isinstance(error, kinds.ActorUnavailableError | kinds.ActorDiedError)
+        return ended and "creation task" not in str(error)
+
+    def down(self, host: RayHost, why: str) -> None:
+        """Note that a host's actor died; it is expected again."""
+        with self._mutex:
+            if not host.up:
+                return
+            host.up = False
+            host.life += 1
+            host.lost_at = time.monotonic()
+        _LOGGER.warning("host %s is lost (%s); others go on with what it held", host.name, why)
+        self.expect(host)
+
+    def told(self, error: BaseException) -> str:
+        """Return in a clause what became of an actor."""
+        if isinstance(error, self.ray.exceptions.ActorUnavailableError):
+            return "its actor ended, or cannot be reached"
+        if isinstance(error, self.ray.exceptions.ActorDiedError):
+            return "its actor died"
+        return first_line(error)
+
+    def alive(self, node: str) -> bool:
+        """Tell whether a host is there, as far as Ray knows."""
+        with contextlib.suppress(Exception):
+            return any(one["NodeID"] == node and one["Alive"] for one in self.ray.nodes())
+        return False
+
+    def end(self, host: RayHost) -> None:
+        """End an actor that does not answer; Ray starts another."""
+        with contextlib.suppress(Exception):
+            self.ray.kill(host.actor, no_restart=False)
+
+
+def facts(reports: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a host's report says of all that has to be the same everywhere."""
+    found: dict[str, str] = dict(reports["versions"])
+    found |= {name: str(value) for name, value in (reports["reports"].get("compile") or {}).items()}
+    for held in reports.get("held", {}).values():
+        found |= {"GPU": held.model, "CUDA of the driver": held.driver}
+    return found
+
+
+def cause_of(error: Exception) -> Exception:
+    """Return the error of ours that an actor raised; any other as it is."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, EvokernError) else error
