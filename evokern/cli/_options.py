@@ -73,7 +73,7 @@ RayAddressOption = Annotated[
     typer.Option(
         "--ray-address",
         metavar="auto|HOST:PORT",
-        help="Compile and simulate on the hosts of a Ray cluster. Default: RAY_ADDRESS, else this machine.",
+        help="Compile and measure on the hosts of a Ray cluster. Default: RAY_ADDRESS, else this machine.",
     ),
 ]
 NumCpusOption = Annotated[

@@ -13,6 +13,7 @@ import queue
 import socket
 import tempfile
 import threading
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ class HostPlan:
     kernel: str
     """Name of the kernel's folder."""
     files: Mapping[str, bytes]
-    """The kernel's files by their path from its folder: headers that several kernels share lie above it."""
+    """The kernel's files by their path from its folder, as `packed` makes them."""
 
 
 class Host:
@@ -55,7 +56,7 @@ class Host:
         """
         self._scratch = tempfile.TemporaryDirectory(prefix="evokern-kernel-")
         kernel = f"kernels/{PurePosixPath(plan.kernel).name}"
-        folder = write_kernel_files(Path(self._scratch.name), kernel, plan.files)
+        folder = write_kernel_files(Path(self._scratch.name), kernel, _unpacked(plan.files))
         self._plan = replace(plan, pools={name: _at_home(one, folder) for name, one in plan.pools.items()})
         self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
         self._pools: dict[str, WorkerPool] = {}
@@ -158,9 +159,13 @@ def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
     return replace(plan, spec=replace(plan.spec, init=init))
 
 
-def files_of(files: Sequence[KernelFile]) -> dict[str, bytes]:
-    """Return a kernel's files as they travel."""
-    return {file.name: file.content for file in files}
+def packed(files: Sequence[KernelFile]) -> dict[str, bytes]:
+    """Return a kernel's files as they travel: small, for Ray keeps no more than 100 KB with an actor."""
+    return {file.name: zlib.compress(file.content) for file in files}
+
+
+def _unpacked(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: zlib.decompress(content) for name, content in files.items()}
 
 
 @cache

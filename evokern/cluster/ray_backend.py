@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evokern.cluster.host import Host, HostPlan, files_of, require_alike, versions
+from evokern.cluster.host import Host, HostPlan, packed, require_alike, versions
 from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of, facts
 from evokern.cluster.ray_pool import START_S, RayPool
 from evokern.cluster.request import RayRequest
@@ -33,6 +33,8 @@ _LOGGER = logging.getLogger("evokern")
 _CONNECT_S = 5.0
 _PROBE_S = 60.0
 """Seconds in which one GPU of each host must be free to be looked at."""
+_INLINE_BYTES = 64 * 1024
+"""Bytes of a kernel's files that Ray keeps with an actor; its own limit is 100 KB for all that an actor is made of."""
 _LEAVE_S = 2.0
 """Seconds in which hosts may remove their files and give their GPUs back."""
 _CURRENT = Path("/tmp/ray/ray_current_cluster")
@@ -67,6 +69,7 @@ class RayBackend:
         self._shares = _shares([(node, int(node["Resources"].get("CPU", 0))) for node in nodes], request.num_cpus)
         self._hosts: list[RayHost] = []
         self._pools: dict[str, RayPool] = {}
+        self._kept: list[Any] = []
         if not self._shares:
             self.close()
             raise DeviceError(f"the Ray cluster at {request.address} has no processor for a search")
@@ -135,10 +138,15 @@ class RayBackend:
         Raises:
             DeviceError: none starts, or their versions differ from this machine's.
         """
-        files = files_of(load_kernel(folder).files())
+        files = packed(load_kernel(folder).files())
         members: dict[str, list[tuple[RayHost, PoolPlan]]] = {}
 
         def start(node: Node, name: str, preload: Sequence[str], found: Mapping[str, PoolPlan], **room: int) -> None:
+            made = HostPlan(tuple(preload), found, folder.name, files)
+            if sum(map(len, files.values())) > _INLINE_BYTES:
+                # An actor cannot be started again when what it is made of is gone from the object store.
+                made = self._ray.put(made)
+                self._kept.append(made)
             actor = (
                 self._ray.remote(Host)
                 .options(
@@ -148,7 +156,7 @@ class RayBackend:
                     max_concurrency=3 + sum(plan.size * plan.depth for plan in found.values()),
                     scheduling_strategy=self._on(node, soft=True),
                 )
-                .remote(HostPlan(tuple(preload), found, folder.name, files))
+                .remote(made)
             )
             self._hosts.append(RayHost(len(self._hosts), actor, node["NodeID"], name))
             for kind, plan in found.items():
@@ -272,6 +280,9 @@ def _connect(ray: Any, address: str) -> None:
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)} if main else {}
     try:
+        # What Ray prints of workers that die goes to standard output, into `--json`, and has no switch; we tell of it.
+        with contextlib.suppress(AttributeError):
+            ray._private.worker.print_to_stdstream = lambda *_, **__: None
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=False)
     except Exception as error:
         raise DeviceError(

@@ -77,6 +77,10 @@ class StubRay:
 
         return SimpleNamespace(options=options)
 
+    def put(self, value: Any) -> Any:
+        """Keep a value; the handle is the value."""
+        return value
+
     def get(self, asked: list[Callable[[], Any]], timeout: float) -> list[Any]:
         """Return what tasks without arguments answer, which the handle of a task is."""
         if self.busy:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import KERNELS
 
 from evokern.hardware.driver import probe
 
@@ -53,6 +56,13 @@ def sequence(path: Path) -> list[tuple[Any, ...]]:
         return database.execute(found).fetchall()
 
 
+def large_kernel(folder: Path) -> None:
+    """Write rmsnorm with half a megabyte that no compression makes smaller."""
+    shutil.copytree(KERNELS, folder / "kernels")
+    noise = "".join(f"// {random.Random(n).randbytes(40).hex()}\n" for n in range(6000))
+    (folder / "kernels" / "rmsnorm" / "notes.cuh").write_text(noise)
+
+
 def actors() -> list[int]:
     found = subprocess.run(["pgrep", "-f", "ray::Host"], capture_output=True, text=True, check=False)
     return [int(one) for one in found.stdout.split()]
@@ -83,6 +93,18 @@ def test_an_address_that_nobody_answers_is_told(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "the Ray cluster at 127.0.0.1:9 does not answer" in told
     assert "Traceback" not in told
+
+
+def test_an_actor_of_a_large_kernel_is_started_again(cluster: Any, tmp_path: Path) -> None:
+    """Ray keeps what it is made of in its object store, as long as somebody refers to it."""
+    large_kernel(tmp_path)
+    search = begin(tmp_path, "x.db", 30, "--ray-address", cluster.address)
+    time.sleep(20)
+    os.kill(actors()[0], signal.SIGKILL)
+    told, _ = search.communicate(timeout=300)
+    assert search.returncode == 0, told
+    assert "is back after" in told
+    assert len(sequence(tmp_path / "x.db")) == 30
 
 
 @pytest.mark.skipif(bool(probe().gpus), reason="this machine has a GPU")

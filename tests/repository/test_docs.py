@@ -136,7 +136,9 @@ COMMANDS: dict[str, Way] = {
     "pip install 'evokern[ray]'": HAND,
     "ray start --head --port 6379": HAND,
     "evokern search attention-s512 --device sim:l4 --ray-address auto": HAND,
-    "evokern search attention-s512 --device sim:l4 --ray-address HOST:6379 --num-cpus 64": HAND,
+    "evokern search attention-s512 --device cuda --ray-address auto": HAND,
+    "evokern search attention-s512 --device cuda --ray-address HOST:6379 --num-gpus 8 --num-cpus 256": HAND,
+    "sbatch docs/sweep.slurm sweep.toml --budget 20h": HAND,
     "evokern sweep run sweep.toml --ray-address auto": HAND,
     "ray stop": HAND,
     # docs/getting-started.md
