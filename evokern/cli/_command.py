@@ -61,7 +61,7 @@ _COMMON = {
     "log": (
         Path | None,
         None,
-        typer.Option("--log", metavar="FILE", dir_okay=False, help="Append every message to FILE."),
+        typer.Option("--log", metavar="FILE", dir_okay=False, help="Append a JSON line per event to FILE."),
     ),
 }
 

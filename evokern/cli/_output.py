@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from evokern.cli._environment import hold_back, shortened
 from evokern.cli._terminal import bare
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
+from evokern.events import FIELDS
 from evokern.files import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -27,11 +29,20 @@ _SHOWN = "shown"
 """Marks a message that stands on the terminal already, so that `-v` does not repeat it there."""
 
 
-class _Shown(logging.Formatter):
-    """Messages whose names and compilers' words no terminal obeys: a log is read on one as well."""
+class _JsonLine(logging.Formatter):
+    """A record as a line of JSON, which no terminal obeys: a log is read on one as well."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible_lines(super().format(record))
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": "message",
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json_text(line, indent=None)
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class Output:
     verbose: int = 0
     """1 shows what is done and tracebacks, 2 every detail."""
     log: Path | None = None
-    """File that gets every message, with times."""
+    """File that gets a JSON line for every message and event, with times."""
 
     @property
     def remarks(self) -> bool:
@@ -113,7 +124,7 @@ class Output:
                 handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
             except OSError as error:
                 raise UsageError(f"cannot write the log {self.log}: {error.strerror}; name another file") from error
-            handlers[0].setFormatter(_Shown("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            handlers[0].setFormatter(_JsonLine())
             handlers[0].setLevel(logging.DEBUG)
         handlers.append(_Terminal(self))
         before = (LOGGER.level, LOGGER.propagate)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from evokern.cli._layout import ASCII, UNICODE, panel
-from evokern.cli._output import LOGGER, Output
+from evokern.cli._output import Output
 from evokern.cli._screen import LiveScreen
 from evokern.cli._terminal import bare
 from evokern.progress import arm_texts, baseline_text, best_text, spent_text, time_unit
@@ -57,9 +57,6 @@ class Watcher:
 
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
-        if progress.event == "trial" and progress.last_trial is not None:
-            trial = progress.last_trial
-            LOGGER.debug("trial %d %s: %s", trial.number, trial.outcome.value, trial.evaluation.reason)
         if progress.event == "opening" and not self._opened:
             self._output.remark(_opening(progress))
             self._opened = True

@@ -12,9 +12,8 @@ from typing import Any
 
 from evokern.cluster.host import require_alike
 from evokern.errors import EvokernError
+from evokern.events import told
 from evokern.wording import first_line
-
-_LOGGER = logging.getLogger("evokern")
 
 
 @dataclass(eq=False)
@@ -66,11 +65,11 @@ class RayHosts:
                     timer.start()
                     return
                 host.gone = first_line(error)
-                _LOGGER.warning("host %s cannot work: %s", host.name, host.gone)
+                self._event("host_gone", host, f"cannot work: {host.gone}")
             else:
                 if life:
                     took = time.monotonic() - host.lost_at
-                    _LOGGER.warning("host %s is back after %.1f s", host.name, took)
+                    self._event("host_back", host, f"is back after {took:.1f} s", seconds=round(took, 2))
                 if host.spares:
                     host.actor.keep_spares.remote()
                 host.up = True
@@ -96,10 +95,14 @@ class RayHosts:
             host.up = False
             host.life += 1
             host.lost_at = time.monotonic()
-        _LOGGER.warning("host %s is lost (%s); others go on with what it held", host.name, why)
+        self._event("host_lost", host, f"is lost ({why}); others go on with what it held")
         self.expect(host)
 
-    def told(self, error: BaseException) -> str:
+    @staticmethod
+    def _event(event: str, host: RayHost, message: str, **fields: Any) -> None:
+        told(event, f"host {host.name} {message}", logging.WARNING, host=host.name, **fields)
+
+    def why(self, error: BaseException) -> str:
         """Return in a clause what became of an actor."""
         if isinstance(error, self.ray.exceptions.ActorUnavailableError):
             return "its actor ended, or cannot be reached"

@@ -15,10 +15,10 @@ from typing import Any
 
 from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of
 from evokern.errors import DeviceError, EvokernError
+from evokern.events import told
 from evokern.workers.backend import PoolPlan
 from evokern.workers.jobs import JobResult
 
-_LOGGER = logging.getLogger("evokern")
 START_S = 180.0
 """Seconds that actors may take to start at first: Ray starts a process for each, which imports torch."""
 _LATE_S = 60.0
@@ -206,10 +206,10 @@ class RayPool:
             EvokernError: the host's workers cannot be started, and no other host is left.
         """
         host = self._hosts[index]
-        why = self._cluster.told(error)
+        why = self._cluster.why(error)
         if isinstance(error, EvokernError):
             host.up, host.gone = False, why
-            _LOGGER.warning("host %s cannot work any more: %s", host.name, why)
+            told("host_gone", f"host {host.name} cannot work any more: {why}", logging.WARNING, host=host.name)
         elif host.life == life:
             self._cluster.down(host, why)
         if all(one.gone for one in self._hosts):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from evokern.events import told
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.jobs import JobResult
 from evokern.workers.members import MemberPool
@@ -25,7 +26,6 @@ MOST_DRIFT = 0.02
 """Share by which the reference's time may leave its first one: twice what two GPUs of one model differ by."""
 CHECK_PERIOD_S = 60.0
 """Seconds of work between two checks of an executor."""
-_LOGGER = logging.getLogger("evokern")
 _FIRST_OWN_KEY = -1000
 """Key of the first job of ours, and the others' below it: no trial's number, nor that of a job run alone."""
 
@@ -122,8 +122,8 @@ class Executors:
         """Return what was measured a second time since the last call, by trial; any thread may ask."""
         found: dict[int, Mapping[str, Any]] = {}
         while not self._remeasured.empty():
-            number, told = self._remeasured.get()
-            found[number] = told
+            number, one = self._remeasured.get()
+            found[number] = one
         return found
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
@@ -132,7 +132,7 @@ class Executors:
         Raises:
             EvokernError: no executor is left; with the last one's error.
         """
-        results = [told for one in self._pool.advance(readable) if (told := self._taken(one)) is not None]
+        results = [kept for one in self._pool.advance(readable) if (kept := self._taken(one)) is not None]
         self._check_those_due()
         return results
 
@@ -191,9 +191,11 @@ class Executors:
         if one.first_us is None:
             one.first_us = time_us
             if time_us is None:
-                _LOGGER.warning("%s does not join: %s", name, result.value if not done else "it cannot be compared")
+                why = result.value if not done else "it cannot be compared"
+                told("gpu_refused", f"{name} does not join: {why}", logging.WARNING, gpu=name)
             else:
-                _LOGGER.warning("%s joins: %s takes %.4g µs there", name, self._reference.name, time_us)
+                message = f"{name} joins: {self._reference.name} takes {time_us:.4g} µs there"
+                told("gpu_joins", message, logging.WARNING, gpu=name, reference_us=time_us)
                 self._pool.readmit(member)
             return
         drift = None if time_us is None else time_us / one.first_us - 1
@@ -212,9 +214,8 @@ class Executors:
         self._pool.set_aside(member)
         self.checks[member].aside = True
         name, count = self._pool.names[member], len(self.checks[member].since)
-        _LOGGER.warning(
-            "%s is set aside: %s; %s measured since its last good check are measured again", name, why, count
-        )
+        message = f"{name} is set aside: {why}; {count} measured since its last good check are measured again"
+        told("gpu_set_aside", message, logging.WARNING, gpu=name, trials=count)
         self._measure_again(member, f"{name} was set aside: {why}")
 
     def _measure_again(self, member: int, why: str) -> None:
@@ -225,9 +226,9 @@ class Executors:
         since.clear()
 
     def _measured_again(self, number: int, result: JobResult) -> None:
-        told: dict[str, Any] = {GPU: self._pool.names[result.member], "because": self._why.pop(number)}
+        found: dict[str, Any] = {GPU: self._pool.names[result.member], "because": self._why.pop(number)}
         if isinstance(result.value, Evaluation):
-            told |= {"outcome": result.value.outcome.value, "time_us": result.value.time_us}
+            found |= {"outcome": result.value.outcome.value, "time_us": result.value.time_us}
         else:
-            told["outcome"] = "lost"
-        self._remeasured.put((number, told))
+            found["outcome"] = "lost"
+        self._remeasured.put((number, found))

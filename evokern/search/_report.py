@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, Literal
 
 from evokern.device import StartReport
 from evokern.device.contract import StartStep
+from evokern.events import told
 from evokern.search.identity import SearchTarget
 from evokern.search.loop import Loop
 from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress
@@ -39,16 +41,20 @@ class ProgressReporter:
     def note(self, text: str) -> None:
         """Something that the user should know happened before the device opens."""
         self._base = replace(self._base, notes=(*self._base.notes, text))
+        self._told("note", text)
         self._call(self._base)
 
     def opening(self, loop: Loop) -> None:
         """The device is about to open; what earlier sessions found is known."""
         self._loop = loop
+        resumed = self._base.resumed
+        self._told("opening", f"the device opens, {resumed} trials are known", device=self._base.device, trials=resumed)
         self._call(self._now(event="opening"))
 
     def step(self, step: StartStep) -> None:
         """The device is about to take a step of its start."""
         self._base = replace(self._base, step=step)
+        self._told("step", step.text, done=step.done, of=step.of)
         self._call(self._now(event="opening"))
 
     def start(self, report: StartReport) -> None:
@@ -56,25 +62,63 @@ class ProgressReporter:
         self._base = replace(
             self._base, step=None, baseline=fastest_baseline(report.baselines), notes=(*self._base.notes, *report.notes)
         )
+        for note in report.notes:
+            self._told("note", note)
+        name, time_us = self._base.baseline or (None, None)
+        self._told("start", "the search begins", baseline=name, baseline_us=time_us)
         self.event("start")
 
     def event(self, name: Literal["start", "trial", "idle"]) -> None:
         """Something happened in the loop."""
+        if name == "trial" and self._loop is not None and self._loop.last is not None:
+            self._trial(self._loop.last, self._loop)
         self._call(self._now(event=name))
 
     def proved(self, trial: int, passed: bool) -> None:
         """A trial's verification ended."""
         self._base = replace(self._base, proofs={**self._base.proofs, trial: passed})
+        self._told("verified", f"trial {trial} is {'verified' if passed else 'refuted'}", trial=trial, passed=passed)
 
     def after_loop(self, text: str) -> None:
         """Something that the user should know happened between the loop and the end."""
         self._base = replace(self._base, notes=(*self._base.notes, text))
+        self._told("note", text)
         self.event("idle")
 
     def end(self, loop: Loop, reason: EndReason) -> None:
         """The loop ended, or had nothing to do."""
         self._loop = loop
+        best = loop.best
+        self._told(
+            "end",
+            f"the search ends: {reason}",
+            reason=reason,
+            elapsed_s=round(loop.elapsed_s, 3),
+            trials=loop.recorded,
+            best=best and best.number,
+            best_us=best and best.evaluation.time_us,
+        )
         self._call(self._now(event="end", end=reason))
+
+    def _told(self, event: str, message: str, **fields: Any) -> None:
+        told(event, message, study=self._base.study, **fields)
+
+    def _trial(self, trial: Trial, loop: Loop) -> None:
+        one = trial.evaluation
+        told(
+            "trial",
+            f"trial {trial.number} {trial.outcome.value}: {one.reason}",
+            logging.DEBUG,
+            study=self._base.study,
+            trial=trial.number,
+            outcome=trial.outcome.value,
+            reason=one.reason or None,
+            time_us=one.time_us,
+            gpu=one.evidence.get("gpu"),
+            best_us=loop.best and loop.best.evaluation.time_us,
+            elapsed_s=round(loop.elapsed_s, 3),
+            in_flight=loop.in_flight,
+        )
 
     def _now(self, **changes: Any) -> Progress:
         loop = self._loop

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -171,10 +172,18 @@ def test_quiet_and_json_keep_stdout_clean(here: Path) -> None:
 
 
 def test_the_log_tells_every_trial(here: Path) -> None:
-    """`--log FILE` gets each trial with its outcome, whatever is shown."""
+    """`--log FILE` gets each trial with its outcome, whatever is shown; each event is a line of JSON."""
     _invoke("search", "small", "--trials", "5", "--quiet", "--sampler", "random", "--log", "search.log")
-    numbers = re.findall(r"DEBUG evokern: trial (\d+) \w+: ", (here / "search.log").read_text())
-    assert json.loads(_invoke("show", "--json")[1])["trials"] == len(set(numbers)) == len(numbers)
+    lines = [json.loads(line) for line in (here / "search.log").read_text().splitlines()]
+    numbers = [line["trial"] for line in lines if line["event"] == "trial"]
+    told = json.loads(_invoke("show", "--json")[1])
+    assert told["trials"] == len(set(numbers)) == len(numbers)
+    names = ("opening", "start", "trial", "end")
+    assert [one for one in dict.fromkeys(line["event"] for line in lines) if one in names] == [*names]
+    (end,) = (line for line in lines if line["event"] == "end")
+    assert (end["study"], end["reason"], end["trials"]) == ("small", "trials", len(numbers))
+    assert end["best_us"] == min(line["time_us"] for line in lines if line.get("outcome") == "measured")
+    assert all(datetime.fromisoformat(line["time"]).tzinfo and line["level"] and line["message"] for line in lines)
 
 
 def test_a_table_of_no_trials_is_refused(here: Path) -> None:

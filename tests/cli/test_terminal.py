@@ -103,7 +103,8 @@ def test_a_log_file_is_read_on_terminals_too(tmp_path: Path) -> None:
         return 0
 
     assert guarded(Output(log=log), work) == 0
-    assert r"compiler: \x1b[31mred" in log.read_text()
+    assert json.loads(log.read_text())["message"] == "compiler: \x1b[31mred"
+    assert "\x1b" not in log.read_text()
 
 
 def test_a_file_s_content_is_written_as_it_is_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

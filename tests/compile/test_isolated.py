@@ -16,7 +16,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile import isolated
 from evokern.compile.pool import PRELOAD
 from evokern.compile.records import CompileFailure, Program
-from evokern.device.gpu import live
+from evokern.device._gpus import GPU_PRELOAD
 from evokern.device.sim.simulated import MODULES
 from evokern.workers import role
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
@@ -51,7 +51,7 @@ def test_a_worker_compiles_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(isolated.compile_ptx("__global__ void k() {}", "k.cu", {}, (), ("k",), (8, 9)), Program)
 
 
-@pytest.mark.parametrize("names", [PRELOAD, MODULES, live._GPU_PRELOAD])
+@pytest.mark.parametrize("names", [PRELOAD, MODULES, GPU_PRELOAD])
 def test_what_is_preloaded_is_there(names: tuple[str, ...]) -> None:
     """A fork server passes over what it cannot import: no list names such a thing."""
     for name in names:

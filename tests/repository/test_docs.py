@@ -105,6 +105,10 @@ COMMANDS: dict[str, Way] = {
     "evokern replay runs.db:attention-s512 --samplers evo,tpe --plot replay.html": Way(
         "recorded", "replay runs.db:attention-s512 --samplers evo,tpe --plot replay.html --trials 8 --repeats 2"
     ),
+    "evokern search attention-s512 --budget 2h --log search.jsonl": Way(
+        "recorded", "search attention-s512 --budget 2h --log search.jsonl --trials 12 --fresh"
+    ),
+    """tail -f search.jsonl | jq -c 'select(.event == "trial" and .outcome == "measured") | .time_us'""": HAND,
     # docs/checking.md
     "evokern sanitize my.cu --entry my_kernel --grid 4,2 --block 128 --arg in:f16[2,128,64] --arg out:f16[2,128,64]"
     " --arg i32=128": SIMULATED,

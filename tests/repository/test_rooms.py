@@ -21,6 +21,7 @@ ROOMS = (
     "version",
     "escaping",
     "errors",
+    "events",
     "files",
     "lock_file",
     "ownership",

@@ -82,6 +82,7 @@ def test_a_worker_killed_twice_loses_its_trial_and_nothing_else(tmp_path: Path) 
     """Kill after kill ends in `lost`; the search goes on, and every other trial has the answer that it deserves."""
     trials = 100
     killed = on_recording(tmp_path / "killed.db", trials)
+    killed.environment = {"EVOKERN_TEST_STEP_S": "0.04"}  # so that kills meet it on a machine that is slow, too
     killed.hit_until("kill worker", "lost")
     found = list(killed.rows().values())
     answers = {config.key: answer.outcome for config, answer in small_table().answers.items()}

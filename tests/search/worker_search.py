@@ -6,6 +6,7 @@ answers up. So everything that may die of a search is there, and a trial takes m
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from evokern.study.trial import Evaluation, Resources
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 small_table()  # once, in the fork server
-STEP_S = 0.01
+STEP_S = float(os.environ.get("EVOKERN_TEST_STEP_S", "0.01"))
 """What a compile and an evaluation take."""
 
 
