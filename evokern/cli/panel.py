@@ -35,8 +35,15 @@ _NO_CURSOR = ("dumb", "unknown")
 class Watcher:
     """Shows the progress of a search; a context manager whose instances are called with each `Progress`."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, *, lines: bool = True) -> None:
+        """Make one.
+
+        Args:
+            output: where to.
+            lines: tell what happens in lines as well, and in lines alone where no panel can be drawn.
+        """
         self._output = output
+        self._lines = lines
         self._screen: LiveScreen | None = None
         self._console: Console | None = None
         self._told: tuple[Progress, float] | None = None
@@ -57,6 +64,19 @@ class Watcher:
 
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
+        if self._lines:
+            self._tell(progress)
+        if progress.event == "end":
+            self._close()
+            return
+        if not self._output.remarks:
+            return
+        if sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_CURSOR:
+            self._draw(progress)
+        elif self._lines and progress.event != "opening":
+            self._line(progress)
+
+    def _tell(self, progress: Progress) -> None:
         if progress.event == "opening" and not self._opened:
             self._output.remark(_opening(progress))
             self._opened = True
@@ -65,15 +85,6 @@ class Watcher:
         self._noted = max(self._noted, len(progress.notes))
         if progress.event == "start":
             self._output.remark(_start(progress))
-        elif progress.event == "end":
-            self._close()
-            return
-        if not self._output.remarks:
-            return
-        if sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_CURSOR:
-            self._draw(progress)
-        elif progress.event != "opening":
-            self._line(progress)
 
     def _draw(self, progress: Progress) -> None:
         step = progress.step.text if progress.step else ""

@@ -16,6 +16,7 @@ from typing import Any
 from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of
 from evokern.errors import DeviceError, EvokernError
 from evokern.events import told
+from evokern.wording import several
 from evokern.workers.backend import PoolPlan
 from evokern.workers.jobs import JobResult
 
@@ -84,6 +85,11 @@ class RayPool:
     def working(self) -> list[int]:
         """Places of the hosts that work: up, neither set aside nor gone for good."""
         return [place for place, host in enumerate(self._hosts) if host.up and place not in self._aside]
+
+    @property
+    def states(self) -> list[str]:
+        """What keeps each host from working, or how often it was lost."""
+        return [self._state(place, host) for place, host in enumerate(self._hosts)]
 
     @property
     def held(self) -> list[Any]:
@@ -186,6 +192,15 @@ class RayPool:
         self._backlog.clear()
         for held in self._held:
             held.clear()
+
+    def _state(self, place: int, host: RayHost) -> str:
+        if host.gone:
+            return "gone"
+        if not host.up:
+            return "lost" if host.life else "starts"
+        if place in self._aside:
+            return "set aside"
+        return f"lost {several(host.life, 'time')}, back" if host.life else ""
 
     def _under_way(self) -> list[tuple[int, Asked]]:
         return [(index, asked) for index, held in enumerate(self._held) for asked in held.values()]

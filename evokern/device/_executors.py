@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -117,6 +117,16 @@ class Executors:
         if len(self.checks) > 1:
             self._asked[key] = job, deadline_s
         self._pool.submit(key, job, deadline_s)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What each is called."""
+        return self._pool.names
+
+    @property
+    def states(self) -> Sequence[str]:
+        """What keeps each from working."""
+        return self._pool.states
 
     def remeasured(self) -> dict[int, Mapping[str, Any]]:
         """Return what was measured a second time since the last call, by trial; any thread may ask."""

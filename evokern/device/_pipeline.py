@@ -16,14 +16,16 @@ import os
 import queue
 import sys
 import threading
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from evokern.compile.records import Built, prints
 from evokern.declaration.space import Config
 from evokern.device._ahead import FIRST_KEY, CompileAhead
-from evokern.device.contract import Answer, Request
+from evokern.device.contract import Answer, ExecutorState, Request
 from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome, Span
 from evokern.workers.host_memory import in_words
@@ -66,6 +68,19 @@ class _Claim:
     evaluation: Evaluation | None = None
 
 
+@runtime_checkable
+class _ToldApart(Protocol):
+    """An executor pool whose members have names."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What each is called."""
+
+    @property
+    def states(self) -> Sequence[str]:
+        """What keeps each from working, or happened to it."""
+
+
 class Pipeline:
     """Moves candidates through a compile pool and an executor pool."""
 
@@ -94,6 +109,7 @@ class Pipeline:
         self._compilers = compilers
         self._ahead = CompileAhead(compilers, ahead, COMPILE_DEADLINE_S)
         self._executors = executors
+        self._told_apart = executors if isinstance(executors, _ToldApart) else None
         self._job = job
         self._deadline_s = deadline_s
         self._hang_s = deadline_s if hang_s is None else hang_s
@@ -109,6 +125,10 @@ class Pipeline:
         self._compiles: dict[int, Span] = {}
         self._running: dict[int, tuple[str, Built]] = {}
         self._busy_s = 0.0
+        self._began = time.monotonic()
+        self._recent: deque[tuple[float, int]] = deque()
+        self._counts: Counter[int] = Counter()
+        self._counting = threading.Lock()
         self._faults = 0
         self._lost = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -118,6 +138,7 @@ class Pipeline:
 
     def begin(self) -> None:
         """Start moving candidates."""
+        self._began = time.monotonic()
         sys.setswitchinterval(min(_SWITCH_S, self._switch_s))
         self._thread = threading.Thread(target=self._run, name="evokern-pipeline", daemon=True)
         self._thread.start()
@@ -156,6 +177,19 @@ class Pipeline:
     def stages(self) -> tuple[int, int]:
         """Return how many candidates are being compiled, and how many wait for an executor or are with one."""
         return len(self._compiling) + self._requests.qsize(), len(self._running)
+
+    def executors(self) -> tuple[ExecutorState, ...]:
+        """Return how each executor stands, where they are told apart and several."""
+        pool = self._told_apart
+        if pool is None or len(pool.names) < 2:
+            return ()
+        now = time.monotonic()
+        with self._counting:
+            while self._recent and self._recent[0][0] < now - 60:
+                self._counts[self._recent.popleft()[1]] -= 1
+        scale = 60 / min(max(now - self._began, 1.0), 60.0)
+        rates = (scale * self._counts[place] for place in range(len(pool.names)))
+        return tuple(map(ExecutorState, pool.names, rates, pool.states))
 
     def busy_s(self) -> float:
         """Return the seconds in which candidates held an executor."""
@@ -249,6 +283,9 @@ class Pipeline:
 
     def _executed(self, result: JobResult) -> None:
         fingerprint, built = self._running.pop(result.key)
+        with self._counting:
+            self._recent.append((time.monotonic(), result.member))
+            self._counts[result.member] += 1
         if result.status == "lost":
             self._lose(result, fingerprint, built)
             return

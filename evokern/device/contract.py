@@ -163,6 +163,26 @@ class Staged(Protocol):
         """Return how many of them are being compiled, and how many wait to be executed or are being executed."""
 
 
+@dataclass(frozen=True)
+class ExecutorState:
+    """One of several executors of a device: a GPU, or a host of a cluster."""
+
+    name: str
+    """What it is called."""
+    per_minute: float
+    """Answers in the last minute, extrapolated while it is shorter."""
+    state: str = ""
+    """Why it does not work, or what happened to it; empty where it works as from the first."""
+
+
+@runtime_checkable
+class Several(Protocol):
+    """A device that has several executors."""
+
+    def executors(self) -> Sequence[ExecutorState]:
+        """Return how each of them stands; none where there is one."""
+
+
 @runtime_checkable
 class CompilesAhead(Protocol):
     """A device whose compilers idle while few candidates are in flight."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from evokern.wording import changed, counts, duration, microseconds, several, uncounted
 
 if TYPE_CHECKING:
+    from evokern.device.contract import ExecutorState
     from evokern.search import Progress
 
 SHOWN_CONSTRAINTS = 4
@@ -113,6 +114,8 @@ def _flight(progress: Progress) -> str:
 def progress_rows(progress: Progress) -> list[ProgressRow]:
     """Return everything that a panel shows of a search."""
     rows = [ProgressRow("elapsed", spent_text(progress) + _flight(progress), most=2)]
+    if progress.sweep:
+        rows.append(ProgressRow("sweep", progress.sweep, priority=1, most=2))
     if progress.budget_s:
         share = min(max(progress.elapsed_s / progress.budget_s, 0.0), 1.0)
         rows.append(ProgressRow("", share=share, priority=5))
@@ -136,6 +139,8 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
     if progress.trials > progress.resumed:
         speed = f"{progress.trials_per_minute:.0f} trials a minute{busy}"
         rows.append(ProgressRow("speed", speed, priority=4))
+    if progress.executors:
+        rows.append(ProgressRow("executors", _executors(progress.executors), priority=3, most=3))
     if progress.trials:
         rows.append(ProgressRow("outcomes", counts(progress.outcomes), priority=3, most=2))
     if progress.rejections:
@@ -149,6 +154,14 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
         label = "failures" if index == 0 else ""
         rows.append(ProgressRow(label, failure, "failure", priority=4 if index == 0 else 6, tail=like))
     return rows
+
+
+def _executors(all_: Sequence[ExecutorState]) -> str:
+    """Return how many work at which rates, then whatever is worth a word."""
+    rates = sorted(one.per_minute for one in all_ if not one.state)
+    each = f"{rates[0]:.0f} to {rates[-1]:.0f} trials a minute each" if rates else ""
+    parts = [f"{len(rates)} of {len(all_)} work without a fault", each]
+    return "; ".join([", ".join(filter(None, parts)), *(f"{one.name} {one.state}" for one in all_ if one.state)])
 
 
 def _listed(config: Mapping[str, object]) -> str:

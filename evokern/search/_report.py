@@ -139,6 +139,7 @@ class ProgressReporter:
             failure_counts=tuple(failure.count for failure in loop.failures.newest),
             improvements=tuple(loop.improvements),
             stages=loop.stages,
+            executors=loop.executors,
             last_trial=loop.last,
             **changes,
         )

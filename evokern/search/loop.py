@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config
-from evokern.device.contract import Answer, CompilesAhead, Device, Request, Staged
+from evokern.device.contract import Answer, CompilesAhead, Device, ExecutorState, Request, Several, Staged
 from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
@@ -192,6 +192,11 @@ class Loop:
     def stages(self) -> tuple[int, int] | None:
         """Candidates that are being compiled, and those that are compiled, where the device knows."""
         return self._device.stages() if isinstance(self._device, Staged) else None
+
+    @property
+    def executors(self) -> tuple[ExecutorState, ...]:
+        """How each of several executors stands; none where the device has one."""
+        return tuple(self._device.executors()) if isinstance(self._device, Several) else ()
 
     @property
     def trials_per_minute(self) -> float:

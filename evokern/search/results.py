@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evokern.declaration.space import Gene
-from evokern.device.contract import StartStep
+from evokern.device.contract import ExecutorState, StartStep
 from evokern.study.trial import Trial
 
 EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused"]
@@ -85,6 +85,10 @@ class Progress:
     """What the device does while it starts."""
     stages: tuple[int, int] | None = None
     """Candidates in flight that are being compiled, and those that are compiled, where the device knows."""
+    executors: tuple[ExecutorState, ...] = ()
+    """Its GPUs or hosts, where there are several."""
+    sweep: str = ""
+    """How the studies of a sweep stand, where it is one of them."""
     last_trial: Trial | None = None
     """The trial that this event is about."""
     proofs: Mapping[int, bool] = field(default_factory=dict)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
 from evokern.errors import UsageError
-from evokern.search import Progress, SearchResult, SessionPart, SessionRequest, handled, search_study
+from evokern.search import OnProgress, Progress, SearchResult, SessionPart, SessionRequest, handled, search_study
 from evokern.search.champion import UNLIMITED_S, reserve
 from evokern.search.identity import FRESH
 from evokern.sweep.check import check_sweep
@@ -17,7 +18,7 @@ from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep
 from evokern.sweep.request import SweepRequest, SweepResult
 from evokern.sweep.rule import is_source, next_study, slice_end
-from evokern.sweep.standing import StudyStanding, standing_of
+from evokern.sweep.standing import StudyStanding, standing_of, totals
 from evokern.wording import duration, microseconds
 
 LEAST_S = 30.0
@@ -27,7 +28,9 @@ Tell = Callable[[str], None]
 """Called with a line on what is done."""
 
 
-def run_sweep(sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell) -> SweepResult:
+def run_sweep(
+    sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell, on_progress: OnProgress = lambda progress: None
+) -> SweepResult:
     """Search a sweep's studies, or go on with them.
 
     Args:
@@ -35,6 +38,7 @@ def run_sweep(sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell) -> 
         folder: where its databases lie; it is made.
         request: what this run is asked for.
         tell: told of each slice and study.
+        on_progress: called at every event of each study's search, with a `sweep` that says how all studies stand.
 
     Raises:
         UsageError: a study cannot be searched as its file says, the folder is in use, or holds other studies.
@@ -46,7 +50,7 @@ def run_sweep(sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell) -> 
         stack.enter_context(sweep_lock(folder))
         journal = Journal.of(folder)
         journal.opened(request.device)
-        turn = _Turns(sweep, folder, request, journal, tell, budget_s)
+        turn = _Turns(sweep, folder, request, journal, tell, on_progress, budget_s)
         try:
             end = turn.run()
         except KeyboardInterrupt:
@@ -69,8 +73,16 @@ class _Turns:
     """The studies of a sweep, taking turns."""
 
     def __init__(
-        self, sweep: Sweep, folder: Path, request: SweepRequest, journal: Journal, tell: Tell, budget_s: float | None
+        self,
+        sweep: Sweep,
+        folder: Path,
+        request: SweepRequest,
+        journal: Journal,
+        tell: Tell,
+        on_progress: OnProgress,
+        budget_s: float | None,
     ) -> None:
+        self._on_progress = on_progress
         self._sweep, self._folder, self._request, self._journal, self._tell = sweep, folder, request, journal, tell
         self._budget_s = budget_s
         self._verified: set[str] = set()
@@ -227,7 +239,10 @@ class _Turns:
             trust=asked.trust,
         )
 
+        standing = totals([*self._standings().values()])
+
         def watch(progress: Progress) -> None:
+            self._on_progress(replace(progress, notes=(), sweep=standing))
             for note in progress.notes:
                 if note not in self._notes:  # what a device says of itself it says at each start
                     self._notes.add(note)

@@ -25,6 +25,10 @@ class MemberPool(ReportingPool, Protocol):
         """What each is called, for messages and evidence."""
 
     @property
+    def states(self) -> Sequence[str]:
+        """What keeps each from working, or happened to it, in a word or two; empty where it works as from the first."""
+
+    @property
     def held(self) -> Sequence[Any]:
         """What the host of each has of its own for it, as its `Holder` reports; None until that is known."""
 
@@ -105,6 +109,7 @@ class LocalMember:
     holder: Holder | None = None
     """What this machine has of its own for it."""
     aside: bool = False
+    lost: bool = False
     held: dict[int, tuple[Any, float, int | None]] = field(default_factory=dict)
     """Key → job, deadline and for whom alone, of what it has and has not answered."""
 
@@ -128,6 +133,11 @@ class LocalMembers:
     def names(self) -> list[str]:
         """What each is called."""
         return [member.name for member in self._members]
+
+    @property
+    def states(self) -> list[str]:
+        """What keeps each from working."""
+        return ["lost" if member.lost else "set aside" if member.aside else "" for member in self._members]
 
     @property
     def held(self) -> list[Any]:
@@ -236,7 +246,7 @@ class LocalMembers:
         """
         if member.aside and not member.held:
             return
-        member.aside = True
+        member.aside = member.lost = True
         if not self.working:
             raise error
         member.pool.close()

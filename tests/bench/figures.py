@@ -111,7 +111,7 @@ PLANS: Mapping[str, Plan] = {
     "figures": tuple((part,) for part in PLAN),
     "baseline": tuple((part,) for part in BASELINE),
     "ramps": ([("", "evo", window, LEAST) for window in RAMPS],),
-    "cluster": ([("", "evo", window, LEAST) for window in CLUSTER],),
+    "cluster": ([("", "evo", window, LONG) for window in CLUSTER],),
     "ablations": (
         (*(("", name, "live", LEAST) for name in ABLATIONS), ("", "evo", "8", LEAST), ("", "evo", "51", LEAST)),
     ),

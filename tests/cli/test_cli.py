@@ -150,7 +150,8 @@ def test_the_log_file_gets_every_message(tmp_path: Path) -> None:
     log = tmp_path / "evokern.log"
     output = Output(quiet=True, log=log)
     assert guarded(output, lambda: output.remark("something was done")) == 0
-    assert log.read_text().endswith("INFO evokern: something was done\n")
+    line = json.loads(log.read_text())
+    assert (line["level"], line["message"]) == ("info", "something was done")
 
 
 @pytest.mark.parametrize(("quiet", "verbose"), [(False, 0), (False, 1), (False, 2), (True, 1)])
@@ -173,7 +174,8 @@ def test_the_log_file_gets_what_went_wrong(tmp_path: Path, capsys: pytest.Captur
         assert guarded(Output(log=log, verbose=verbose), work) == 2
         told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("evokern: ")]
         assert told == ["evokern: budget '2x' is no duration; write 2h"]
-    assert log.read_text().count("ERROR evokern: budget '2x' is no duration; write 2h\n") == 2
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [one["message"] for one in lines if one["level"] == "error"] == 2 * ["budget '2x' is no duration; write 2h"]
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from evokern.cli._output import Output
 from evokern.cli._screen import LiveScreen, terminal_size
 from evokern.cli.panel import Watcher
 from evokern.declaration.space import Config, Parameter
-from evokern.device.contract import StartStep
+from evokern.device.contract import ExecutorState, StartStep
 from evokern.progress import sparkline
 from evokern.search import Progress
 from evokern.search._failures import LastFailures
@@ -97,6 +97,17 @@ def test_what_matters_most_stays() -> None:
     assert "turned away" not in small
     narrow = "\n".join(shown(told(), 30, 9))
     assert "best 5.00 µs (trial" in narrow
+
+
+def test_several_executors_are_told_with_what_happened_to_them() -> None:
+    """How many work and how fast, then those that do not; of a sweep how its studies stand."""
+    found = (ExecutorState("a:0", 190.0), ExecutorState("a:1", 211.4), ExecutorState("b:0", 20.0, "set aside"))
+    text = "\n".join(shown(told(executors=found, sweep="3 studies: 1 finished, 2 waiting"), 110, 30))
+    assert "executors    2 of 3 work without a fault, 190 to 211 trials a minute each; b:0 set aside" in text
+    assert "sweep        3 studies: 1 finished, 2 waiting" in text
+    text = "\n".join(shown(told(executors=found[2:]), 110, 30))
+    assert "executors    0 of 1 work without a fault; b:0 set aside" in text
+    assert "executors" not in "\n".join(shown(told(), 110, 30))
 
 
 def test_predicted_times_in_the_panel_are_labelled() -> None:

@@ -120,7 +120,7 @@ def test_one_that_drifts_is_set_aside_and_its_trials_are_measured_again(
     there += [number for number, one in late.items() if one.evidence[GPU] == "cuda:1"]
     rig.now += 2 * _executors.CHECK_PERIOD_S
     rig.run(range(0))
-    assert rig.members.working == [0]
+    assert (rig.members.working, rig.executors.states) == ([0], ["", "set aside"])
     told = caplog.text
     assert "cuda:1 is set aside: the baseline b took 104.5 µs, and 100.5 when it joined" in told
     again = rig.executors.remeasured()
@@ -158,6 +158,7 @@ def test_a_gpu_that_is_lost_leaves_its_work_to_the_others(rig: Rig, caplog: pyte
     found = rig.run(range(2, 8))
     assert sorted(found) == list(range(8))
     assert {one.evidence[GPU] for one in found.values()} == {"cuda:0"}
+    assert rig.executors.states == ["", "lost"]
     assert "cuda:1 is lost: a worker process died while it started; the others go on with what it held" in caplog.text
     rig.pools[0].fault = DeviceError("no memory")
     with pytest.raises(DeviceError, match="no memory"):

@@ -16,6 +16,7 @@ from evokern.device._pipeline import CompiledRequest, Pipeline
 from evokern.device.contract import Request
 from evokern.errors import DeviceError, InternalError, KernelError
 from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.members import LocalMember, LocalMembers
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
@@ -99,6 +100,28 @@ def test_each_trial_says_when_it_was_compiled_and_executed_and_by_whom(rig: Rig)
     assert compiled_at.began_s + compiled_at.seconds <= executed_at.began_s + 1e-6
     compiled, executed = rig.pipeline.stages()
     assert (compiled, executed) == (0, 0)
+
+
+def test_each_of_several_executors_is_told_with_its_rate(server: ForkServer) -> None:
+    """Answers of the last minute are counted by who gave them."""
+    spec = WorkerSpec("worker_handlers:Executor", None)
+    pools = [WorkerPool(server, spec, size=1) for _ in range(2)]
+    executors = LocalMembers([LocalMember(name, pool) for name, pool in zip("ab", pools, strict=True)], depth=1)
+    compilers = WorkerPool(server, WorkerSpec("worker_handlers:Compiler", None), size=1)
+    pipeline = Pipeline(compilers, executors, job=job_of, deadline_s=5.0, known={})
+    executors.set_aside(0)
+    pipeline.begin()
+    for number in range(8):
+        pipeline.submit(Request(number, Config({"KIND": "good", "CODE": number})))
+    answered, end = 0, time.monotonic() + 30
+    while answered < 8 and time.monotonic() < end:
+        answered += len(pipeline.poll(1.0))
+    found = pipeline.executors()
+    pipeline.close()
+    for pool in (compilers, *pools):
+        pool.close()
+    assert [(one.name, one.state) for one in found] == [("a", "set aside"), ("b", "")]
+    assert found[0].per_minute == 0 < found[1].per_minute <= 8 * 60
 
 
 def test_killed_twice_is_lost_and_the_rest_goes_on(rig: Rig) -> None:

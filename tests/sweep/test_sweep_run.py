@@ -23,6 +23,7 @@ from evokern.declaration.space import Config
 from evokern.device import Request
 from evokern.device.recorded.table import measured
 from evokern.errors import DeviceError, StoreError, StudyError
+from evokern.search import Progress
 from evokern.store import open_readonly
 from evokern.study.trial import Evaluation, Outcome
 from evokern.sweep import Journal, Sweep, SweepRequest, SweepResult, read_sweep, run_sweep, standing_of, sweep_lock
@@ -117,6 +118,16 @@ def test_slices_are_kept_with_what_came_of_them(undisturbed: Path) -> None:
         (ONE, 0, 32), (ONE, 32, None), (TWO, 0, 32), (TWO, 32, None)
     ]  # fmt: skip
     assert all(one.seconds is not None and one.seconds > 0 and one.after_us for one in slices)
+
+
+def test_whoever_watches_sees_each_study_and_how_all_stand(tmp_path: Path) -> None:
+    """Every event of a study's search says how the studies stood when it began."""
+    seen: list[Progress] = []
+    run_sweep(sweep_of(tmp_path), tmp_path / "db", SweepRequest(trust=True), lambda text: None, seen.append)
+    assert {one.study for one in seen} == {ONE, TWO}
+    first, last = seen[0].sweep, seen[-1].sweep
+    assert first.startswith("2 studies: 2 waiting")
+    assert "1 finished, 1 begun" in last
 
 
 def test_the_same_command_again_has_nothing_to_do(undisturbed: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from evokern.cli._options import (
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
 from evokern.cli.commands.search import GoOnOption
+from evokern.cli.panel import Watcher
 from evokern.errors import UsageError
 from evokern.files import make_folder
 from evokern.wording import command as command_line
@@ -100,7 +101,8 @@ def run(
     folder = db or found.folder
     cluster = ray_request(ray_address, num_cpus, num_gpus)
     request = SweepRequest(device, cluster, budget, warm_start.value, go_on, trust)
-    result = run_sweep(found, folder, request, output.remark)
+    with Watcher(output, lines=False) as watch:
+        result = run_sweep(found, folder, request, output.remark, watch)
     failed = [one for one in result.standings if one.failed]
     code = INTERRUPTED if result.end == "interrupted" else 2 if result.refused else int(bool(failed))
     if output.json:

@@ -24,7 +24,16 @@ from evokern.device._executors import Executors, Reference
 from evokern.device._first import first_candidate, require_built
 from evokern.device._gpus import DEPTH, GpuPlan, Gpus, LocalGpus
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
-from evokern.device.contract import DEFAULT_US, Answer, BaselineResult, Request, StartReport, StartStep, Task
+from evokern.device.contract import (
+    DEFAULT_US,
+    Answer,
+    BaselineResult,
+    ExecutorState,
+    Request,
+    StartReport,
+    StartStep,
+    Task,
+)
 from evokern.device.gpu.jobs import (
     PLANNED,
     Contestant,
@@ -258,6 +267,10 @@ class LiveDevice:
     def remeasured(self) -> Mapping[int, Mapping[str, Any]]:
         """Return what another GPU measured a second time since the last call, by trial."""
         return self._executors.remeasured() if self._executors else {}
+
+    def executors(self) -> Sequence[ExecutorState]:
+        """Return how each GPU stands, where there are several."""
+        return self._pipeline.executors() if self._pipeline else ()
 
     def busy_s(self) -> float:
         """Return the seconds since `start` in which a candidate, its gate or its timing held a GPU, per GPU."""

@@ -10,7 +10,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
-from evokern.device.contract import Answer, Request, StartReport, StartStep, Task
+from evokern.device.contract import Answer, ExecutorState, Request, StartReport, StartStep, Task
 from evokern.device.sim.host_memory import workers_that_fit
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
@@ -134,6 +134,10 @@ class SimulatedDevice:
     def poll(self, timeout_s: float) -> Sequence[Answer]:
         """Return the answers that are ready, waiting at most `timeout_s` for the first."""
         return self._running().poll(timeout_s)
+
+    def executors(self) -> Sequence[ExecutorState]:
+        """Return how each host stands, where there are several."""
+        return self._pipeline.executors() if self._pipeline else ()
 
     def busy_s(self) -> float:
         """Return the seconds in which candidates were simulated, per worker."""
