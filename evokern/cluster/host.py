@@ -49,7 +49,7 @@ class Host:
     """Answers jobs of all its pools; any number of threads may ask."""
 
     def __init__(self, plan: HostPlan) -> None:
-        """Write the kernel's files and open the pools, in a thread of their own.
+        """Write the kernel's files and import what workers need; `report` opens the pools.
 
         Raises:
             KernelError: a file's name leads elsewhere.
@@ -62,17 +62,19 @@ class Host:
         self._pools: dict[str, WorkerPool] = {}
         self._holders: dict[str, Holder] = {}
         self._spares_wanted = False
+        self._begun = threading.Event()
         self._ready: Future[None] = Future()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # The system ends a fork server with the *thread* that started it, so that one lasts as long as this object.
         threading.Thread(target=self._drive, name="evokern-host", daemon=True).start()
 
     def report(self) -> dict[str, Any]:
-        """Return, once a worker of each pool has started, what this host is and what its first handlers found.
+        """Open the pools; return, once a worker of each has started, what this host is and what its handlers found.
 
         Raises:
             EvokernError: workers cannot be started.
         """
+        self._begun.set()
         self._ready.result()
         return {
             "host": socket.gethostname(),
@@ -112,6 +114,7 @@ class Host:
         waiting: dict[int, tuple[str, Future[JobResult]]] = {}
         try:
             server = ForkServer(self._plan.preload)
+            self._begun.wait()
             for name, one in self._plan.pools.items():
                 spec = one.spec
                 if one.hold is not None:

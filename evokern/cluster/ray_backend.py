@@ -70,6 +70,7 @@ class RayBackend:
         self._hosts: list[RayHost] = []
         self._pools: dict[str, RayPool] = {}
         self._kept: list[Any] = []
+        self._cluster: RayHosts | None = None
         if not self._shares:
             self.close()
             raise DeviceError(f"the Ray cluster at {request.address} has no processor for a search")
@@ -147,18 +148,20 @@ class RayBackend:
                 # An actor cannot be started again when what it is made of is gone from the object store.
                 made = self._ray.put(made)
                 self._kept.append(made)
-            actor = (
-                self._ray.remote(Host)
-                .options(
-                    **room,
+
+            def actor(**taken: int) -> Any:
+                options = self._ray.remote(Host).options(
+                    **taken,
                     max_restarts=-1,
                     max_task_retries=0,  # a job that died with its actor is asked again by us, and never unseen
                     max_concurrency=3 + sum(plan.size * plan.depth for plan in found.values()),
                     scheduling_strategy=self._on(node, soft=True),
                 )
-                .remote(made)
-            )
-            self._hosts.append(RayHost(len(self._hosts), actor, node["NodeID"], name))
+                return options.remote(made)
+
+            # A GPU is its actor's alone, so that no other can wait beside it.
+            spare = None if "num_gpus" in room else lambda: actor(num_cpus=0)
+            self._hosts.append(RayHost(len(self._hosts), actor(**room), node["NodeID"], name, spare))
             for kind, plan in found.items():
                 members.setdefault(kind, []).append((self._hosts[-1], plan))
 
@@ -171,7 +174,7 @@ class RayBackend:
             memory = node["Resources"].get("memory")
             found = plans(HostRoom(cores, None if memory is None else int(memory)))
             start(node, f"{node['NodeManagerHostname']}/{index}", self._preload, found, num_cpus=cores)
-        cluster = RayHosts(self._ray, self._hosts)
+        cluster = self._cluster = RayHosts(self._ray, self._hosts)
         self._pools = {name: RayPool(name, cluster, of) for name, of in members.items()}
         for host in self._hosts:
             cluster.expect(host)
@@ -203,13 +206,14 @@ class RayBackend:
     def close(self) -> None:
         """End the actors, and the connection where it was begun here; safe to call twice."""
         hosts = getattr(self, "_hosts", [])
+        spares = self._cluster.close() if hosts and self._cluster is not None else []
         with contextlib.suppress(Exception):
-            leaving = [host.actor.leave.remote() for host in hosts if host.up]
+            leaving = [actor.leave.remote() for actor in (*(host.actor for host in hosts if host.up), *spares)]
             if leaving:
                 self._ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
-        for host in hosts:
+        for actor in (*(host.actor for host in hosts), *spares):
             with contextlib.suppress(Exception):
-                self._ray.kill(host.actor)
+                self._ray.kill(actor)
         for pool in getattr(self, "_pools", {}).values():
             pool.close()
         self._hosts, self._pools = [], {}

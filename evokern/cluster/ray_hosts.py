@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,9 @@ from evokern.cluster.host import require_alike
 from evokern.errors import EvokernError
 from evokern.events import told
 from evokern.wording import first_line
+
+SPARE_AFTER_S = 10.0
+"""Seconds after which a host that works gets its spare, whose start takes it seconds of a processor."""
 
 
 @dataclass(eq=False)
@@ -24,6 +27,10 @@ class RayHost:
     actor: Any
     node: str
     name: str
+    make_spare: Callable[[], Any] | None = None
+    """Starts an actor that has imported all and waits to take this one's place; None for none."""
+    spare: Any = None
+    """Such an actor, or the one whose place it took, which Ray starts again."""
     up: bool = False
     gone: str = ""
     lost_at: float = 0.0
@@ -44,6 +51,7 @@ class RayHosts:
         self.alike: Mapping[str, str] = {}
         """What every host that joins has to have, by name; nothing until the first ones are compared."""
         self._mutex = threading.Lock()
+        self._closed = False
 
     def expect(self, host: RayHost) -> None:
         """Wait, unseen, until a host's actor answers, at first or after Ray replaced it."""
@@ -60,9 +68,7 @@ class RayHosts:
             except Exception as error:
                 error = cause_of(error)
                 if self._comes_again(error):
-                    timer = threading.Timer(0.2, lambda: self.expect(host))
-                    timer.daemon = True
-                    timer.start()
+                    _after(0.2, lambda: self.expect(host))
                     return
                 host.gone = first_line(error)
                 self._event("host_gone", host, f"cannot work: {host.gone}")
@@ -73,6 +79,8 @@ class RayHosts:
                 if host.spares:
                     host.actor.keep_spares.remote()
                 host.up = True
+                if host.make_spare is not None and not life:
+                    _after(SPARE_AFTER_S, lambda: self._keep_spare(host))
             for wake in self.changed:
                 wake()
 
@@ -95,8 +103,21 @@ class RayHosts:
             host.up = False
             host.life += 1
             host.lost_at = time.monotonic()
+            if host.spare is not None:
+                host.actor, host.spare = host.spare, host.actor
         self._event("host_lost", host, f"is lost ({why}); others go on with what it held")
         self.expect(host)
+
+    def _keep_spare(self, host: RayHost) -> None:
+        with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile
+            if host.make_spare is not None and host.spare is None and not self._closed:
+                host.spare = host.make_spare()
+
+    def close(self) -> list[Any]:
+        """Return the spares there are; no more are made."""
+        with self._mutex:
+            self._closed = True
+            return [host.spare for host in self.hosts if host.spare is not None]
 
     @staticmethod
     def _event(event: str, host: RayHost, message: str, **fields: Any) -> None:
@@ -120,6 +141,12 @@ class RayHosts:
         """End an actor that does not answer; Ray starts another."""
         with contextlib.suppress(Exception):
             self.ray.kill(host.actor, no_restart=False)
+
+
+def _after(seconds: float, do: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, do)
+    timer.daemon = True
+    timer.start()
 
 
 def facts(reports: Mapping[str, Any]) -> dict[str, str]:

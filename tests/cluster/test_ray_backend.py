@@ -15,7 +15,7 @@ import pytest
 from paths import DATA
 from stub_ray import StubRay
 
-from evokern.cluster import RayRequest, ray_backend, ray_pool
+from evokern.cluster import RayRequest, ray_backend, ray_hosts, ray_pool
 from evokern.cluster.host import require_alike, versions
 from evokern.cluster.request import ray_request
 from evokern.device.gpu.profile import LiveGpu
@@ -83,6 +83,31 @@ def test_what_a_lost_actor_held_is_asked_elsewhere(
     for number in range(20, 30):
         pool.submit(number, ("pid",), 10.0)
     assert len({result.value for result in collect(pool, 10).values()}) == 2, "both work again"
+
+
+def test_a_spare_takes_the_place_of_an_actor_that_died(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits until Ray has started another one: that becomes the next spare."""
+    monkeypatch.setattr(ray_hosts, "SPARE_AFTER_S", 0.0)
+    rig = Rig(monkeypatch, {"a": 1}, back_s=60.0)
+    pool = rig.open(stack)
+    end = time.monotonic() + 10
+    while len(rig.ray.actors) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    first, spare = rig.ray.actors
+    assert spare.options["num_cpus"] == 0, "the first one has them all"
+    pool.submit(0, ("pid",), 10.0)
+    before = collect(pool, 1)[0].value
+    first.die()
+    pool.submit(1, ("pid",), 10.0)
+    assert collect(pool, 1)[1].value != before
+    assert "host a/0 is back after" in caplog.text
+    assert len(rig.ray.actors) == 2, "the first one is the next spare"
+    first.up = True
+    spare.die()
+    pool.submit(2, ("pid",), 10.0)
+    assert collect(pool, 1)[2].status == "done"
 
 
 @pytest.mark.parametrize("node_lost", [False, True])
