@@ -49,15 +49,9 @@ class Host:
     """Answers jobs of all its pools; any number of threads may ask."""
 
     def __init__(self, plan: HostPlan) -> None:
-        """Write the kernel's files and import what workers need; `report` opens the pools.
-
-        Raises:
-            KernelError: a file's name leads elsewhere.
-        """
-        self._scratch = tempfile.TemporaryDirectory(prefix="evokern-kernel-")
-        kernel = f"kernels/{PurePosixPath(plan.kernel).name}"
-        folder = write_kernel_files(Path(self._scratch.name), kernel, _unpacked(plan.files))
-        self._plan = replace(plan, pools={name: _at_home(one, folder) for name, one in plan.pools.items()})
+        """Write the kernel's files and import what workers need; `report` opens the pools, or tells why that fails."""
+        self._plan = plan
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
         self._pools: dict[str, WorkerPool] = {}
         self._holders: dict[str, Holder] = {}
@@ -72,7 +66,7 @@ class Host:
         """Open the pools; return, once a worker of each has started, what this host is and what its handlers found.
 
         Raises:
-            EvokernError: workers cannot be started.
+            EvokernError: workers cannot be started, or the kernel's files cannot be written here.
         """
         self._begun.set()
         self._ready.result()
@@ -104,18 +98,33 @@ class Host:
         """Give back what was taken of this host, before the process ends; nothing can be asked after."""
         for holder in self._holders.values():
             holder.release()
-        self._scratch.cleanup()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"x")
 
+    def _written(self) -> Path:
+        """Write the kernel's folder; return where."""
+        try:
+            self._scratch = tempfile.TemporaryDirectory(prefix="evokern-kernel-")
+            kernel = f"kernels/{PurePosixPath(self._plan.kernel).name}"
+            return write_kernel_files(Path(self._scratch.name), kernel, _unpacked(self._plan.files))
+        except OSError as error:
+            raise DeviceError(
+                f"the kernel's files cannot be written into {tempfile.gettempdir()}: {error.strerror}; make room "
+                "there, or set TMPDIR where `ray start` is called"
+            ) from error
+
     def _drive(self) -> None:
         waiting: dict[int, tuple[str, Future[JobResult]]] = {}
         try:
             server = ForkServer(self._plan.preload)
+            folder = self._written()
             self._begun.wait()
             for name, one in self._plan.pools.items():
+                one = _at_home(one, folder)
                 spec = one.spec
                 if one.hold is not None:
                     self._holders[name] = one.hold()

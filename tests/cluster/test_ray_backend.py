@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +18,7 @@ import pytest
 from paths import DATA
 from stub_ray import StubRay
 
-from evokern.cluster import RayRequest, ray_backend, ray_hosts, ray_pool
+from evokern.cluster import RayRequest, host, ray_backend, ray_hosts, ray_pool
 from evokern.cluster.host import require_alike, versions
 from evokern.cluster.request import ray_request
 from evokern.device.gpu.profile import LiveGpu
@@ -83,6 +86,27 @@ def test_what_a_lost_actor_held_is_asked_elsewhere(
     for number in range(20, 30):
         pool.submit(number, ("pid",), 10.0)
     assert len({result.value for result in collect(pool, 10).values()}) == 2, "both work again"
+
+
+def test_a_host_whose_disk_is_full_is_told_and_the_others_go_on(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written, full = host.write_kernel_files, threading.Event()
+
+    def write(*arguments: Any) -> Path:
+        if not full.is_set():
+            full.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(*arguments)
+
+    monkeypatch.setattr(host, "write_kernel_files", write)
+    pool = Rig(monkeypatch, {"a": 1, "b": 1}).open(stack)
+    for number in range(4):
+        pool.submit(number, ("pid",), 10.0)
+    assert len({result.value for result in collect(pool, 4).values()}) == 1
+    assert (
+        f"cannot work: the kernel's files cannot be written into {tempfile.gettempdir()}: No space left" in caplog.text
+    )
 
 
 def test_a_spare_takes_the_place_of_an_actor_that_died(
