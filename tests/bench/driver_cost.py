@@ -208,7 +208,7 @@ def main() -> int:
     _timed(EvoSampler, "propose", "proposals")
     for method in ("propose", "record", "write_result", "record_duration"):
         _timed(Session, method, "store")
-    here = str(Path(__file__).parent)
+    here = sys.path[0]  # where workers find this module, too
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     if chosen.ray:
         from ray.cluster_utils import Cluster

@@ -91,6 +91,7 @@ def test_what_a_lost_actor_held_is_asked_elsewhere(
 def test_a_host_whose_disk_is_full_is_told_and_the_others_go_on(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What it was to have runs elsewhere."""
     written, full = host.write_kernel_files, threading.Event()
 
     def write(*arguments: Any) -> Path:
