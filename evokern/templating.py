@@ -7,11 +7,34 @@ Data for a script stand in `<script type="application/json">`, written by the fi
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 from functools import cache
+from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 
 from evokern.version import __version__
+
+
+class _CompiledBesideModules(FileSystemBytecodeCache):
+    """Keeps compiled templates where Python keeps compiled modules: whoever may write there may change evokern itself.
+
+    To compile those of a page takes longer than to fill them.
+    """
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Take in what was compiled, where it can be read."""
+        with contextlib.suppress(OSError):
+            super().load_bytecode(bucket)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep what was compiled, where Python would and may."""
+        if not sys.dont_write_bytecode:
+            with contextlib.suppress(OSError):
+                super().dump_bytecode(bucket)
 
 
 @cache
@@ -21,7 +44,9 @@ def environment(package: str) -> Environment:
     Args:
         package: the package beside whose modules the folder `templates` lies: its own `__package__`.
     """
+    compiled = _compiled_beside(package)
     made = Environment(
+        bytecode_cache=compiled,
         loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
@@ -32,3 +57,9 @@ def environment(package: str) -> Environment:
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     made.globals["version"] = __version__
     return made
+
+
+def _compiled_beside(package: str) -> _CompiledBesideModules | None:
+    cached = importlib.import_module(package).__cached__
+    folder = Path(cached).parent if cached else None
+    return _CompiledBesideModules(str(folder), "template-%s.cache") if folder and folder.is_dir() else None

@@ -89,6 +89,7 @@ class Host:
         Raises:
             EvokernError: workers cannot be started any more.
         """
+        self._begun.set()  # Ray may hand a job to who takes a dead actor's place before anybody else asks it
         future: Future[JobResult] = Future()
         self._asked.put((pool, job, deadline_s, future))
         self._wake()

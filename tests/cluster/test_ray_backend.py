@@ -19,7 +19,7 @@ from paths import DATA
 from stub_ray import StubRay
 
 from evokern.cluster import RayRequest, host, ray_backend, ray_hosts, ray_pool
-from evokern.cluster.host import require_alike, versions
+from evokern.cluster.host import HostPlan, require_alike, versions
 from evokern.cluster.request import ray_request
 from evokern.device.gpu.profile import LiveGpu
 from evokern.device.opening import open_device
@@ -133,6 +133,12 @@ def test_a_spare_takes_the_place_of_an_actor_that_died(
     spare.die()
     pool.submit(2, ("pid",), 10.0)
     assert collect(pool, 1)[2].status == "done"
+
+
+def test_a_host_does_a_job_although_nobody_asked_for_its_report() -> None:
+    """Ray hands what was asked of an actor that died to the one that takes its place."""
+    plan = HostPlan(("worker_handlers",), plans(HostRoom(1, None)), "echo", {})
+    assert host.Host(plan).do("echo", ("pid",), 10.0).status == "done"
 
 
 @pytest.mark.parametrize("node_lost", [False, True])

@@ -48,12 +48,16 @@ class Job:
     def logged(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
+    def ray_processes(self) -> list[str]:
+        pids = self.pids.read_text().split() if self.pids.exists() else []
+        return [pid for pid in pids if Path("/proc", pid).exists()]
+
     def end(self) -> str:
-        told, _ = self.process.communicate(timeout=30)
-        end = time.monotonic() + 5
-        while time.monotonic() < end and any(Path("/proc", pid).exists() for pid in self.pids.read_text().split()):
+        told, _ = self.process.communicate(timeout=60)
+        end = time.monotonic() + 10
+        while (left := self.ray_processes()) and time.monotonic() < end:
             time.sleep(0.05)
-        assert not any(Path("/proc", pid).exists() for pid in self.pids.read_text().split()), "Ray's processes end"
+        assert not left, "Ray's processes end"
         return told
 
 

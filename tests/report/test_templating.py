@@ -1,0 +1,38 @@
+"""Compiled templates are kept as compiled modules are, and are needed by nobody."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from jinja2 import DictLoader, Environment
+
+from evokern.templating import _CompiledBesideModules
+
+
+def filled(folder: Path, text: str = "{{ a }}!") -> str:
+    kept = _CompiledBesideModules(str(folder), "template-%s.cache")
+    return Environment(loader=DictLoader({"one": text}), bytecode_cache=kept).get_template("one").render(a=1)
+
+
+def test_a_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its text changes; what was kept of another text, or is damaged, is no harm."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert filled(tmp_path) == "1!"
+    (kept,) = tmp_path.iterdir()
+    monkeypatch.setattr(Environment, "_generate", lambda *_, **__: pytest.fail("compiled again"))
+    assert filled(tmp_path) == "1!"
+    monkeypatch.undo()
+    assert filled(tmp_path, "{{ a }}?") == "1?"
+    kept.write_bytes(b"no template")
+    assert filled(tmp_path) == "1!"
+
+
+def test_nothing_is_kept_where_python_would_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told so by PYTHONDONTWRITEBYTECODE, or without a place: templates are compiled each time."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert filled(tmp_path) == "1!"
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert filled(tmp_path / "absent") == "1!"
