@@ -13,6 +13,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import jinja2
 from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 from jinja2.bccache import Bucket
 
@@ -27,8 +28,10 @@ class _CompiledBesideModules(FileSystemBytecodeCache):
 
     def load_bytecode(self, bucket: Bucket) -> None:
         """Take in what was compiled, where it can be read."""
-        with contextlib.suppress(OSError):
+        try:
             super().load_bytecode(bucket)
+        except Exception:  # a file that was cut, or cannot be read
+            bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Keep what was compiled, where Python would and may."""
@@ -62,4 +65,8 @@ def environment(package: str) -> Environment:
 def _compiled_beside(package: str) -> _CompiledBesideModules | None:
     cached = importlib.import_module(package).__cached__
     folder = Path(cached).parent if cached else None
-    return _CompiledBesideModules(str(folder), "template-%s.cache") if folder and folder.is_dir() else None
+    return (
+        _CompiledBesideModules(str(folder), f"template-{jinja2.__version__}-{__version__}-%s.cache")
+        if folder and folder.is_dir()
+        else None
+    )

@@ -165,7 +165,8 @@ class _Terminal(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a message that does not stand on the terminal already."""
-        if getattr(record, _SHOWN, False):
+        progress = hasattr(record, FIELDS) and record.levelno == logging.INFO  # which a command shows in its own words
+        if progress or getattr(record, _SHOWN, False):
             return
         text = record.getMessage()
         self._output.tell(f"evokern: {shortened(text)}" if record.levelno >= logging.WARNING else text)

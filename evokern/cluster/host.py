@@ -49,7 +49,7 @@ class Host:
     """Answers jobs of all its pools; any number of threads may ask."""
 
     def __init__(self, plan: HostPlan) -> None:
-        """Write the kernel's files and import what workers need; `report` opens the pools, or tells why that fails."""
+        """Import what workers need; `report` opens the pools, or tells why that fails."""
         self._plan = plan
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
@@ -122,8 +122,8 @@ class Host:
         waiting: dict[int, tuple[str, Future[JobResult]]] = {}
         try:
             server = ForkServer(self._plan.preload)
-            folder = self._written()
             self._begun.wait()
+            folder = self._written()
             for name, one in self._plan.pools.items():
                 one = _at_home(one, folder)
                 spec = one.spec

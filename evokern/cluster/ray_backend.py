@@ -149,19 +149,19 @@ class RayBackend:
                 made = self._ray.put(made)
                 self._kept.append(made)
 
-            def actor(**taken: int) -> Any:
+            def actor(soft: bool, **taken: int) -> Any:
                 options = self._ray.remote(Host).options(
                     **taken,
                     max_restarts=-1,
                     max_task_retries=0,  # a job that died with its actor is asked again by us, and never unseen
                     max_concurrency=3 + sum(plan.size * plan.depth for plan in found.values()),
-                    scheduling_strategy=self._on(node, soft=True),
+                    scheduling_strategy=self._on(node, soft=soft),
                 )
                 return options.remote(made)
 
             # A GPU is its actor's alone, so that no other can wait beside it.
-            spare = None if "num_gpus" in room else lambda: actor(num_cpus=0)
-            self._hosts.append(RayHost(len(self._hosts), actor(**room), node["NodeID"], name, spare))
+            spare = None if "num_gpus" in room else lambda: actor(soft=False, num_cpus=0)
+            self._hosts.append(RayHost(len(self._hosts), actor(soft=True, **room), node["NodeID"], name, spare))
             for kind, plan in found.items():
                 members.setdefault(kind, []).append((self._hosts[-1], plan))
 

@@ -58,7 +58,7 @@ class RayHosts:
         life = host.life
 
         def answered(future: Any) -> None:
-            if host.life != life:
+            if host.life != life or self._closed:
                 return
             try:
                 reports = future.result()
@@ -85,9 +85,13 @@ class RayHosts:
                 wake()
 
         try:
-            host.actor.report.remote().future().add_done_callback(answered)
+            with self._mutex:  # asked after the end, Ray would begin a cluster of its own
+                asked = None if self._closed else host.actor.report.remote().future()
         except Exception as error:
             host.gone = first_line(error)
+        else:
+            if asked is not None:
+                asked.add_done_callback(answered)
 
     def _comes_again(self, error: BaseException) -> bool:
         """Tell whether Ray starts an actor again: one that raised while it was made is dead for good."""
@@ -98,19 +102,21 @@ class RayHosts:
     def down(self, host: RayHost, why: str) -> None:
         """Note that a host's actor died; it is expected again."""
         with self._mutex:
-            if not host.up:
+            if not host.up or self._closed:
                 return
             host.up = False
             host.life += 1
             host.lost_at = time.monotonic()
-            if host.spare is not None:
+            if host.spare is not None and self.alive(host.node):
+                with contextlib.suppress(Exception):  # one that cannot be reached may go on, with all its workers
+                    self.ray.kill(host.actor, no_restart=False)
                 host.actor, host.spare = host.spare, host.actor
         self._event("host_lost", host, f"is lost ({why}); others go on with what it held")
         self.expect(host)
 
     def _keep_spare(self, host: RayHost) -> None:
         with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile
-            if host.make_spare is not None and host.spare is None and not self._closed:
+            if host.make_spare is not None and host.spare is None and host.up and not self._closed:
                 host.spare = host.make_spare()
 
     def close(self) -> list[Any]:

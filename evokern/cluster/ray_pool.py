@@ -39,6 +39,8 @@ class Asked:
     deadline_s: float
     deaths: int = 0
     began: float = 0.0
+    life: int = 0
+    """Of the host's actor that it was asked of."""
     elsewhere_than: int = -1
     """Place of the executor beside which it was last lost."""
     only: int | None = None
@@ -179,9 +181,10 @@ class RayPool:
         for index, asked in list(self._under_way()):
             if now > self._limit(index, asked):
                 host = self._hosts[index]
-                self._cluster.end(host)
+                if host.life == asked.life:  # else another one has its place meanwhile
+                    self._cluster.end(host)
                 del self._held[index][asked.key]
-                results += self._died(index, host.life, asked, TimeoutError(f"no answer in {now - asked.began:.0f} s"))
+                results += self._died(index, asked.life, asked, TimeoutError(f"no answer in {now - asked.began:.0f} s"))
         self._feed()
         while self._unheard:
             results.append(self._unheard.popleft())
@@ -244,9 +247,9 @@ class RayPool:
             # Once a job that anybody may do finds no place, those behind it find none either.
             index = None if full and asked.only is None else self._place_for(asked)
             if index is not None:
-                asked.began = time.monotonic()
+                asked.began, asked.life = time.monotonic(), self._hosts[index].life
                 self._held[index][asked.key] = asked
-                self._ask(index, self._hosts[index].life, asked)
+                self._ask(index, asked.life, asked)
             elif asked.only is not None and self._hosts[asked.only].gone:
                 host = self._hosts[asked.only]
                 self._unheard.append(JobResult(asked.key, "lost", f"{host.name} is gone: {host.gone}", 0.0))

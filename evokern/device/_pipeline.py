@@ -283,9 +283,10 @@ class Pipeline:
 
     def _executed(self, result: JobResult) -> None:
         fingerprint, built = self._running.pop(result.key)
-        with self._counting:
-            self._recent.append((time.monotonic(), result.member))
-            self._counts[result.member] += 1
+        if result.status != "lost":
+            with self._counting:
+                self._recent.append((time.monotonic(), result.member))
+                self._counts[result.member] += 1
         if result.status == "lost":
             self._lose(result, fingerprint, built)
             return

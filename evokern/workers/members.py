@@ -9,12 +9,11 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from evokern.errors import EvokernError
+from evokern.events import told
 from evokern.wording import first_line
 from evokern.workers.backend import Holder, ReportingPool
 from evokern.workers.jobs import JobResult
 from evokern.workers.pool import WorkerPool
-
-_LOGGER = logging.getLogger("evokern")
 
 
 class MemberPool(ReportingPool, Protocol):
@@ -221,8 +220,8 @@ class LocalMembers:
                 continue
             for one in answered:
                 member.held.pop(one.key, None)
-                told = one if member.holder is None else member.holder.told(one, member.pool.processes)
-                results.append(replace(told, member=place))
+                seen = one if member.holder is None else member.holder.told(one, member.pool.processes)
+                results.append(replace(seen, member=place))
         self._feed()
         return results
 
@@ -251,7 +250,8 @@ class LocalMembers:
             raise error
         member.pool.close()
         why = first_line(error)
-        _LOGGER.warning("%s is lost: %s; the others go on with what it held", member.name, why)
+        message = f"{member.name} is lost: {why}; the others go on with what it held"
+        told("gpu_lost", message, logging.WARNING, gpu=member.name)
         again = []
         for key, (job, deadline_s, only) in sorted(member.held.items()):
             if only is None:
