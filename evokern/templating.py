@@ -47,9 +47,8 @@ def environment(package: str) -> Environment:
     Args:
         package: the package beside whose modules the folder `templates` lies: its own `__package__`.
     """
-    compiled = _compiled_beside(package)
     made = Environment(
-        bytecode_cache=compiled,
+        bytecode_cache=_compiled_beside(package),
         loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
@@ -65,8 +64,6 @@ def environment(package: str) -> Environment:
 def _compiled_beside(package: str) -> _CompiledBesideModules | None:
     cached = importlib.import_module(package).__cached__
     folder = Path(cached).parent if cached else None
-    return (
-        _CompiledBesideModules(str(folder), f"template-{jinja2.__version__}-{__version__}-%s.cache")
-        if folder and folder.is_dir()
-        else None
-    )
+    if folder is None or not folder.is_dir():
+        return None
+    return _CompiledBesideModules(str(folder), f"template-{jinja2.__version__}-{__version__}-%s.cache")

@@ -205,8 +205,7 @@ class RayBackend:
 
     def close(self) -> None:
         """End the actors, and the connection where it was begun here; safe to call twice."""
-        hosts = getattr(self, "_hosts", [])
-        spares = self._cluster.close() if hosts and self._cluster is not None else []
+        hosts, spares = self._hosts, self._cluster.close() if self._cluster is not None else []
         with contextlib.suppress(Exception):
             leaving = [actor.leave.remote() for actor in (*(host.actor for host in hosts if host.up), *spares)]
             if leaving:
@@ -214,9 +213,9 @@ class RayBackend:
         for actor in (*(host.actor for host in hosts), *spares):
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
-        for pool in getattr(self, "_pools", {}).values():
+        for pool in self._pools.values():
             pool.close()
-        self._hosts, self._pools = [], {}
+        self._hosts, self._pools, self._cluster = [], {}, None
         if self._began_here:
             with contextlib.suppress(Exception):
                 self._ray.shutdown()

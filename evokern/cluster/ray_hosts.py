@@ -35,7 +35,7 @@ class RayHost:
     gone: str = ""
     lost_at: float = 0.0
     reports: Mapping[str, Any] = field(default_factory=dict)
-    spares: bool = False
+    warm_workers: bool = False
     """Whether its pools keep warm spares: to be said again to an actor that took another's place."""
     life: int = 0
     """How often its actor was replaced: answers of an earlier one are of no more use."""
@@ -70,13 +70,12 @@ class RayHosts:
                 if self._comes_again(error):
                     _after(0.2, lambda: self.expect(host))
                     return
-                host.gone = first_line(error)
-                self._event("host_gone", host, f"cannot work: {host.gone}")
+                self.give_up(host, first_line(error), "cannot work")
             else:
                 if life:
                     took = time.monotonic() - host.lost_at
                     self._event("host_back", host, f"is back after {took:.1f} s", seconds=round(took, 2))
-                if host.spares:
+                if host.warm_workers:
                     host.actor.keep_spares.remote()
                 host.up = True
                 if host.make_spare is not None and not life:
@@ -98,6 +97,11 @@ class RayHosts:
         kinds = self.ray.exceptions
         ended = isinstance(error, kinds.ActorUnavailableError | kinds.ActorDiedError)
         return ended and "creation task" not in str(error)
+
+    def give_up(self, host: RayHost, why: str, how: str) -> None:
+        """Note that a host is gone for good, and tell how and why."""
+        host.up, host.gone = False, why
+        self._event("host_gone", host, f"{how}: {why}")
 
     def down(self, host: RayHost, why: str) -> None:
         """Note that a host's actor died; it is expected again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import queue
 import time
@@ -15,7 +14,6 @@ from typing import Any
 
 from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of
 from evokern.errors import DeviceError, EvokernError
-from evokern.events import told
 from evokern.wording import several
 from evokern.workers.backend import PoolPlan
 from evokern.workers.jobs import JobResult
@@ -121,7 +119,7 @@ class RayPool:
     def keep_spares(self) -> None:
         """Let each host keep as many warm spares as it has room for."""
         for host in self._hosts:
-            host.spares = True
+            host.warm_workers = True
             if host.up:
                 host.actor.keep_spares.remote()
 
@@ -226,8 +224,7 @@ class RayPool:
         host = self._hosts[index]
         why = self._cluster.why(error)
         if isinstance(error, EvokernError):
-            host.up, host.gone = False, why
-            told("host_gone", f"host {host.name} cannot work any more: {why}", logging.WARNING, host=host.name)
+            self._cluster.give_up(host, why, "cannot work any more")
         elif host.life == life:
             self._cluster.down(host, why)
         if all(one.gone for one in self._hosts):

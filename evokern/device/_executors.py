@@ -12,13 +12,12 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 from evokern.events import told
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.jobs import JobResult
-from evokern.workers.members import MemberPool
+from evokern.workers.members import Forwarding, MemberPool
 
 GPU = "gpu"
 """Key of the evidence that names the executor that measured a trial, where a search has several."""
@@ -61,7 +60,7 @@ class Checks:
     """Trial → job and deadline, of those that it measured since its last good check."""
 
 
-class Executors:
+class Executors(Forwarding):
     """Driven by one thread, as a `WorkerPool` is, and waited for by `evokern.workers.pool.wait`."""
 
     def __init__(self, pool: MemberPool) -> None:
@@ -70,7 +69,7 @@ class Executors:
         Args:
             pool: who measures; it stays its owner's.
         """
-        self._pool = pool
+        super().__init__(pool)
         self.checks = [Checks() for _ in pool.names]
         """What is known of each."""
         self._asked: dict[int, tuple[Any, float]] = {}
@@ -94,23 +93,6 @@ class Executors:
                 one.proving = True
                 self._pool.set_aside(member)
                 self._pool.submit(self._key(member, None), reference.proof, reference.deadline_s, member)
-
-    @property
-    def connections(self) -> list[Connection]:
-        """What to listen to."""
-        return self._pool.connections
-
-    def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that take so long that nobody waits for them."""
-        return self._pool.overdue()
-
-    def next_deadline(self) -> float | None:
-        """Return the earliest moment (monotonic clock) at which a worker must be ended."""
-        return self._pool.next_deadline()
-
-    def grant(self, pause_s: float) -> None:
-        """Grant the workers time in which this process was stopped."""
-        self._pool.grant(pause_s)
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
         """Queue a trial's job."""
@@ -142,7 +124,7 @@ class Executors:
         Raises:
             EvokernError: no executor is left; with the last one's error.
         """
-        results = [kept for one in self._pool.advance(readable) if (kept := self._taken(one)) is not None]
+        results = [kept for one in super().advance(readable) if (kept := self._taken(one)) is not None]
         self._check_those_due()
         return results
 

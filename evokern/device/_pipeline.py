@@ -283,13 +283,12 @@ class Pipeline:
 
     def _executed(self, result: JobResult) -> None:
         fingerprint, built = self._running.pop(result.key)
-        if result.status != "lost":
-            with self._counting:
-                self._recent.append((time.monotonic(), result.member))
-                self._counts[result.member] += 1
         if result.status == "lost":
             self._lose(result, fingerprint, built)
             return
+        with self._counting:
+            self._recent.append((time.monotonic(), result.member))
+            self._counts[result.member] += 1
         self._lost = 0
         if result.status == "done":
             self._faults = 0

@@ -104,15 +104,15 @@ class ProgressReporter:
         told(event, message, study=self._base.study, **fields)
 
     def _trial(self, trial: Trial, loop: Loop) -> None:
-        one = trial.evaluation
+        one, reason = trial.evaluation, trial.evaluation.reason
         told(
             "trial",
-            f"trial {trial.number} {trial.outcome.value}: {one.reason}",
+            f"trial {trial.number} {trial.outcome.value}: {reason}",
             logging.DEBUG,
             study=self._base.study,
             trial=trial.number,
             outcome=trial.outcome.value,
-            reason=one.reason or None,
+            reason=reason or None,
             time_us=one.time_us,
             gpu=one.evidence.get("gpu"),
             best_us=loop.best and loop.best.evaluation.time_us,

@@ -62,39 +62,56 @@ class MemberPool(ReportingPool, Protocol):
         """Let each executor keep as many warm spares as its host has room for."""
 
 
-@dataclass(frozen=True)
-class OneMember:
-    """One executor of several, as a pool of its own."""
+class Forwarding:
+    """A pool in front of one whose executors are told apart."""
 
-    pool: MemberPool
-    """All of them."""
-    member: int
-    """Its place."""
+    def __init__(self, pool: MemberPool) -> None:
+        """Stand in front of a pool, which stays its owner's."""
+        self._pool = pool
 
     @property
     def connections(self) -> list[Connection]:
         """What to listen to."""
-        return self.pool.connections
+        return self._pool.connections
+
+    def advance(self, readable: Iterable[object]) -> list[JobResult]:
+        """Take in what the workers sent."""
+        return self._pool.advance(readable)
+
+    def overdue(self) -> frozenset[int]:
+        """Return the keys of jobs that take so long that nobody waits for them."""
+        return self._pool.overdue()
+
+    def next_deadline(self) -> float | None:
+        """Return the earliest moment (monotonic clock) at which a worker must be ended."""
+        return self._pool.next_deadline()
+
+    def grant(self, pause_s: float) -> None:
+        """Grant the workers time in which this process was stopped."""
+        self._pool.grant(pause_s)
+
+
+class OneMember(Forwarding):
+    """One executor of several, as a pool of its own."""
+
+    def __init__(self, pool: MemberPool, member: int) -> None:
+        """Make it.
+
+        Args:
+            pool: all of them.
+            member: its place.
+        """
+        super().__init__(pool)
+        self._member = member
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
         """Queue a job for it alone."""
-        self.pool.submit(key, job, deadline_s, self.member)
+        self._pool.submit(key, job, deadline_s, self._member)
 
-    def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """As all of them."""
-        return self.pool.advance(readable)
-
-    def overdue(self) -> frozenset[int]:
-        """As all of them."""
-        return self.pool.overdue()
-
-    def next_deadline(self) -> float | None:
-        """As all of them."""
-        return self.pool.next_deadline()
-
-    def grant(self, pause_s: float) -> None:
-        """As all of them."""
-        self.pool.grant(pause_s)
+    @property
+    def held(self) -> Any:
+        """What its host has of its own for it; None until that is known."""
+        return self._pool.held[self._member]
 
 
 @dataclass

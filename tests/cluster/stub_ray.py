@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+
+from evokern.workers.jobs import JobPool, JobResult
+from evokern.workers.pool import wait
 
 
 class RayError(Exception):
@@ -153,3 +157,14 @@ class Actor:
             return SimpleNamespace(future=lambda: future)
 
         return SimpleNamespace(remote=remote)
+
+
+def collect(pool: JobPool, count: int, limit_s: float = 30.0) -> dict[int, JobResult]:
+    """Wait for so many answers, none of which comes twice."""
+    results: dict[int, JobResult] = {}
+    end = time.monotonic() + limit_s
+    while len(results) < count and time.monotonic() < end:
+        for result in wait([pool], 0.2):
+            assert result.key not in results, "answered twice"
+            results[result.key] = result
+    return results

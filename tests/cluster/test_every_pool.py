@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from paths import DATA
-from stub_ray import StubRay
+from stub_ray import StubRay, collect
 
 from evokern.cluster import RayRequest, ray_backend
 from evokern.device._executors import Executors
 from evokern.workers.backend import HostRoom, LocalBackend, PoolPlan
-from evokern.workers.jobs import JobPool, JobResult
+from evokern.workers.jobs import JobPool
 from evokern.workers.members import LocalMember, LocalMembers
-from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
+from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 HANDLER = "worker_handlers:Obedient"
 DEPTH = 2
@@ -32,16 +31,6 @@ def server() -> Iterator[ForkServer]:
 
 def plans(room: HostRoom) -> dict[str, PoolPlan]:
     return {"echo": PoolPlan(WorkerSpec(HANDLER, "x"), room.cores, DEPTH)}
-
-
-def collect(pool: JobPool, count: int, limit_s: float = 20.0) -> dict[int, JobResult]:
-    results: dict[int, JobResult] = {}
-    end = time.monotonic() + limit_s
-    while len(results) < count and time.monotonic() < end:
-        for result in wait([pool], 0.2):
-            assert result.key not in results, "answered twice"
-            results[result.key] = result
-    return results
 
 
 Maker = Callable[[ForkServer, ExitStack, pytest.MonkeyPatch], JobPool]

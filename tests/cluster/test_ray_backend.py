@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from paths import DATA
-from stub_ray import StubRay
+from stub_ray import StubRay, collect
 
 from evokern.cluster import RayRequest, host, ray_backend, ray_hosts, ray_pool
 from evokern.cluster.host import HostPlan, require_alike, versions
@@ -54,16 +54,6 @@ class Rig:
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
-
-
-def collect(pool: ray_backend.RayPool, count: int, limit_s: float = 30.0) -> dict[int, JobResult]:
-    found: dict[int, JobResult] = {}
-    end = time.monotonic() + limit_s
-    while len(found) < count and time.monotonic() < end:
-        for result in wait([pool], 0.2):
-            assert result.key not in found, "answered twice"
-            found[result.key] = result
-    return found
 
 
 def test_what_a_lost_actor_held_is_asked_elsewhere(

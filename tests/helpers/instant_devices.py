@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evokern.device import Answer, Request, StartReport, Task
+from evokern.device._pipeline import Pipeline
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.trial import Evaluation
 
@@ -59,3 +60,29 @@ class InstantH200:
     def close(self) -> None:
         """Count how often it is closed."""
         self.closed += 1
+
+
+class PipelineDevice:
+    """What a device does with candidates that a pipeline moves: whoever derives from it makes that in `start`."""
+
+    pipeline: Pipeline | None = None
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate."""
+        assert self.pipeline is not None
+        self.pipeline.submit(request)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return the answers that are ready."""
+        assert self.pipeline is not None
+        return self.pipeline.poll(timeout_s)
+
+    def busy_s(self) -> float:
+        """Nothing is held."""
+        return 0.0
+
+    def close(self) -> None:
+        """Stop the pipeline; the pools stay their owner's."""
+        if self.pipeline is not None:
+            self.pipeline.close()
+            self.pipeline = None

@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from engine_helpers import small_table, study
+from instant_devices import PipelineDevice
 
 from evokern.api import search
 from evokern.compile.records import Built, Program
 from evokern.declaration.space import Config
-from evokern.device import Answer, Request, StartReport, Task
+from evokern.device import StartReport, Task
 from evokern.device._pipeline import CompiledRequest, Pipeline
 from evokern.device.recorded.table import TableDevice
 from evokern.study.trial import Evaluation, Resources
@@ -55,7 +55,7 @@ class TableWorker:
         return small_table().answers[config]
 
 
-class WorkerDevice(TableDevice):
+class WorkerDevice(PipelineDevice, TableDevice):
     """The recording, looked up by worker processes."""
 
     def __init__(self, *, may_fault: bool = False) -> None:
@@ -63,7 +63,6 @@ class WorkerDevice(TableDevice):
         self._may_fault = may_fault
         self._server = ForkServer(("worker_search",))
         self._pools: list[WorkerPool] = []
-        self._pipeline: Pipeline | None = None
 
     def start(self, task: Task) -> StartReport:
         """Start the pools."""
@@ -71,24 +70,13 @@ class WorkerDevice(TableDevice):
         spec = WorkerSpec("worker_search:TableWorker", None, may_fault=self._may_fault)
         executors = WorkerPool(self._server, spec, size=2)
         self._pools = [compilers, executors]
-        self._pipeline = Pipeline(compilers, executors, job=_job, deadline_s=20.0, known=task.known)
-        self._pipeline.begin()
+        self.pipeline = Pipeline(compilers, executors, job=_job, deadline_s=20.0, known=task.known)
+        self.pipeline.begin()
         return StartReport()
-
-    def submit(self, request: Request) -> None:
-        """Accept one candidate."""
-        assert self._pipeline is not None
-        self._pipeline.submit(request)
-
-    def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Return the answers that are ready."""
-        assert self._pipeline is not None
-        return self._pipeline.poll(timeout_s)
 
     def close(self) -> None:
         """Stop everything."""
-        if self._pipeline is not None:
-            self._pipeline.close()
+        super().close()
         for pool in self._pools:
             pool.close()
         self._server.close()

@@ -321,7 +321,7 @@ class LiveDevice:
             EvokernError: it cannot be measured.
         """
         driver, leader = driver_version() or self._gpu.driver, self._leader()
-        uuid = (leader.pool.held[leader.member] or self._gpu).uuid
+        uuid = (leader.held or self._gpu).uuid
         known = kept_rates(uuid, driver)
         if known is None:
             self._running().close()

@@ -1,4 +1,4 @@
-"""`python tests/bench/driver_cost.py`: what a trial costs the process that asks, tells and writes the file.
+"""`python tests/scripts/driver_cost.py`: what a trial costs the process that asks, tells and writes the file.
 
 A search of a real study's space with workers that answer at once: 64 processes of this machine, or with `--ray` of a
 Ray cluster that is started here. Compiles, programs and times are made up, everything else is what a search on GPUs
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,17 @@ from typing import Any
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+import helpers_path  # noqa: E402, F401 (finds the helpers)
+from instant_devices import PipelineDevice  # noqa: E402
+from paths import ROOT  # noqa: E402
+
+sys.path.append(str(ROOT / "tests" / "bench"))
 from proposal_cost import landscape  # noqa: E402
 
 from evokern.api import search  # noqa: E402
 from evokern.compile.records import Built, Program  # noqa: E402
 from evokern.declaration.space import Config, Space  # noqa: E402
-from evokern.device import Answer, Request, StartReport, Task  # noqa: E402
+from evokern.device import StartReport, Task  # noqa: E402
 from evokern.device._pipeline import CompiledRequest, Pipeline  # noqa: E402
 from evokern.hardware.profiles import Profile, chip  # noqa: E402
 from evokern.samplers.evo._sampler import EvoSampler  # noqa: E402
@@ -83,7 +88,7 @@ class ExecuteWorker:
         return Evaluation(Outcome.MEASURED, time_us, (timing,), (), config.key, {"gpu": "cuda:0"}, gate, 0.5, 0.1)
 
 
-class InstantDevice:
+class InstantDevice(PipelineDevice):
     """A chip whose candidates cost nothing."""
 
     identity = "instant"
@@ -93,7 +98,6 @@ class InstantDevice:
 
     def __init__(self, backend: Backend, workers: int) -> None:
         self._backend, self.window = backend, workers
-        self._pipeline: Pipeline | None = None
 
     @property
     def profile(self) -> Profile:
@@ -110,29 +114,13 @@ class InstantDevice:
             }
 
         pools: dict[str, JobPool] = dict(self._backend.open(plans, task.kernel.folder))
-        self._pipeline = Pipeline(pools["compile"], pools["execute"], job=_config, deadline_s=60.0, known=task.known)
-        self._pipeline.begin()
+        self.pipeline = Pipeline(pools["compile"], pools["execute"], job=_config, deadline_s=60.0, known=task.known)
+        self.pipeline.begin()
         return StartReport()
-
-    def submit(self, request: Request) -> None:
-        """Accept one candidate."""
-        assert self._pipeline is not None
-        self._pipeline.submit(request)
-
-    def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Return the answers that are ready."""
-        assert self._pipeline is not None
-        return self._pipeline.poll(timeout_s)
-
-    def busy_s(self) -> float:
-        """Return nothing: it is never busy."""
-        return 0.0
 
     def close(self) -> None:
         """Stop the workers."""
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
+        super().close()
         self._backend.close()
 
 
@@ -207,8 +195,7 @@ def main() -> int:
     _timed(EvoSampler, "propose", "proposals")
     for method in ("propose", "record", "write_result", "record_duration"):
         _timed(Session, method, "store")
-    here = sys.path[0]  # where workers find this module, too
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # workers find this module, too
     if chosen.ray:
         from ray.cluster_utils import Cluster
 
