@@ -29,6 +29,10 @@
 //   ACCUMULATOR       fp32, or fp16 (half the registers; overflows on large inputs)
 //   RASTER            order of blocks: rows, columns, or grouped (GROUP rows of tiles together, for reuse in L2)
 //   GROUP             rows of tiles in a group
+//   TILES             tiles of C that a block computes in turn: the first steps of the next one are on their way while one
+//                     is stored
+//   SHAPE             M, N and K as arguments (runtime), or known to the compiler: no divisions to find a tile, no tails that
+//                     are not there
 //   EPILOGUE          C straight from registers, or through shared memory in 16-byte stores
 //
 // The skinny path:
@@ -40,22 +44,22 @@
 //   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
 //
 // Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
-// [K, N]: its tile then has the rows of another one of A); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K for the skinny path, which is
-// compiled for its shape; 0 for the other).
+// [K, N]: its tile then has the rows of another one of A); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K where the program is compiled
+// for its shape, as the skinny path always is; else 0).
 
 #include <stdint.h>
 
 #if !defined(BLOCK_M) || !defined(BLOCK_N) || !defined(BLOCK_K) || !defined(WARPS_M) || !defined(WARPS_N)
 #error "BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M and WARPS_N must be defined"
 #endif
-#if !defined(STAGES) || !defined(VECTOR) || !defined(GROUP) || !defined(SPLIT_K) || !defined(MIN_BLOCKS)
-#error "STAGES, VECTOR, GROUP, SPLIT_K and MIN_BLOCKS must be defined"
+#if !defined(STAGES) || !defined(VECTOR) || !defined(GROUP) || !defined(TILES) || !defined(SPLIT_K) || !defined(MIN_BLOCKS)
+#error "STAGES, VECTOR, GROUP, TILES, SPLIT_K and MIN_BLOCKS must be defined"
 #endif
 #if !defined(PATH) || !defined(TENSOR_CORES) || !defined(MERGE) || !defined(BF16) || !defined(NT) || !defined(ROWS_A)
 #error "PATH, TENSOR_CORES, MERGE, BF16, NT and ROWS_A must be defined"
 #endif
-#if !defined(COLUMNS_B) || !defined(DEPTH_A)
-#error "COLUMNS_B and DEPTH_A must be defined"
+#if !defined(COLUMNS_B) || !defined(DEPTH_A) || !defined(SHAPE)
+#error "COLUMNS_B, DEPTH_A and SHAPE must be defined"
 #endif
 #if !defined(PRODUCTS) || !defined(WEIGHT_POLICY) || !defined(WARP_COLUMNS) || !defined(DEPTH)
 #error "PRODUCTS, WEIGHT_POLICY, WARP_COLUMNS and DEPTH must be defined"
@@ -97,6 +101,8 @@ static_assert(BLOCK_K % 16 == 0, "mma_depth: an mma takes 16 elements of K");
 static_assert(STAGES >= 2, "ring: one stage is computed on while another is filled");
 static_assert(SKINNY || (BLOCK_M * BLOCK_K / CHUNK) % THREADS == 0, "a_tile_split: the A tile must split evenly over the threads");
 static_assert(SKINNY || (BLOCK_K * BLOCK_N / CHUNK) % THREADS == 0, "b_tile_split: the B tile must split evenly over the threads");
+static_assert(SKINNY || TILES == 1 || SPLIT_K == 1, "tiles_or_split: a tile of several is not split along K");
+static_assert(SKINNY || TILES == 1 || ASYNC, "tiles_async: registers would hold the next tile while one is stored");
 static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async moves at least 4 bytes");
 static_assert(SKINNY || ASYNC || STAGES == 2, "register_ring: registers hold one step only");
 static_assert(SKINNY || WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
@@ -133,22 +139,30 @@ __device__ __forceinline__ float high_element(const float (&c)[4], int half) { r
 __device__ __forceinline__ float low_element(const uint32_t (&c)[2], int half) { return low2float(c[half]); }
 __device__ __forceinline__ float high_element(const uint32_t (&c)[2], int half) { return low2float(c[half] >> 16); }
 
-// Tile of C of this block, in the order that RASTER asks for.
-__device__ __forceinline__ void tile_of_block(int tiles_m, int tiles_n, int& tile_m, int& tile_n) {
-  const int block = blockIdx.x;
-  if constexpr (RASTER == RASTER_ROWS) {
-    tile_m = block / tiles_n, tile_n = block % tiles_n;
-  } else if constexpr (RASTER == RASTER_COLUMNS) {
-    tile_m = block % tiles_m, tile_n = block / tiles_m;
-  } else {
-    const int group = block / (GROUP * tiles_n), first = group * GROUP;
-    const int height = min(GROUP, tiles_m - first), within = block - group * GROUP * tiles_n;
-    tile_m = first + within % height, tile_n = within / height;
+// Where a tile of C begins, in the order that RASTER asks for.
+struct TileOrigin {
+  int row, column;
+
+  __device__ __forceinline__ TileOrigin(int tile, int M, int N) {
+    const int tiles_m = (M + BLOCK_M - 1) / BLOCK_M, tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
+    int tile_m, tile_n;
+    if constexpr (RASTER == RASTER_ROWS) {
+      tile_m = tile / tiles_n, tile_n = tile % tiles_n;
+    } else if constexpr (RASTER == RASTER_COLUMNS) {
+      tile_m = tile % tiles_m, tile_n = tile / tiles_m;
+    } else {
+      const int group = tile / (GROUP * tiles_n), first = group * GROUP;
+      const int height = min(GROUP, tiles_m - first), within = tile - group * GROUP * tiles_n;
+      tile_m = first + within % height, tile_n = within / height;
+    }
+    row = tile_m * BLOCK_M, column = tile_n * BLOCK_N;
   }
-}
+};
 
 // The steps of one block, on their way through the ring of stages.
 struct Pipeline {
+  const uint16_t *matrix_a, *matrix_b;
+  int M, N, K;
   TileLoader<BLOCK_M, BLOCK_K, A_PITCH, true> a;
 #if NT
   TileLoader<BLOCK_N, BLOCK_K, B_PITCH, true> b;
@@ -158,6 +172,30 @@ struct Pipeline {
   uint32_t shared;  // address of the ring
   int to_load;      // steps not yet on their way
   uint32_t filled;  // stage that is filled next, as an offset
+  int tile, tile_left;  // tile of C whose steps are loaded, and those of it not yet on their way
+
+  __device__ __forceinline__ Pipeline(const uint16_t* matrix_a, const uint16_t* matrix_b, int M, int N, int K, TileOrigin at,
+                                      int depth0, uint32_t shared, int steps, int tiles)
+      : matrix_a(matrix_a), matrix_b(matrix_b), M(M), N(N), K(K), a(matrix_a, at.row, depth0, M, K),
+#if NT
+        b(matrix_b, at.column, depth0, N, K),
+#else
+        b(matrix_b, depth0, at.column, K, N),
+#endif
+        shared(shared), to_load(steps * tiles), filled(0), tile(blockIdx.x), tile_left(steps) {}
+
+  // Goes on with the block's next tile of C, where all steps of one are on their way.
+  __device__ __forceinline__ void next_tile() {
+    if (tile_left > 0) return;
+    tile += gridDim.x, tile_left = (K + BLOCK_K - 1) / BLOCK_K;
+    const TileOrigin at(tile, M, N);
+    a = {matrix_a, at.row, 0, M, K};
+#if NT
+    b = {matrix_b, at.column, 0, N, K};
+#else
+    b = {matrix_b, 0, at.column, K, N};
+#endif
+  }
 
   __device__ __forceinline__ static uint32_t next_stage(uint32_t stage) {
     return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
@@ -166,8 +204,10 @@ struct Pipeline {
   // Starts loading the next step; past the last one, an empty group of copies keeps their count right.
   __device__ __forceinline__ void load_next() {
     if (to_load > 0) {
+      if constexpr (TILES > 1) next_tile();
       a.start(shared + filled);
       b.start(shared + filled + A_STAGE);
+      tile_left--;
     }
     if constexpr (ASYNC) {
       filled = next_stage(filled);
@@ -199,7 +239,9 @@ struct Pipeline {
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
-       int M, int N, int K) {
+       int rows, int columns, int depth) {
+  constexpr bool COMPILED = SHAPE == SHAPE_COMPILED;
+  const int M = COMPILED ? ROWS_A : rows, N = COMPILED ? COLUMNS_B : columns, K = COMPILED ? DEPTH_A : depth;
   extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes
   const uint32_t shared = shared_address(memory);
   // wgmma takes matrix descriptors from uniform registers: a shuffle tells the compiler that a warp agrees on them.
@@ -207,75 +249,82 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   // First row and column of this warp. The warps of a warpgroup interleave by 16 rows.
   const int warp_m = WGMMA ? warp % WARPS_M / 4 * (4 * WARP_M) + warp % 4 * 16 : warp / WARPS_N * WARP_M;
   const int warp_n = (WGMMA ? warp / WARPS_M : warp % WARPS_N) * WARP_N;
-  int tile_m, tile_n;
-  tile_of_block((M + BLOCK_M - 1) / BLOCK_M, (N + BLOCK_N - 1) / BLOCK_N, tile_m, tile_n);
-  const int row0 = tile_m * BLOCK_M, column0 = tile_n * BLOCK_N;
-
   const int all_steps = (K + BLOCK_K - 1) / BLOCK_K, share = (all_steps + SPLIT_K - 1) / SPLIT_K;
   const int first_step = blockIdx.y * share, steps = min(share, all_steps - first_step);
 
-#if NT
-  Pipeline pipeline{{a, row0, first_step * BLOCK_K, M, K}, {b, column0, first_step * BLOCK_K, N, K}, shared, steps, 0};
-#else
-  Pipeline pipeline{{a, row0, first_step * BLOCK_K, M, K}, {b, first_step * BLOCK_K, column0, K, N}, shared, steps, 0};
-#endif
+  // Tiles of this block: its own number, and on by the number of blocks, so that those at work lie side by side.
+  const int tiles = ((M + BLOCK_M - 1) / BLOCK_M) * ((N + BLOCK_N - 1) / BLOCK_N);
+  const int own_tiles = TILES == 1 ? 1 : (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
+  Pipeline pipeline(a, b, M, N, K, TileOrigin(blockIdx.x, M, N), first_step * BLOCK_K, shared, steps, own_tiles);
 #pragma unroll
   for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.load_next();
 
-  Sum sum[TILES_M][TILES_N] = {};
-  accumulate(sum, pipeline, shared, steps, warp_m, warp_n);
+  uint32_t stage = 0;  // of the step at hand, as an offset
+  auto compute = [&](int tile) {
+    const TileOrigin at(tile, M, N);
+    const int row0 = at.row, column0 = at.column;
+    Sum sum[TILES_M][TILES_N] = {};
+    accumulate(sum, pipeline, stage, steps, warp_m, warp_n);
 
-  // Element pairs of the accumulators: row lane/4 (+8), columns 2*(lane%4) of each 16x8 tile.
-  auto for_each_pair = [&](auto&& use) {
+    // Element pairs of the accumulators: row lane/4 (+8), columns 2*(lane%4) of each 16x8 tile.
+    auto for_each_pair = [&](auto&& use) {
 #pragma unroll
-    for (int m = 0; m < TILES_M; m++)
+      for (int m = 0; m < TILES_M; m++)
 #pragma unroll
-      for (int n = 0; n < TILES_N; n++)
+        for (int n = 0; n < TILES_N; n++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-          const int row = warp_m + m * TILE_STRIDE + half * 8 + lane / 4, column = warp_n + n * 8 + lane % 4 * 2;
-          use(row, column, low_element(sum[m][n], half), high_element(sum[m][n], half));
+          for (int half = 0; half < 2; half++) {
+            const int row = warp_m + m * TILE_STRIDE + half * 8 + lane / 4, column = warp_n + n * 8 + lane % 4 * 2;
+            use(row, column, low_element(sum[m][n], half), high_element(sum[m][n], half));
+          }
+    };
+
+    if constexpr (SPLIT_K > 1 && MERGE == MERGE_TICKET) {
+      for_each_pair([&](int row, int column, float low, float high) {
+        store_partial_pair(partial, row0 + row, column0 + column, M, N, low, high);
+      });
+      if (!last_of_split(blockIdx.x)) return;
+      for_each_pair([&](int row, int column, float low, float high) {
+        merge_pair(c, partial, row0 + row, column0 + column, M, N, low, high);
+      });
+    } else if constexpr (SPLIT_K > 1) {
+      float* mine = partial + static_cast<size_t>(blockIdx.y) * M * N;
+      for_each_pair([&](int row, int column, float low, float high) {
+        if (row0 + row >= M) return;
+        float* target = mine + static_cast<size_t>(row0 + row) * N + column0 + column;
+        if (column0 + column < N) target[0] = low;
+        if (column0 + column + 1 < N) target[1] = high;
+      });
+    } else if constexpr (STAGED_STORE) {
+      constexpr int C_PITCH = 2 * (BLOCK_N + CHUNK);  // bytes; the padding spreads rows over the banks
+      constexpr int C_TILE = TILES == 1 ? 0 : STAGES * STAGE;  // the tile of C takes the ring's place where no step follows
+      if constexpr (TILES == 1) __syncthreads();               // the stages are no longer read
+      for_each_pair([&](int row, int column, float low, float high) {
+        *reinterpret_cast<uint32_t*>(memory + C_TILE + row * C_PITCH + column * 2) = pack_half2(low, high);
+      });
+      __syncthreads();
+      for (int index = threadIdx.x; index < BLOCK_M * BLOCK_N / CHUNK; index += THREADS) {
+        const int row = index / (BLOCK_N / CHUNK), column = index % (BLOCK_N / CHUNK) * CHUNK;
+        const Chunk pairs = load_shared_chunk(shared + C_TILE + row * C_PITCH + column * 2);
+        if constexpr (VECTOR == CHUNK) {
+          if (row0 + row < M && column0 + column < N)
+            store_global(c + static_cast<size_t>(row0 + row) * N + column0 + column, pairs.v);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; i++) store_pair(c, row0 + row, column0 + column + 2 * i, M, N, pairs.v[i]);
         }
-  };
-
-  if constexpr (SPLIT_K > 1 && MERGE == MERGE_TICKET) {
-    for_each_pair([&](int row, int column, float low, float high) {
-      store_partial_pair(partial, row0 + row, column0 + column, M, N, low, high);
-    });
-    if (!last_of_split(blockIdx.x)) return;
-    for_each_pair([&](int row, int column, float low, float high) {
-      merge_pair(c, partial, row0 + row, column0 + column, M, N, low, high);
-    });
-  } else if constexpr (SPLIT_K > 1) {
-    float* mine = partial + static_cast<size_t>(blockIdx.y) * M * N;
-    for_each_pair([&](int row, int column, float low, float high) {
-      if (row0 + row >= M) return;
-      float* target = mine + static_cast<size_t>(row0 + row) * N + column0 + column;
-      if (column0 + column < N) target[0] = low;
-      if (column0 + column + 1 < N) target[1] = high;
-    });
-  } else if constexpr (STAGED_STORE) {
-    constexpr int C_PITCH = 2 * (BLOCK_N + CHUNK);  // bytes; the padding spreads rows over the banks
-    __syncthreads();                                // the stages are no longer read; the tile of C takes their place
-    for_each_pair([&](int row, int column, float low, float high) {
-      *reinterpret_cast<uint32_t*>(memory + row * C_PITCH + column * 2) = pack_half2(low, high);
-    });
-    __syncthreads();
-    for (int index = threadIdx.x; index < BLOCK_M * BLOCK_N / CHUNK; index += THREADS) {
-      const int row = index / (BLOCK_N / CHUNK), column = index % (BLOCK_N / CHUNK) * CHUNK;
-      const Chunk pairs = load_shared_chunk(shared + row * C_PITCH + column * 2);
-      if constexpr (VECTOR == CHUNK) {
-        if (row0 + row < M && column0 + column < N)
-          store_global(c + static_cast<size_t>(row0 + row) * N + column0 + column, pairs.v);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) store_pair(c, row0 + row, column0 + column + 2 * i, M, N, pairs.v[i]);
       }
+    } else {
+      for_each_pair([&](int row, int column, float low, float high) {
+        store_pair(c, row0 + row, column0 + column, M, N, pack_half2(low, high));
+      });
     }
+  };
+  if constexpr (TILES == 1) {
+    compute(blockIdx.x);
   } else {
-    for_each_pair([&](int row, int column, float low, float high) {
-      store_pair(c, row0 + row, column0 + column, M, N, pack_half2(low, high));
-    });
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) compute(tile);
   }
 }
 #endif

@@ -26,6 +26,8 @@ SKINNY_ROWS = 128
 """Rows of A up to which a warp can keep their sums: at 128, and 16 columns of C, 64 registers."""
 TICKETS = 4096
 """Tiles of C that a launch can merge by itself: the counters of the source."""
+FEWEST_BLOCKS = 0.75
+"""Blocks for each multiprocessor below which several tiles a block are not tried."""
 DRAM_LATENCY_S = 300e-9
 """What a load from DRAM takes at least, s: 560 clocks on Hopper (arXiv 2402.13499). Times the DRAM's rate, that much is
 in flight where it is busy (Little, Operations Research 9(3), 1961)."""
@@ -91,6 +93,13 @@ GENES = (
         relieves=("memory", "shared-memory", "arithmetic"),
     ),
     Mutation(
+        "SHAPE",
+        ("runtime", "compiled"),
+        when=TILED,
+        doc="M, N and K as arguments, or known to the compiler, which then leaves out divisions and tails",
+        relieves={"arithmetic": 2, "latency": 2, "launch": 1},
+    ),
+    Mutation(
         "PRODUCTS",
         ("mma", "fma"),
         doc="skinny: tensor cores with the weights as rows, or plain FMAs",
@@ -130,6 +139,13 @@ GENES = (
         doc="rows of tiles in a group",
         when={**TILED, "RASTER": ("grouped",)},
         relieves=("memory",),
+    ),
+    Parameter(
+        "TILES",
+        (1, 2, 4, 8, 16),
+        doc="tiles of C that a block computes in turn, the next one's loads beside the stores of one",
+        when=TILED,
+        relieves={"launch": 2, "latency": 2, "memory": 1},
     ),
     Parameter(
         "SPLIT_K",
@@ -188,6 +204,11 @@ def on_wgmma(c):
     return not skinny(c) and c["TENSOR_CORES"] == "wgmma"
 
 
+def shape_compiled(c):
+    """Whether the program is compiled for its problem's M, N and K, as the skinny path always is."""
+    return skinny(c) or c["SHAPE"] == "compiled"
+
+
 def transposed(p):
     """Whether b is [N, K], as torch's Linear keeps its weights."""
     return p["layout"] == "nt"
@@ -207,6 +228,11 @@ def tiles(c, p):
     """Return the tiles of C."""
     rows, columns = block_tile(c)
     return -(-p.M // rows) * -(-p.N // columns)
+
+
+def blocks(c, p):
+    """Return the blocks that share the tiles of C."""
+    return tiles(c, p) if skinny(c) else -(-tiles(c, p) // c.TILES)
 
 
 def threads(c):
@@ -234,7 +260,9 @@ def shared_bytes(c, p):
     rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
     ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + rows * (columns + pad))
     tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] == "shared" and c.SPLIT_K == 1 else 0
-    return max(ring, tile)
+    return (
+        max(ring, tile) if c.TILES == 1 else ring + tile
+    )  # the next tile's steps are on their way while one is stored
 
 
 def skinny_registers(c, p):
@@ -283,7 +311,10 @@ def accumulator_registers(c):
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (2 if c["FRAGMENTS"] == "ahead" else 1)
     if on_wgmma(c):
         fragments = 0
-    held = 0 if c["LOAD"] == "cp_async" else (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 2
+    held = 0
+    if c["LOAD"] == "registers":  # chunks of 16 bytes on their way, where each comes from, and where its accesses do
+        chunks = (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 8
+        held = 5 * chunks + 2 * (8 // c.VECTOR)
     # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
     single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
     return Need(sums + fragments + held + single + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
@@ -312,7 +343,7 @@ def launches(c, p):
     shape = () if skinny(c) else (i32(p.M), i32(p.N), i32(p.K))  # the skinny path is compiled for its own
     product = Launch(
         "matmul_skinny" if skinny(c) else "matmul",
-        (tiles(c, p), c.SPLIT_K),
+        (blocks(c, p), c.SPLIT_K),
         threads(c),
         ("a", "b", "c", "partial", *shape),
         shared_bytes=shared_bytes(c, p),
@@ -364,9 +395,9 @@ kernel = Kernel(
     macros=lambda c, p: {
         "BF16": int(p["dtype"] == "bf16"),
         "NT": int(transposed(p)),
-        "ROWS_A": p.M if skinny(c) else 0,
-        "COLUMNS_B": p.N if skinny(c) else 0,
-        "DEPTH_A": p.K if skinny(c) else 0,
+        "ROWS_A": p.M if shape_compiled(c) else 0,
+        "COLUMNS_B": p.N if shape_compiled(c) else 0,
+        "DEPTH_A": p.K if shape_compiled(c) else 0,
     },
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
     vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],
@@ -433,6 +464,22 @@ kernel = Kernel(
             "bf16_instructions",
             bf16_instructions,
             "instructions on bf16 need compute capability 8.0; dtype=f16 runs here",
+        ),
+        Constraint(
+            "tiles_or_split",
+            lambda c: skinny(c) or c.TILES == 1 or c.SPLIT_K == 1,
+            "a tile of several is not split along K",
+        ),
+        Constraint(
+            "tiles_async",
+            lambda c: skinny(c) or c.TILES == 1 or c["LOAD"] == "cp_async",
+            "registers would hold the next tile while one is stored",
+        ),
+        Constraint(
+            "tiles_for_all",
+            lambda c, p, chip: skinny(c) or c.TILES == 1 or Need(FEWEST_BLOCKS * chip.sms, blocks(c, p), "blocks"),
+            "fewer blocks would leave multiprocessors idle",
+            wasteful=True,
         ),
         Constraint("whole_last_share", last_share, "the last split must have a step left"),
         Constraint(

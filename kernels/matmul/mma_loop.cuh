@@ -46,12 +46,12 @@ struct Fragments {
   }
 };
 
-// Adds the products of all steps to this warp's sums.
-__device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t shared, int steps,
+// Adds the products of all steps of a tile to this warp's sums; `stage` is the offset of the first step's, then of the next tile's.
+__device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t& stage, int steps,
                                            int warp_m, int warp_n) {
   const FragmentOffsets offsets(warp_m, warp_n);
   Fragments fragments[AHEAD ? 2 : 1];
-  uint32_t stage = 0;
+  const uint32_t shared = pipeline.shared;
   if constexpr (AHEAD) {
     pipeline.wait();
     fragments[0].read(shared + stage, 0, offsets);

@@ -4,18 +4,18 @@
 static_assert(SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE, "the tensor cores read swizzled tiles");
 static_assert(!FP16_SUM, "sums of wgmma are fp32 here");
 
-// Adds the products of all steps to this warp's sums.
-__device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t shared, int steps,
+// Adds the products of all steps of a tile to this warp's sums; `offset` is that of the first step's stage, then of the next tile's.
+__device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t& offset, int steps,
                                            int warp_m, int warp_n) {
 #if NT  // B lies as A does, a row for each column of C; else in panels of 64 columns, a row for each depth
   const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n * (2 * BLOCK_K);
 #else
   const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n / PANEL * (BLOCK_K * PANEL * 2);
 #endif
-  uint32_t stage = shared;
 #pragma unroll 1
   for (int step = 0; step < steps; step++) {
     pipeline.wait();
+    const uint32_t stage = pipeline.shared + offset;
     const MatrixDescriptor<2 * BLOCK_K> rows(stage + first_a, 16);
 #if NT
     const MatrixDescriptor<2 * BLOCK_K> columns(stage + first_b, 16);
@@ -35,7 +35,7 @@ __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipelin
     wgmma_commit_group();
     pipeline.load_next();
     wgmma_wait_group<AHEAD ? 1 : 0>();
-    stage = shared + pipeline.next_stage(stage - shared);
+    offset = pipeline.next_stage(offset);
   }
   wgmma_wait_group<0>();
 #pragma unroll
