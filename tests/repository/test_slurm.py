@@ -16,7 +16,8 @@ LOGGED = 'echo "$(basename "$0") $*" >> "$LOG"\n'
 COMMANDS = {
     # What follows srun's own options runs here, once.
     "srun": LOGGED + 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
-    "scontrol": LOGGED + 'if [[ $1 == show ]]; then printf "n1\\nn2\\nn3\\n"; fi\n',
+    # The names come in several writes: who reads the first alone would end it, and with it the script.
+    "scontrol": LOGGED + "if [[ $1 == show ]]; then echo n1; sleep 0.1; echo n2; echo n3; fi\n",
     "hostname": 'echo "10.0.0.1 fe80::1"\n',
     "ray": LOGGED + "echo $$ >> $PIDS\nexec sleep 60\n",
     "python3": "echo 3\n",
