@@ -23,6 +23,22 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 ANSWER_S = 60.0
 """Seconds in which every answer must come: the first one waits for the browser to start."""
 
+UNFOLD = "document.querySelectorAll('details').forEach(one => { one.open = true; }); " + (
+    "new Promise(done => setTimeout(done, 250))"
+)
+"""Script: opens everything that is folded, and waits until it is drawn."""
+FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
+"""Script: waits until what was asked for is drawn."""
+MARK_OF = """
+(() => {
+  const path = document.querySelector('[data-view=VIEW] .plot .mark.measured, [data-view=VIEW] .plot .parallel.quick');
+  const [, x, y] = path.getAttribute('d').match(/^M([\\d.]+) ([\\d.]+)/).map(Number);
+  const frame = path.ownerSVGElement.getBoundingClientRect();
+  return { x: frame.left + x + 1, y: frame.top + y };
+})()
+"""
+"""Script: a place of the window where the plot of VIEW has a mark."""
+
 
 def find() -> str | None:
     """Return the command of a Chromium that is installed here, or None."""

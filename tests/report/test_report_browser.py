@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, find
+from browser import FRAME, MARK_OF, UNFOLD, Browser, find
 from columns_kernel import work_in, write_columns
 from paths import DATA
 from stored_studies import FIELDS, NASTY, add_proofs, write_study
@@ -571,16 +571,17 @@ CUT = """
 """Elements with text that is cut: wider than their box, or out of the window, and not within a box that scrolls."""
 
 PLOTS = """
-[...document.querySelectorAll('figure svg:not(.mark-key), table.bars')].filter(p => p.checkVisibility()).map(plot => {
-  const frame = plot.getBoundingClientRect();
+[...document.querySelectorAll('figure svg:not(.mark-key, .over), table.bars')].filter(p => p.checkVisibility())
+.map(plot => {
+  const frame = plot.getBoundingClientRect(), all = plot.closest('.plot') ?? plot;
   const marks = plot.matches('svg')
-    ? [...plot.querySelectorAll('circle, path, polyline, line:not(.grid, .axis)')] : [...plot.querySelectorAll('.bar')];
+    ? [...all.querySelectorAll('circle, path, polyline, line:not(.grid, .axis)')] : [...plot.querySelectorAll('.bar')];
   const boxes = marks.map(m => m.getBoundingClientRect()).filter(b => b.width + b.height > 0);
   const inside = b => b.left >= frame.left - 1 && b.right <= frame.right + 1 &&
     b.top >= frame.top - 1 && b.bottom <= frame.bottom + 1;
   return { name: plot.textContent.trim().slice(0, 40), marks: frame.width * frame.height > 0 ? boxes.length : 0,
     outside: boxes.filter(b => !inside(b)).map(b => b.left + ' ' + b.top)
-      .concat([...plot.querySelectorAll('text, th, span')]
+      .concat([...all.querySelectorAll('text, th, span')]
       .filter(t => !inside(t.getBoundingClientRect())).map(t => t.textContent)) };
 })
 """
@@ -608,10 +609,6 @@ FAINT = """
 """
 """Texts whose contrast with what lies behind them is below LEAST: the formula of WCAG 2.2, 'contrast ratio'."""
 
-UNFOLD = "document.querySelectorAll('details').forEach(one => { one.open = true; }); " + (
-    "new Promise(done => setTimeout(done, 250))"
-)
-FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
 BOXES = """
 Object.fromEntries([...document.querySelectorAll('.first > .card')].map(card => {
   const box = card.getBoundingClientRect();
@@ -622,16 +619,6 @@ Object.fromEntries([...document.querySelectorAll('.first > .card')].map(card => 
 }))
 """
 """Each card of the first screen: where it lies, what it says, and what of it lies below its own end."""
-MARK_OF = """
-(() => {
-  const path = document.querySelector('[data-view=VIEW] .plot .mark.measured, [data-view=VIEW] .plot .parallel.quick');
-  const [, x, y] = path.getAttribute('d').match(/^M([\\d.]+) ([\\d.]+)/).map(Number);
-  const frame = path.ownerSVGElement.getBoundingClientRect();
-  return { x: frame.left + x + 1, y: frame.top + y };
-})()
-"""
-"""A place of the window where a plot has a mark."""
-
 NAME = """
 e => e.id || e.getAttribute('href') || e.tagName.toLowerCase() + ' ' + e.textContent.slice(0, 40)
 """

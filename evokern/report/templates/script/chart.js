@@ -31,7 +31,7 @@ class Chart {
     this.watcher = new ResizeObserver(() => {
       if (this.room() === this.width || !this.room()) return;
       clearTimeout(this.waiting);
-      if (this.width) this.waiting = setTimeout(() => this.owner.draw(), 120); else this.owner.draw();
+      if (this.width) this.waiting = setTimeout(() => draw([this.owner]), 120); else this.owner.draw();
     });
     this.watcher.observe(this.box);
   }
@@ -101,9 +101,9 @@ class Chart {
     this.svg.append(shape("text", { class: "note", x: edge - 4, y: at > this.top + 16 ? at - 5 : at + 14, "text-anchor": "end" }, words));
   }
   end() {
-    this.over = shape("g");
-    this.svg.append(this.over);
-    this.box.replaceChildren(this.svg);
+    // What is picked lies in a layer of its own: thousands of marks below are not painted anew for one ring.
+    this.over = shape("svg", { class: "over", viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, height: this.height, "aria-hidden": "true" });
+    this.box.replaceChildren(this.svg, this.over);
     this.caption.replaceChildren(...this.keys.map(([kind, path, words]) => {
       const key = shape("svg", { class: "mark-key", viewBox: "0 0 18 16", "aria-hidden": "true" });
       key.append(shape("path", { class: kind, d: path }));
