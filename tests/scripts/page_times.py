@@ -83,6 +83,7 @@ def violations(browser: Browser, page: Path | str, axe: Path) -> list[str]:
             for step in ("0", UNFOLD, "location.hash = 'trial=3'"):
                 browser.run(step)
                 browser.run(FRAME)
+                time.sleep(PAUSE_S)
                 lines += browser.run(
                     "axe.run().then(found => found.violations"
                     ".filter(one => ['serious', 'critical'].includes(one.impact))"

@@ -93,12 +93,22 @@ function spoken(trial) {
   return `trial ${trial.number}, ${outcomeOf(trial)}${trial.control ? ", drawn by the control" : ""}${time}`;
 }
 
-// What must be scrolled to be read is reached by the keyboard; what fits is no stop on the way.
-const stops = new ResizeObserver(seen => {
-  for (const { target } of seen) {
-    const hidden = target.scrollWidth > target.clientWidth + 1 || target.scrollHeight > target.clientHeight + 1;
-    for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "scrolls"]])
-      hidden ? target.setAttribute(name, value) : target.removeAttribute(name);
-  }
-});
+// What must be scrolled to be read is reached by the keyboard; what fits is no stop on the way. What is out of sight is not
+// laid out and tells no change of its own: all are asked at first, when they are unfolded, and when the page has another width.
+function stop(box) {
+  const hidden = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
+  if (!hidden && box === document.activeElement) return;  // the focus would be lost
+  for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "scrolls"]])
+    hidden ? box.setAttribute(name, value) : box.removeAttribute(name);
+}
+const stopsIn = part => part.querySelectorAll(".wide").forEach(stop);
+const stops = new ResizeObserver(seen => seen.forEach(({ target }) => stop(target)));
 document.querySelectorAll(".wide").forEach(box => stops.observe(box));
+addEventListener("toggle", event => stopsIn(event.target), true);
+let asked = 0, asking;
+new ResizeObserver(([{ contentRect }]) => {
+  if (contentRect.width === asked) return;
+  asked = contentRect.width;
+  clearTimeout(asking);
+  asking = setTimeout(() => stopsIn(document), 150);  // after the click that changed it was answered
+}).observe(document.querySelector("main"));
