@@ -94,7 +94,7 @@ function spoken(trial) {
 }
 
 // What must be scrolled to be read is reached by the keyboard; what fits is no stop on the way. What is out of sight is not
-// laid out and tells no change of its own: all are asked at first, when they are unfolded, and when the page has another width.
+// laid out and tells no change of its own: all are asked at first, when they are unfolded, and when sections have another width, as beside a card.
 function stop(box) {
   const hidden = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
   if (!hidden && box === document.activeElement) return;  // the focus would be lost
@@ -111,4 +111,4 @@ new ResizeObserver(([{ contentRect }]) => {
   asked = contentRect.width;
   clearTimeout(asking);
   asking = setTimeout(() => stopsIn(document), 150);  // after the click that changed it was answered
-}).observe(document.querySelector("main"));
+}).observe(document.querySelector("details.section") || document.body);
