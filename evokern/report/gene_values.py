@@ -31,6 +31,8 @@ _TOLD_APART = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes that a line tells in columns of their own."""
 Places = npt.NDArray[np.intp]
 """Trials, by their places among all of a study."""
+HOPELESS_TRIALS = 10
+"""Trials with a value, none of them measured, from which on it is no advice to try it with the decisive choice."""
 NO_LESS = 1
 """Least value of a number of things: a gene at it has nothing below that a study could allow."""
 
@@ -184,19 +186,19 @@ class GeneValues:
         """Return what the study leaves to try: numbers at the edge of what it allowed, values not fairly compared."""
         best = self._facts.best
         if best is None:
-            return {"edges": [], "untried": [], "with": "", "sentence": ""}
+            return {"edges": [], "untried": [], "hopeless": [], "with": "", "sentence": ""}
         rank = {name: -effect.share for name, effect in self._facts.learned.effects.items()}
         genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
         genes.sort(key=lambda gene: rank.get(gene.name, 0.0))
         # Beyond the end of a gene that changes no machine code there is nothing to find.
         dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}
         edges = [edge for gene in genes if gene.name not in dead and (edge := _edge(gene, best.config[gene.name]))]
-        untried = [
-            Linked(f"{gene.name}={value}", link_to(gene.name, value) if self._having[gene.name, value].size else "")
-            for gene in genes
-            for value in ordered(gene.values)
-            if self._untried(gene, value) and not self._forbidden(gene, value)
-        ]
+        untried: list[Linked] = []
+        hopeless: list[Linked] = []
+        for gene, value in ((one, value) for one in genes for value in ordered(one.values)):
+            if self._untried(gene, value) and not self._forbidden(gene, value):
+                link = link_to(gene.name, value) if self._having[gene.name, value].size else ""
+                (hopeless if self._hopeless(gene, value) else untried).append(Linked(f"{gene.name}={value}", link))
         together = self._together
         parts = [_some([short for short, _ in edges]) if edges else "no gene is at an edge of its values"]
         if untried:
@@ -208,6 +210,7 @@ class GeneValues:
         return {
             "edges": [words for _, words in edges],
             "untried": untried,
+            "hopeless": hopeless,
             "with": together,
             "sentence": "; ".join(parts),
         }
@@ -329,6 +332,13 @@ class GeneValues:
         all_of_them = f"{kind} in all {mine.size} trials; the nearest differs"
         words = _apart(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
         return Linked(words, f"#trial={self._facts.trials[nearest].number}")
+
+    def _hopeless(self, gene: Gene, value: Value) -> bool:
+        """Tell whether so many trials had a value and none of them was measured that it is no advice."""
+        mine = self._having[gene.name, value]
+        return mine.size >= HOPELESS_TRIALS and not any(
+            self._facts.trials[place].outcome is Outcome.MEASURED for place in mine.tolist()
+        )
 
     def _untried(self, gene: Gene, value: Value) -> bool:
         """Tell whether no trial has a value together with the decisive choice, although it has an effect there."""

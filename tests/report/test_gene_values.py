@@ -16,7 +16,16 @@ from evokern.declaration.space import Mutation, Parameter, Space, Value
 from evokern.report import gather, page
 from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
-from evokern.report.gene_values import GeneValues, Linked, ValueLine, costly, deciding, decisive_choice, ordered
+from evokern.report.gene_values import (
+    HOPELESS_TRIALS,
+    GeneValues,
+    Linked,
+    ValueLine,
+    costly,
+    deciding,
+    decisive_choice,
+    ordered,
+)
 from evokern.report.genes import effects, matrix
 from evokern.report.marks import MARKS, REFUTED
 from evokern.report.origin import words
@@ -181,6 +190,19 @@ def test_what_to_try_next_is_at_the_edge_or_untried_with_the_decisive_choice(fac
     assert within["edges"] == []
     assert told["sentence"].startswith("TILE beyond 128, STAGES beyond 3; with CORES=wgmma, untried: LAYOUT=padded, ")
     assert within["sentence"].startswith("no gene is at an edge of its values; ")
+
+
+def test_a_value_that_was_slow_in_many_trials_is_no_advice(facts: Facts) -> None:
+    """Ten slow trials with it, and it stands apart; one that was measured, and it is advice as before."""
+    config = SPACE.with_changes(SPACE.default(), {"LAYOUT": "plain"})
+    first, many = len(facts.trials), HOPELESS_TRIALS
+    more = tuple(Trial(first + place, Proposal(config), slow(3.1), float(first + place)) for place in range(many))
+    told = GeneValues(replace(facts, trials=(*facts.trials, *more))).next_steps()
+    assert [one.words for one in told["hopeless"]] == ["LAYOUT=plain"]
+    assert "LAYOUT=plain" not in [one.words for one in told["untried"]] and "LAYOUT=plain" not in told["sentence"]
+    timed = (*more[:-1], replace(more[-1], evaluation=measured_at(first + many, 9.0)))
+    told = GeneValues(replace(facts, trials=(*facts.trials, *timed))).next_steps()
+    assert told["hopeless"] == [] and "LAYOUT=plain" in [one.words for one in told["untried"]]
 
 
 def test_a_gene_whose_values_take_the_same_is_not_decisive(facts: Facts) -> None:
