@@ -206,7 +206,7 @@ class GeneValues:
             parts.append(f"with {together}, untried: {_some([one.words for one in untried])}{doubt}")
         elif together:
             rest = " that the champion's other choices allow" if self._facts.neighbours else ""
-            parts.append(f"every value{rest} was tried with {together}")
+            parts.append(f"every {'other ' if hopeless else ''}value{rest} was tried with {together}")
         return {
             "edges": [words for _, words in edges],
             "untried": untried,
