@@ -336,9 +336,8 @@ class GeneValues:
     def _hopeless(self, gene: Gene, value: Value) -> bool:
         """Tell whether so many trials had a value and none of them was measured that it is no advice."""
         mine = self._having[gene.name, value]
-        return mine.size >= HOPELESS_TRIALS and not any(
-            self._facts.trials[place].outcome is Outcome.MEASURED for place in mine.tolist()
-        )
+        measured = [self._code[words] for words in (outcome_words(Outcome.MEASURED), ENDED_REFUTED)]
+        return mine.size >= HOPELESS_TRIALS and not np.isin(self._end_of[mine], measured).any()
 
     def _untried(self, gene: Gene, value: Value) -> bool:
         """Tell whether no trial has a value together with the decisive choice, although it has an effect there."""

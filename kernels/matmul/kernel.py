@@ -260,9 +260,8 @@ def shared_bytes(c, p):
     rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
     ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + rows * (columns + pad))
     tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] == "shared" and c.SPLIT_K == 1 else 0
-    return (
-        max(ring, tile) if c.TILES == 1 else ring + tile
-    )  # the next tile's steps are on their way while one is stored
+    # With several tiles a block the next one's steps are on their way while one is stored.
+    return max(ring, tile) if c.TILES == 1 else ring + tile
 
 
 def skinny_registers(c, p):

@@ -46,7 +46,8 @@ struct Fragments {
   }
 };
 
-// Adds the products of all steps of a tile to this warp's sums; `stage` is the offset of the first step's, then of the next tile's.
+// Adds the products of all steps of a tile to this warp's sums; `stage` is the offset of the first step's, then of the next
+// tile's.
 __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t& stage, int steps,
                                            int warp_m, int warp_n) {
   const FragmentOffsets offsets(warp_m, warp_n);

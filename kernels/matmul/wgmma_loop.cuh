@@ -4,7 +4,8 @@
 static_assert(SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE, "the tensor cores read swizzled tiles");
 static_assert(!FP16_SUM, "sums of wgmma are fp32 here");
 
-// Adds the products of all steps of a tile to this warp's sums; `offset` is that of the first step's stage, then of the next tile's.
+// Adds the products of all steps of a tile to this warp's sums; `offset` is that of the first step's stage, then of the next
+// tile's.
 __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t& offset, int steps,
                                            int warp_m, int warp_n) {
 #if NT  // B lies as A does, a row for each column of C; else in panels of 64 columns, a row for each depth

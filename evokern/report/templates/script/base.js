@@ -94,7 +94,8 @@ function spoken(trial) {
 }
 
 // What must be scrolled to be read is reached by the keyboard; what fits is no stop on the way. What is out of sight is not
-// laid out and tells no change of its own: all are asked at first, when they are unfolded, and when sections have another width, as beside a card.
+// laid out and tells no change of its own: all are asked at first, when they are unfolded, and when sections have another
+// width, as beside a card.
 function stop(box) {
   const hidden = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
   if (!hidden && box === document.activeElement) return;  // the focus would be lost
@@ -105,10 +106,10 @@ const stopsIn = part => part.querySelectorAll(".wide").forEach(stop);
 const stops = new ResizeObserver(seen => seen.forEach(({ target }) => stop(target)));
 document.querySelectorAll(".wide").forEach(box => stops.observe(box));
 addEventListener("toggle", event => stopsIn(event.target), true);
-let asked = 0, asking;
+let width = 0, asking;
 new ResizeObserver(([{ contentRect }]) => {
-  if (contentRect.width === asked) return;
-  asked = contentRect.width;
+  if (contentRect.width === width) return;
+  width = contentRect.width;
   clearTimeout(asking);
   asking = setTimeout(() => stopsIn(document), 150);  // after the click that changed it was answered
 }).observe(document.querySelector("details.section") || document.body);
