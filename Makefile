@@ -8,7 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; exit; }; \
 	done; echo python3)
 BIN := .venv/bin
-WORKERS ?= 2
+# one more than the cores of a small machine: tests wait for processes and clocks in a third of their time
+WORKERS ?= 3
 # only what is given on make's own command line: an environment may well hold a CUDA of its own
 SETTINGS := $(foreach s,CUDA TORCH SYSTEM EXTRAS PIP_ARGS,$(if $(findstring command,$(origin $(s))),'$(s)=$($(s))'))
 
