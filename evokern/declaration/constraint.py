@@ -11,6 +11,9 @@ from evokern.declaration.problem import Problem
 from evokern.declaration.space import Config
 from evokern.errors import RAISED, KernelError, SpaceError
 
+LEFT_OVER = "left over"
+"""End of the unit of a remainder, which must be 0."""
+
 
 @dataclass(frozen=True)
 class Need:
@@ -29,9 +32,9 @@ class Need:
         return self.needed <= self.available
 
 
-def divides(divisor: int, number: int, unit: str = "remainder") -> Need:
+def divides(divisor: int, number: int, unit: str = "") -> Need:
     """Return a need that holds when `divisor` divides `number`; its size is the remainder."""
-    return Need(number % divisor if divisor else 1, 0, unit)
+    return Need(number % divisor if divisor else 1, 0, f"{unit} {LEFT_OVER}".strip())
 
 
 @dataclass(frozen=True)

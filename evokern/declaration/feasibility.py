@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Launch, Need, Problem
 from evokern.declaration.space import Config, Gene, Space, Value
@@ -38,9 +39,11 @@ class Violation:
     """Unit of `needed` and `available`."""
 
     def __str__(self) -> str:
-        if self.unit == "remainder":  # of `divides`
-            return f"{self.constraint}: remainder {self.needed:g}, must be 0 ({self.reason})"
+        if (self.needed, self.available, self.unit) == (1, 0, ""):  # a condition: its reason says all there is to say
+            return f"{self.constraint}: {self.reason}"
         unit = f" {self.unit}" if self.unit else ""
+        if self.unit.endswith(LEFT_OVER):
+            return f"{self.constraint}: {self.needed:g}{unit}, must be 0 ({self.reason})"
         if self.available < 0:
             return f"{self.constraint}: {self.needed - self.available:g}{unit} too many ({self.reason})"
         return f"{self.constraint}: needs {self.needed:g}{unit}, has {self.available:g}{unit} ({self.reason})"
@@ -253,7 +256,7 @@ def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         for stride in access.stride_bytes:
             yield (
                 "vector_alignment",
-                Need(stride % access.width_bytes, 0, "bytes off"),
+                Need(stride % access.width_bytes, 0, "bytes left over"),
                 f"{access.width_bytes}-byte accesses to {access.tensor} are {stride} bytes apart, "
                 f"which is no multiple of {access.width_bytes}: a misaligned address",
             )
@@ -307,6 +310,6 @@ def _attributes(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]
     if launch.cluster:
         yield "compute_capability", Need(9.0, capability), "thread-block clusters need compute capability 9.0"
         for axis, blocks, cluster in zip("xyz", launch.grid, launch.cluster, strict=True):
-            yield "cluster", Need(blocks % cluster, 0, "blocks"), f"the cluster must divide the grid along {axis}"
+            yield "cluster", divides(cluster, blocks, "blocks"), f"the cluster must divide the grid along {axis}"
     if launch.l2_window:
         yield "compute_capability", Need(8.0, capability), "an L2 persisting window needs compute capability 8.0"

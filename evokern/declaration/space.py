@@ -187,6 +187,30 @@ class Gene:
         )
         return marked if len(marked) < len(self.values) else ()  # where all are, none is worse than another
 
+    def beyond(self, value: Value) -> int | None:
+        """Return the number that would come next where a parameter's numbers went on past one of their ends.
+
+        Args:
+            value: the one it stands at.
+
+        Returns:
+            The last step once more: the same factor where it is whole, else the same difference. None for a value
+            within, a name, or where nothing from 1 on comes next.
+        """
+        numbers = sorted(value for value in self.values if isinstance(value, int))
+        if (
+            self.layer != "parameter"
+            or len(numbers) < max(2, len(self.values))
+            or value not in (numbers[0], numbers[-1])
+        ):
+            return None
+        near, end = (numbers[-2], numbers[-1]) if value == numbers[-1] else (numbers[1], numbers[0])
+        small, large = min(near, end), max(near, end)
+        if small > 0 and large % small == 0:
+            factor = large // small
+            return end * factor if end == large else end // factor if end % factor == 0 else None
+        return 2 * end - near if 2 * end - near >= 1 else None
+
     def parse(self, text: str) -> Value:
         """Return the value that `text` names (case does not matter).
 

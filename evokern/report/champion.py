@@ -56,6 +56,7 @@ def proof(facts: Facts) -> dict[str, Any]:
         "gate": [(facts.record.in_words(key, every=True), _gate(found)) for key, found in best.evaluation.gate.items()]
         if best
         else [],
+        "asked_again": _asked_again(facts, result),
         "refuted": [(str(number), why) for number, why in facts.refuted.items()],
         "proof": facts.proof,
         "stages": [
@@ -65,6 +66,14 @@ def proof(facts: Facts) -> dict[str, Any]:
         "playoff": _playoff(played, facts.unit) if played else None,
         "playoff_how": _method(played) if played else "",
     }
+
+
+def _asked_again(facts: Facts, result: Mapping[str, Any]) -> str:
+    """Return how near its tolerance the verification's own gate came, whose inputs are others than the search's."""
+    stage = result.get("stages", {}).get("gate", {})
+    if facts.best is None or facts.proof is None or facts.proof.trial != facts.best.number:
+        return ""
+    return _nearest(facts, stage["gate"]).removeprefix("; ") if isinstance(stage.get("gate"), Mapping) else ""
 
 
 def _table(value: object, name: str) -> dict[str, Any]:
@@ -222,10 +231,11 @@ def _nearest(facts: Facts, gate: Mapping[str, Any]) -> str:
 
 def ablation(facts: Facts) -> dict[str, Any]:
     """Return what became of each choice of the champion taken back."""
-    about = "each of the champion's choices taken back at the default, and the way from the default to it"
+    about = "each of the champion's choices taken back at the default"
     if facts.ablation is None:
         return {"about": f"{about}: not asked for yet", "proof": None}
     found = facts.ablation.result
+    about += ", and the way from the default to it" if found["path"] else ""
     costs = [
         (_change(row), max(row["ratio"] - 1, 0.0), f"{100 * (row['ratio'] - 1):+.1f} %")
         for row in found["alone"]

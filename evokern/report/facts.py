@@ -79,7 +79,7 @@ class Facts:
     """The chip's peak rates, where it is known."""
     limit: Limit | None
     """How near the champion is to the limit of its chip, where its work is known."""
-    neighbours: Mapping[tuple[str, Value], str] | None = None
+    neighbours: Mapping[tuple[str, Value], Mapping[str, Any]] | None = None
     """Gene and value → why the champion cannot take that value alone; None where the search did not tell."""
     warm_start: Mapping[str, Any] | None = None
     """What `show --json` says of its warm start; None where it began cold."""
@@ -228,8 +228,8 @@ def _of_champion(
     }
 
 
-def _neighbours(told: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Value], str] | None:
-    return None if told is None else {(one["gene"], one["value"]): str(one["reason"]) for one in told}
+def _neighbours(told: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Value], Mapping[str, Any]] | None:
+    return None if told is None else {(one["gene"], one["value"]): one for one in told}
 
 
 def learn(

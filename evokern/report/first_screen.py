@@ -225,15 +225,20 @@ def _decides(facts: Facts) -> dict[str, Any]:
     found = facts.values
     order = [*costly(facts), *deciding(facts)]
     order = [name for name in dict.fromkeys(order) if name in facts.learned.effects][:GENES]
+    # How much longer the champion takes without a choice was measured: no model's share stands beside it.
+    worth = {name: text for name, (_, text) in _worth(facts).items() if name in costly(facts)}
     return {
-        "genes": [_deciding(genes[name], facts, found[name]) for name in order],
+        "genes": [_deciding(genes[name], facts, found[name], worth.get(name, "")) for name in order],
+        "by_ablation": any(name in worth for name in order),
+        "by_model": any(name not in worth for name in order),
+        "weak": not facts.learned.trusted,
         "explained": percent(max(facts.learned.explained or 0.0, 0.0)),
         "timed": facts.learned.timed,
         "unit": facts.unit,
     }
 
 
-def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[str, Any]:
+def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], worth: str) -> dict[str, Any]:
     effect = facts.learned.effects[gene.name]
     low, high = effect.share_ci95
     chosen = facts.best.config[gene.name] if facts.best else None
@@ -245,8 +250,7 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[st
         "name": gene.name,
         "doc": gene.doc,
         "default": chosen is not None and chosen == gene.default,
-        "share": percent(effect.share),
-        "interval": f"{percent(low)} to {percent(high)}",
+        "share": f"{worth} without it" if worth else f"{percent(effect.share)} [{percent(low)} to {percent(high)}]",
         "values": [_marked(bar, one, chosen) for bar, one in zip(bars, shown, strict=True)],
         "rest": _rest(len(timed) - len(shown), without),
     }

@@ -33,8 +33,6 @@ Places = npt.NDArray[np.intp]
 """Trials, by their places among all of a study."""
 HOPELESS_TRIALS = 10
 """Trials with a value, none of them measured, from which on it is no advice to try it with the decisive choice."""
-NO_LESS = 1
-"""Least value of a number of things: a gene at it has nothing below that a study could allow."""
 
 
 @dataclass(frozen=True)
@@ -186,13 +184,27 @@ class GeneValues:
         """Return what the study leaves to try: numbers at the edge of what it allowed, values not fairly compared."""
         best = self._facts.best
         if best is None:
-            return {"edges": [], "untried": [], "hopeless": [], "with": "", "sentence": ""}
-        rank = {name: -effect.share for name, effect in self._facts.learned.effects.items()}
+            return {"edges": [], "closed": [], "untried": [], "hopeless": [], "with": "", "sentence": ""}
+        effects = self._facts.learned.effects
+        # What was measured comes before what a model says.
+        order = [*costly(self._facts), *sorted(effects, key=lambda name: -effects[name].share)]
         genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
-        genes.sort(key=lambda gene: rank.get(gene.name, 0.0))
+        genes.sort(key=lambda gene: order.index(gene.name) if gene.name in order else len(order))
         # Beyond the end of a gene that changes no machine code there is nothing to find.
         dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}
-        edges = [edge for gene in genes if gene.name not in dead and (edge := _edge(gene, best.config[gene.name]))]
+        edges: list[tuple[str, str]] = []
+        closed: list[str] = []
+        for gene in (one for one in genes if one.name not in dead):
+            chosen = best.config[gene.name]
+            farther = gene.beyond(chosen)
+            if farther is None:
+                continue
+            short, words = _edge(gene, chosen)
+            why = self._forbidden(gene, farther)
+            if why:
+                closed.append(f"{words}; {farther} is not feasible there, {why}")
+            else:
+                edges.append((short, words))
         untried: list[Linked] = []
         hopeless: list[Linked] = []
         for gene, value in ((one, value) for one in genes for value in ordered(one.values)):
@@ -200,7 +212,8 @@ class GeneValues:
                 link = link_to(gene.name, value) if self._having[gene.name, value].size else ""
                 (hopeless if self._hopeless(gene, value) else untried).append(Linked(f"{gene.name}={value}", link))
         together = self._together
-        parts = [_some([short for short, _ in edges]) if edges else "no gene is at an edge of its values"]
+        none = f"no gene is at an edge of its values{' that the constraints would let it pass' if closed else ''}"
+        parts = [_some([short for short, _ in edges]) if edges else none]
         if untried:
             doubt = "" if self._facts.neighbours is not None else " (some may be infeasible there)"
             parts.append(f"with {together}, untried: {_some([one.words for one in untried])}{doubt}")
@@ -209,6 +222,7 @@ class GeneValues:
             parts.append(f"every {'other ' if hopeless else ''}value{rest} was tried with {together}")
         return {
             "edges": [words for _, words in edges],
+            "closed": closed,
             "untried": untried,
             "hopeless": hopeless,
             "with": together,
@@ -244,7 +258,7 @@ class GeneValues:
         chosen = best is not None and best.config[name] == value
         forbidden = self._forbidden(gene, value)
         remarks = (
-            forbidden and f"the champion cannot take it alone, {forbidden}",
+            forbidden and f"the champion cannot take it alone, {forbidden}{self._together_with(gene, value)}",
             f"never tried with {self._together}: no fair comparison"
             if mine.size and self._untried(gene, value)
             else "",
@@ -267,7 +281,17 @@ class GeneValues:
 
     def _forbidden(self, gene: Gene, value: Value) -> str:
         """Return why the champion cannot take a value while all else stays; empty where it can, or nobody knows."""
-        return (self._facts.neighbours or {}).get((gene.name, value), "")
+        return str((self._facts.neighbours or {}).get((gene.name, value), {}).get("reason", ""))
+
+    def _together_with(self, gene: Gene, value: Value) -> str:
+        """Return with which second change the champion could take a value, to end a sentence; empty where with none."""
+        told = []
+        for other, changed in (self._facts.neighbours or {})[gene.name, value].get("together", {}).items():
+            having = self._having[gene.name, value], self._having[other, changed]
+            both = np.intersect1d(*having, assume_unique=True).size
+            tried = f"{several(both, 'trial')} had both" if both else "untried"
+            told.append(f"{other}={changed} ({tried})")
+        return f"; it could with {' or '.join(told)}" if told else ""
 
     def never_timed(self) -> list[Linked]:
         """Return the values that were tried and never gave a time, each with what became of its trials."""
@@ -353,17 +377,11 @@ def _apart(words: str, count: int) -> str:
     return f"{words} from the champion in {several(count, 'gene')}"
 
 
-def _edge(gene: Gene, chosen: Value) -> tuple[str, str] | None:
-    """Return what lies beyond the end of its values at which a number stands, shortly and in full; None within."""
-    values = [value for value in gene.values if isinstance(value, int | float)]
-    if gene.layer != "parameter" or len(values) < 2 or len(values) != len(gene.values):
-        return None
-    listed = ", ".join(str(value) for value in sorted(values))
-    if chosen == max(values):
-        return f"{gene.name} beyond {chosen}", f"{gene.name}={chosen} (the largest of {listed})"
-    if chosen == min(values) and min(values) > NO_LESS:
-        return f"{gene.name} below {chosen}", f"{gene.name}={chosen} (the smallest of {listed})"
-    return None
+def _edge(gene: Gene, chosen: Value) -> tuple[str, str]:
+    """Return what lies beyond the end of its values at which a number stands, shortly and in full."""
+    values = ordered(gene.values)
+    where, end = ("beyond", "largest") if chosen == values[-1] else ("below", "smallest")
+    return f"{gene.name} {where} {chosen}", f"{gene.name}={chosen} (the {end} of {', '.join(map(str, values))})"
 
 
 def _some(words: Sequence[str]) -> str:

@@ -114,6 +114,8 @@ def effects(facts: Facts) -> dict[str, Any]:
             )
         )
     decided = ", ".join(deciding(facts)[:PAIRED])
+    explained = f"{100 * max(learned.explained or 0.0, 0.0):.0f} %"
+    model = "a model of all trials" if learned.trusted else f"a weak model, a hint at most (it explains {explained})"
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
     costs = [
         (f"{name}={value}", ratio - 1, f"+{_percent(ratio - 1)}")
@@ -121,12 +123,14 @@ def effects(facts: Facts) -> dict[str, Any]:
         for value, ratio in learned.effects[name].relative.items()
     ]
     return {
-        "about": f"{decided} decide most by a model of all trials; findings, what each value costs, two genes together"
+        "about": f"{decided} decide most by {model}; findings, what each value costs, two genes together"
         if decided
         else "what pairs of trials and failures tell of the genes",
         "findings": _findings(facts),
         "timed": learned.timed,
-        "explained": f"{100 * max(learned.explained or 0.0, 0.0):.0f} %",
+        "explained": explained,
+        "weak": not learned.trusted,
+        "ablated": ", ".join(costly(facts)[:PAIRED]),
         "effects": TextTable(head, rows, (1, 2, 5, 6)),
         "costs": bars("Predicted cost of each value", costs),
         "pairs": _pair_matrices(facts, order[:PAIRED]) if facts.measured else [],

@@ -241,7 +241,9 @@ def _keep_neighbours(db: str | Path, target: SearchTarget, session: Session) -> 
         best = reader.best(session.study)
         known = best is None or reader.infeasible_neighbours(session.study, best.number) is not None
     if best is not None and not known:
-        session.champion_kept(best.number, infeasible_neighbours(target.space, target.violation, best.config))
+        # A recording knows nothing of values that it does not have.
+        told = infeasible_neighbours(target.space, target.violation, best.config, beyond=target.table is None)
+        session.champion_kept(best.number, told)
 
 
 def _compare_in_turn(

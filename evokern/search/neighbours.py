@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from evokern.declaration.feasibility import Violation
-from evokern.declaration.space import Config, Space
+from evokern.declaration.space import Config, Space, Value
+from evokern.errors import KernelError
+
+TOGETHER = 3
+"""Most changes of a second gene that are named for a value that the champion cannot take alone."""
 
 
 def infeasible_neighbours(
-    space: Space, violation: Callable[[Config], Violation | None], champion: Config
+    space: Space, violation: Callable[[Config], Violation | None], champion: Config, *, beyond: bool = False
 ) -> list[dict[str, Any]]:
     """Return the values that a gene cannot take while all others are the champion's.
 
@@ -18,19 +22,50 @@ def infeasible_neighbours(
         space: the study's genes.
         violation: tells the constraint that a configuration violates.
         champion: the configuration. Values that have no effect in it are left out.
+        beyond: ask as well about the number that would come next where the champion stands at the end of a parameter's
+            values. One for which a constraint cannot answer is left out.
 
     Returns:
-        For each `gene`, `value`, name of the `constraint`, and `reason` as a sentence; JSON values.
+        For each `gene`, `value`, name of the `constraint`, `reason` as a sentence, and under `together` gene → value,
+        each a change of one more gene with which the champion could take it; JSON values.
     """
     found = []
     for gene in space.genes:
         for value in gene.values:
-            changed = space.canonical(Config({**champion, gene.name: value}))
+            changed = space.canonical(champion.replace(**{gene.name: value}))
             if value == champion[gene.name] or changed[gene.name] != value:
                 continue
             broken = violation(changed)
             if broken is not None:
                 found.append(
-                    {"gene": gene.name, "value": value, "constraint": broken.constraint, "reason": str(broken)}
+                    _told(gene.name, value, broken) | {"together": _together(space, violation, changed, gene.name)}
                 )
+        farther = gene.beyond(champion[gene.name]) if beyond and space.active(gene, champion) else None
+        if farther is not None:
+            try:
+                broken = violation(champion.replace(**{gene.name: farther}))
+            except KernelError:  # a constraint may know the declared values alone
+                continue
+            if broken is not None:
+                found.append(_told(gene.name, farther, broken) | {"together": {}})
+    return found
+
+
+def _told(gene: str, value: Value, broken: Violation) -> dict[str, Any]:
+    return {"gene": gene, "value": value, "constraint": broken.constraint, "reason": str(broken)}
+
+
+def _together(
+    space: Space, violation: Callable[[Config], Violation | None], changed: Config, held: str
+) -> dict[str, Value]:
+    """Return further changes, one of each gene, with any of which a configuration becomes feasible."""
+    found: dict[str, Value] = {}
+    for gene in space.genes:
+        for value in gene.values:
+            both = space.canonical(changed.replace(**{gene.name: value}))
+            effective = gene.name not in (held, *found) and both[gene.name] == value != changed[gene.name]
+            if effective and both[held] == changed[held] and violation(both) is None:
+                found[gene.name] = value
+        if len(found) == TOGETHER:
+            break
     return found

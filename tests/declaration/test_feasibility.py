@@ -204,16 +204,20 @@ def test_a_constraint_that_raises_is_named_in_the_quick_answer_too() -> None:
 
 
 def test_violations_read_naturally() -> None:
-    """A remainder is no thing that one has, and what is used up is too much of it."""
+    """A remainder is no thing that one has, what is used up is too much of it, a condition has no amount."""
     from evokern.declaration.feasibility import Violation
 
     said = [
-        str(Violation("whole_vectors", 1, 0, "a tail", "remainder")),
+        str(Violation("whole_vectors", 1, 0, "a tail", "left over")),
+        str(Violation("whole_rows", 16, 0, "a tail", "rows left over")),
+        str(Violation("swizzled", 1, 0, "chunks are swizzled")),
         str(Violation("row_registers", 0, -8, "it spills", "registers")),
         str(Violation("warps", 16, 8, "too small", "warps")),
     ]
     assert said == [
-        "whole_vectors: remainder 1, must be 0 (a tail)",
+        "whole_vectors: 1 left over, must be 0 (a tail)",
+        "whole_rows: 16 rows left over, must be 0 (a tail)",
+        "swizzled: chunks are swizzled",
         "row_registers: 8 registers too many (it spills)",
         "warps: needs 16 warps, has 8 warps (too small)",
     ]

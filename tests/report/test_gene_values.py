@@ -188,7 +188,7 @@ def test_what_to_try_next_is_at_the_edge_or_untried_with_the_decisive_choice(fac
     best = Trial(1, Proposal(SPACE.with_changes(SPACE.default(), inner)), measured_at(1, 5.0))
     within = GeneValues(replace(facts, best=best)).next_steps()
     assert within["edges"] == []
-    assert told["sentence"].startswith("TILE beyond 128, STAGES beyond 3; with CORES=wgmma, untried: LAYOUT=padded, ")
+    assert told["sentence"].startswith("TILE beyond 128, STAGES beyond 3; with CORES=wgmma, untried: TILE=16, ")
     assert within["sentence"].startswith("no gene is at an edge of its values; ")
 
 
@@ -239,11 +239,44 @@ def test_what_slow_trials_have_in_common_is_told(facts: Facts) -> None:
 def test_advice_is_what_the_champion_can_take(facts: Facts) -> None:
     """Values that its other choices forbid are not advised, and their lines say why; else a doubt is told."""
     assert "(some may be infeasible there)" in GeneValues(facts).next_steps()["sentence"]
-    barred = {("LAYOUT", "padded"): "wgmma_reads_swizzled_tiles: needs 1, has 0 (no)"}
+    why = "wgmma_reads_swizzled_tiles: chunks are swizzled"
+    barred: dict[tuple[str, Value], dict[str, Any]] = {
+        ("LAYOUT", "padded"): {"reason": why, "together": {"CORES": "mma", "WARPS": 4, "TILE": 128}},
+        ("STAGES", 4): {"reason": "buffers_within_steps: needs 4 buffers, has 3 buffers (never filled)"},
+    }
     told = GeneValues(replace(facts, neighbours=barred))
     steps = told.next_steps()
     assert "LAYOUT=padded" not in [one.words for one in steps["untried"]]
     assert "infeasible" not in steps["sentence"]
+    padded = next(line for gene in told.genes() for line in gene["lines"] if line.value == "padded")
+    assert padded.remark == (
+        f"the champion cannot take it alone, {why}; it could with CORES=mma (3 trials had both) "
+        "or WARPS=4 (1 trial had both) or TILE=128 (untried); never tried with CORES=wgmma: no fair comparison"
+    )
+    # An edge that a constraint sets is no advice, and is told as what it is.
+    assert steps["edges"] == ["TILE=128 (the largest of 16, 64, 128)"]
+    assert steps["closed"] == [
+        "STAGES=3 (the largest of 1, 2, 3); 4 is not feasible there, "
+        "buffers_within_steps: needs 4 buffers, has 3 buffers (never filled)"
+    ]
+
+
+def test_a_model_that_explains_little_ranks_nothing(facts: Facts) -> None:
+    """What was measured by taking a choice back stands before it, and what comes of it is called a hint."""
+    effect = GeneEffect(0.6, (0.5, 0.7), 1.2, (1.1, 1.3), {"xor": 1.0, "plain": 1.2})
+    for explained, weak in ((0.19, True), (0.8, False)):
+        learned = replace(facts.learned, effects={"LAYOUT": effect, "CORES": effect}, explained=explained)
+        found = replace(facts, learning=lambda learned=learned: learned)  # type: ignore[misc]
+        decides = first_screen(found)["decides"]
+        assert [(gene["name"], gene["share"]) for gene in decides["genes"]] == [
+            ("CORES", "+40.0 % without it"),
+            ("LAYOUT", "60 % [50 % to 70 %]"),
+        ]
+        assert (decides["by_ablation"], decides["by_model"], decides["weak"]) == (True, True, weak)
+        told = effects(found)
+        assert (told["weak"], "a hint at most" in told["about"]) == (weak, weak)
+        assert told["ablated"] == "CORES, TILE"
+        assert learned.share("LAYOUT").startswith("" if weak else "60 %")
 
 
 def test_values_that_never_gave_a_time_are_listed(facts: Facts) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from engine_helpers import small_table, study
 
 from evokern.api import search
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config, Mutation, Parameter, Space
 from evokern.device.recorded.table import TableDevice
+from evokern.errors import KernelError
 from evokern.report.facts import gather
 from evokern.report.gene_values import GeneValues
 from evokern.search.neighbours import infeasible_neighbours
@@ -41,6 +43,42 @@ def test_changes_that_the_other_choices_forbid_are_told_with_the_rule() -> None:
     assert [one["gene"] for one in infeasible_neighbours(Space(GENES), violation, plain)] == ["TENSOR_CORES"]
 
 
+def test_a_second_change_that_lets_the_champion_take_it_is_named() -> None:
+    """The first of each gene; nothing for a value beyond the declared ones, of which a constraint may not know."""
+    champion = Config({"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "STAGES": 1})
+    narrow, wide = infeasible_neighbours(Space(GENES), violation, champion)
+    assert narrow["together"] == wide["together"] == {"TENSOR_CORES": "none"}
+
+    def few_rows(config: Config) -> Violation | None:
+        rows = {32: 1, 64: 2, 128: 4}
+        if int(config["BLOCK_M"]) not in rows:
+            raise KernelError("constraint few_rows raised KeyError: 256")
+        return None
+
+    plain = Config({"TENSOR_CORES": "none", "BLOCK_M": 128, "STAGES": 2})
+
+    def few_buffers(config: Config) -> Violation | None:
+        return Violation("few_buffers", int(config["STAGES"]), 2, "no more", "buffers") if config.STAGES > 2 else None
+
+    assert infeasible_neighbours(Space(GENES), few_rows, plain, beyond=True) == []
+    assert infeasible_neighbours(Space(GENES), few_buffers, plain) == []
+    (beyond,) = infeasible_neighbours(Space(GENES), few_buffers, plain, beyond=True)
+    assert (beyond["gene"], beyond["value"], beyond["constraint"]) == ("STAGES", 4, "few_buffers")
+
+
+@pytest.mark.parametrize(
+    ("values", "at", "beyond"),
+    [
+        ((1, 2, 4, 8), 8, 16), ((1, 2, 4, 8), 1, None), ((1, 2, 4, 8), 4, None), ((2, 4, 8), 2, 1), ((1, 2, 3), 3, 4),
+        ((32, 48, 64), 64, 80), ((32, 48, 64), 32, 16), ((0, 1), 1, 2), ((0, 1), 0, None), ((16, 64, 256), 256, 1024),
+        ((7,), 7, None),
+    ],
+)  # fmt: skip
+def test_what_comes_next_past_an_end(values: tuple[int, ...], at: int, beyond: int | None) -> None:
+    """The last step once more, from 1 on; within there is nothing."""
+    assert Parameter("G", values).beyond(at) == beyond
+
+
 def test_a_search_keeps_them_for_its_champion(tmp_path: Path) -> None:
     """Once for a champion, whoever asks; the page advises none of them and says why."""
     table = small_table()
@@ -56,11 +94,11 @@ def test_a_search_keeps_them_for_its_champion(tmp_path: Path) -> None:
         assert len(reader.proofs(record, "neighbours")) <= 2
     assert kept == infeasible_neighbours(table.space(), table.violation, best.config)
     assert kept
-    assert facts.neighbours == {(one["gene"], one["value"]): one["reason"] for one in kept}
+    assert facts.neighbours == {(one["gene"], one["value"]): one for one in kept}
     told = GeneValues(facts)
     lines = {(gene["name"], line.value): line for gene in told.genes() for line in gene["lines"]}
     for one in kept:
         line = lines.get((one["gene"], str(one["value"])))
-        assert line is None or line.remark == f"the champion cannot take it alone, {one['reason']}"
+        assert line is None or line.remark.startswith(f"the champion cannot take it alone, {one['reason']}")
     advised = {one.words for one in told.next_steps()["untried"]}
     assert advised.isdisjoint(f"{one['gene']}={one['value']}" for one in kept)

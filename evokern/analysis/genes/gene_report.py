@@ -26,6 +26,8 @@ DECISIVE_SHARE = 0.02
 """Least lower bound of the share of a gene that a forest calls decisive."""
 DECISIVE_RATIO = 1.02
 """Least lower bound of its worst time ÷ its best."""
+TRUSTED = 0.5
+"""Share of the variance of trials it has not seen below which a forest's ranking of genes is a hint and no finding."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class GenesReport:
     single: tuple[str, ...] = ()
     """Genes that the study gives one value."""
 
+    @property
+    def trusted(self) -> bool:
+        """Whether the forest explains enough of trials it has not seen to rank genes by it."""
+        return self.explained is not None and self.explained >= TRUSTED
+
     def having(self, kind: Kind) -> list[GeneFinding]:
         """Return the findings of a kind; decisive genes by their share, the largest first, then by their effect."""
         found = [finding for finding in self.findings if finding.kind == kind]
@@ -73,7 +80,7 @@ class GenesReport:
 
     @property
     def _shares(self) -> dict[str, float]:
-        return {gene: effect.share for gene, effect in self.effects.items() if decides(effect)}
+        return {gene: effect.share for gene, effect in self.effects.items() if self.trusted and decides(effect)}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `show --genes --json` prints."""
@@ -138,8 +145,9 @@ def report(
         combinations = tuple(failing_pairs(space, trials, barred))
         model = fitted.result()
     effects = model.effects if model else {}
-    explained = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
-    findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in explained and decides(e)]
+    told = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
+    if model and model.explained >= TRUSTED:
+        findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in told and decides(e)]
     reported = {finding.gene for finding in findings}
     return GenesReport(
         study,
