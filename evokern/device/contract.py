@@ -128,6 +128,10 @@ class Device(Protocol):
         """Default number of trials in flight for a new study."""
 
     @property
+    def at_once(self) -> int:
+        """GPUs that measure side by side, or 1: a new study has trials in flight in proportion."""
+
+    @property
     def verifiable(self) -> bool:
         """Whether its candidates are programs, which can be run again to verify them."""
 

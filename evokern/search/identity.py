@@ -19,7 +19,7 @@ from evokern.errors import DeviceError, SpaceError, StoreError, StudyError
 from evokern.hardware.profiles import limits_for
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import VERSIONS
-from evokern.samplers.contract import LEAST_IN_FLIGHT, RAMP
+from evokern.samplers.contract import ramp_for
 from evokern.search.request import SessionRequest
 from evokern.store import StudyRecord
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
@@ -75,6 +75,8 @@ class SearchTarget:
         study = self.study
         sampler = request.sampler or study.sampler.name
         control = study.control if request.control is None else request.control
+        most = request.window or study.window
+        least, ramp = ramp_for(1 if most else self.device.at_once)  # who names the most gets one schedule everywhere
         return StudyRecord(
             uuid="",
             name=study.name,
@@ -89,7 +91,7 @@ class SearchTarget:
             # Options belong to the sampler that the file names.
             sampler_options=dict(study.sampler.options) if sampler == study.sampler.name else {},
             seed=study.seed if request.seed is None else request.seed,
-            window=request.window or study.window or self.device.window,
+            window=most or self.device.window,
             budget_s=study.budget_s,
             trials_limit=study.trials,
             control=control,
@@ -100,7 +102,7 @@ class SearchTarget:
             evokern_version=__version__,
             sampler_version=VERSIONS.get(sampler, 1),
             # Who learns nothing of results need not wait for any; beside a control the sampler has as many as alone.
-            ramp=None if sampler == "random" else (LEAST_IN_FLIGHT * (1 if control == "none" else 2), RAMP),
+            ramp=None if sampler == "random" else (least * (1 if control == "none" else 2), ramp),
             fields=self.kernel.fields if self.table is None else (),
         )
 

@@ -62,6 +62,8 @@ RAMPS = ("live", "live 51 8 8", "live 51 2 8", "live 51 16 8", "8", "51")
 """Trials in flight: how fast a search gets more of them, against what its sampler knows."""
 CLUSTER = ("8", "live 128 4 8", "128")
 """Trials in flight: what one GPU needs, and what many do, with a ramp and without."""
+GPUS = ("live 51 4 8", "live 102 8 4", "live 102 8 8", "live 102 8 6", "live 204 16 2", "live 204 16 4")
+"""Trials in flight for one, two and four GPUs: in proportion, and less of them later."""
 Part = tuple[str, str, str, int]
 """Kind of case (empty: all), variant, window and evaluations (0: those of the space's budget) of some searches."""
 Plan = Sequence[Sequence[Part]]
@@ -112,6 +114,7 @@ PLANS: Mapping[str, Plan] = {
     "baseline": tuple((part,) for part in BASELINE),
     "ramps": ([("", "evo", window, LEAST) for window in RAMPS],),
     "cluster": ([("", "evo", window, LONG) for window in CLUSTER],),
+    "gpus": ([("", "evo", window, LONG) for window in GPUS],),
     "ablations": (
         (*(("", name, "live", LEAST) for name in ABLATIONS), ("", "evo", "8", LEAST), ("", "evo", "51", LEAST)),
     ),

@@ -245,7 +245,8 @@ def evaluated(
 class Device:
     """A device made of such a worker; what it says of a crash is the error's name."""
 
-    identity, predicted, profile, window, diagnoses, verifiable = "emulated GPU", False, chip("l4"), 4, True, False
+    identity, predicted, profile, window = "emulated GPU", False, chip("l4"), 4
+    at_once, diagnoses, verifiable = 1, True, False
 
     def __init__(self, patch: pytest.MonkeyPatch, turn: Path) -> None:
         self._patch, self._turn = patch, turn

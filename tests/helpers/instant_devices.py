@@ -13,7 +13,7 @@ from evokern.study.trial import Evaluation
 class InstantH200:
     """An H200 that answers at once; what it was handed is kept."""
 
-    identity, predicted, window, diagnoses, verifiable = "NVIDIA H200", False, 4, False, False
+    identity, predicted, window, at_once, diagnoses, verifiable = "NVIDIA H200", False, 4, 1, False, False
     profile: Profile = CHIPS["h200"]
 
     def __init__(self, **faults: Exception) -> None:

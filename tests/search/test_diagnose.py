@@ -36,7 +36,7 @@ KINDS = {
 class FragileDevice:
     """Says of candidates of the faulty kernel what a GPU says; the last answer may wait for something."""
 
-    identity, predicted, profile, window = "fragile", False, chip("l4"), 4
+    identity, predicted, profile, window, at_once = "fragile", False, chip("l4"), 4, 1
 
     def __init__(self, diagnoses: bool = True, until: Callable[[], bool] = lambda: True) -> None:
         self.diagnoses, self.verifiable = diagnoses, False

@@ -20,7 +20,7 @@ from evokern.device.recorded.table import TableDevice, measured
 from evokern.errors import DeviceError, InternalError, KernelError, StoreError, StudyError
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import TrialSchedule
-from evokern.samplers.contract import LEAST_IN_FLIGHT, RAMP
+from evokern.samplers.contract import LEAST_IN_FLIGHT, ramp_for
 from evokern.search import Progress, SessionRequest, identity
 from evokern.search._find import find
 from evokern.search._run import schedule_of
@@ -51,16 +51,31 @@ def test_few_are_in_flight_while_few_results_are_known() -> None:
     assert sorted(seen) == seen  # a result that was shown stays shown
 
 
+class TwoAtOnce(TableDevice):
+    """A recording that claims two GPUs."""
+
+    at_once = 2
+
+
 def test_a_study_keeps_its_schedule(tmp_path: Path) -> None:
     """How many are in flight is fixed when a study begins; from before there was a ramp it is the window throughout."""
     go(tmp_path / "a.db", tiny_table(), device=TableDevice(tiny_table(), window=51), trials=4)
     with open_readonly(tmp_path / "a.db") as reader:
         record = reader.study(None)
-    assert (51, (LEAST_IN_FLIGHT, RAMP)) == (record.window, record.ramp)
+    assert 51 == record.window
     assert TrialSchedule(51) == schedule_of(record)
     go(tmp_path / "r.db", tiny_table(), device=TableDevice(tiny_table(), window=51), trials=4, sampler="random")
     with open_readonly(tmp_path / "r.db") as reader:
         assert TrialSchedule.constant(51) == schedule_of(reader.study(None))  # nothing to learn, nothing to wait for
+    assert (4, 8) == ramp_for(1) == record.ramp
+    assert [(8, 4), (16, 4), (16, 4)] == [ramp_for(gpus) for gpus in (2, 4, 16)]
+    for most, ramp in (
+        (None, ramp_for(2)),
+        (51, ramp_for(1)),
+    ):  # with the most named, the number of GPUs changes nothing
+        go(tmp_path / f"{most}.db", tiny_table(), device=TwoAtOnce(tiny_table(), window=102), trials=4, window=most)
+        with open_readonly(tmp_path / f"{most}.db") as reader:
+            assert (most or 102, ramp) == (reader.study(None).window, reader.study(None).ramp)
     before = StudyRecord.of({**record.row(), "sampler": json.dumps({"name": "tpe", "options": {}})})
     assert TrialSchedule.constant(51) == schedule_of(before)
     assert 1 == before.sampler_version

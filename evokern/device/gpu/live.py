@@ -107,6 +107,11 @@ class LiveDevice:
         return _COMPILES_AHEAD * self._gpus.compile_workers + 2 * DEPTH * len(self._gpus.found)
 
     @property
+    def at_once(self) -> int:
+        """GPUs that measure side by side."""
+        return len(self._gpus.found)
+
+    @property
     def processes(self) -> list[int]:
         """Process numbers of the workers on this machine."""
         return self._gpus.processes()

@@ -271,6 +271,11 @@ class TableDevice:
         return self._window
 
     @property
+    def at_once(self) -> int:
+        """1: there is no GPU."""
+        return 1
+
+    @property
     def verifiable(self) -> bool:
         """A recording has no programs."""
         return False

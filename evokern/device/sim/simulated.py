@@ -80,6 +80,11 @@ class SimulatedDevice:
         return max(WINDOW, 2 * self._backend.cores) if self._elsewhere else WINDOW
 
     @property
+    def at_once(self) -> int:
+        """1: there is no GPU."""
+        return 1
+
+    @property
     def profile(self) -> Profile:
         """The chip's limits and peak rates."""
         return self._profile

@@ -1,0 +1,213 @@
+r"""`python tests/bench/sweeps.py run|told …`: what a sweep saves whose studies begin with what the nearest one found.
+
+```
+python tests/bench/sweeps.py run FOLDER --seeds 0-2
+python tests/bench/sweeps.py told FOLDER
+```
+
+`run` makes two sweeps a seed, side by side, each with a half of the cores: a cold one (`--warm-start none`), and a warm
+one that is interrupted three times, by SIGINT, SIGKILL and SIGINT, at moments drawn from the seed, and goes on with the
+same command. Then it exports the warm one's champions, and builds them with nvcc where there is one. An hour and more;
+the same command goes on. `told` says after how many seconds and trials of a study's own time each was within 5 % of the
+best that the cold sweep found for that study in the end; one that never was counts with all it spent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from gpu_searches import WITHIN, facts, seeds_of
+
+from evokern.study.trial import Outcome
+
+SIGNALS = (signal.SIGINT, signal.SIGKILL, signal.SIGINT)
+"""What interrupts a warm sweep, in this order."""
+APART_S = (60.0, 240.0)
+"""Seconds between which a sweep runs before it is interrupted."""
+PROBLEMS = (
+    *((1, 8, keys) for keys in (128, 256, 384, 512)),
+    *((2, 8, keys) for keys in (128, 256)),
+    *((2, 16, keys) for keys in (128, 256)),
+    *((4, 8, keys) for keys in (128, 256)),
+    *((1, 16, keys) for keys in (256, 512)),
+)
+"""B, H and S of attention: shapes of one team, of which the simulated device executes a candidate in a second."""
+SWEEP = """kernel = "attention"
+problems = [{problems}]
+devices = ["sim:l4", "sim:h200"]
+trials = {trials}
+seed = {seed}
+"""
+
+
+def command(folder: Path, name: str, *more: str) -> list[str]:
+    """Return a command line of `evokern sweep` on a sweep of a folder, its databases in a folder of its own name."""
+    verb, *rest = more
+    line = [sys.executable, "-m", "evokern", "sweep", verb, str(folder / f"{name}.toml")]
+    return [*line, "--db", str(folder / name), *rest]
+
+
+def swept(folder: Path, name: str, cores: set[int], seed: int, *, warm: bool) -> None:
+    """Run a sweep to its end, a warm one through its interruptions.
+
+    Raises:
+        RuntimeError: it ended with another exit code than 0; with the last that it said.
+    """
+    drawn = random.Random(seed)
+    line = command(folder, name, "run", *(() if warm else ("--warm-start", "none")))
+    env = {**os.environ, "EVOKERN_CACHE": str(folder / f"{name}-cache")}  # neither finds the other's compiled programs
+    (folder / f"{name}-cache").mkdir(mode=0o700, exist_ok=True)
+    told = folder / f"{name}.log"
+    met = told.read_text(encoding="utf-8").count("# interrupted") if told.exists() else 0
+    for number in (*SIGNALS[met:], None) if warm else (None,):
+        with told.open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                ["taskset", "-c", ",".join(map(str, sorted(cores))), *line], stdout=log, stderr=log, env=env
+            )
+            try:
+                process.wait(None if number is None else drawn.uniform(*APART_S))
+            except subprocess.TimeoutExpired:
+                assert number is not None
+                process.send_signal(number)
+                process.wait()
+                log.write(f"# interrupted by {number.name}\n")
+                continue
+        if process.returncode:
+            raise RuntimeError(f"{name} ended with {process.returncode}: {told.read_text(encoding='utf-8')[-2000:]}")
+        return
+
+
+def built(folder: Path, name: str) -> dict[str, Any]:
+    """Export a sweep's champions and build them; returns how many there are, and what failed."""
+    out = folder / f"{name}-cu"
+    subprocess.run(command(folder, name, "export", "-o", str(out), "-q"), check=True)
+    files = sorted(out.glob("*.cu"))
+    if shutil.which("nvcc") is None:
+        return {"written": len(files), "built": None}
+    failed = []
+    for file in files:
+        arch = "sm_90a" if "h200" in file.name else "sm_89"
+        target = f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch}"
+        done = subprocess.run(
+            ["nvcc", target, str(file), "-o", str(file.with_suffix(""))], capture_output=True, text=True
+        )
+        if done.returncode:
+            failed.append(f"{file.name}: {done.stderr[-300:]}")
+    return {"written": len(files), "built": len(files) - len(failed), "failed": failed}
+
+
+def run(given: argparse.Namespace) -> int:
+    """Make what is missing; returns the exit code."""
+    given.folder.mkdir(parents=True, exist_ok=True)
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2 or 1
+    problems = ", ".join(f'"B={b} H={h} S={s} D=64"' for b, h, s in PROBLEMS)
+    for seed in seeds_of(given.seeds):
+        done = given.folder / f"done-{seed}.json"
+        if done.exists():
+            continue
+        for way in ("cold", "warm"):
+            text = SWEEP.format(problems=problems, trials=given.trials, seed=seed)
+            (given.folder / f"{way}-{seed}.toml").write_text(text, encoding="utf-8")
+        began = time.monotonic()
+        with ThreadPoolExecutor(2) as pool:
+            ways = [
+                pool.submit(swept, given.folder, f"cold-{seed}", set(cores[:half]), seed, warm=False),
+                pool.submit(swept, given.folder, f"warm-{seed}", set(cores[-half:]), seed, warm=True),
+            ]
+            for sweep in ways:
+                sweep.result()
+        result = {"seconds": round(time.monotonic() - began), "export": built(given.folder, f"warm-{seed}")}
+        done.write_text(json.dumps(result), encoding="utf-8")
+        print(f"seed {seed}: {json.dumps(result)}", flush=True)
+    return 0
+
+
+@dataclass
+class Spent:
+    """What studies took until each was as fast as asked, one that never was with all it took."""
+
+    trials: int = 0
+    """Evaluated ones."""
+    seconds: float = 0.0
+    """Of the studies' own time."""
+    arrived: int = 0
+    """Studies that were."""
+
+    def add(self, db: Path, target_us: float) -> None:
+        """Add a study that was to be at a time or below it."""
+        evaluated, last_s = 0, 0.0
+        for outcome, time_us, _, done_s in facts(db)["trials"]:
+            evaluated += Outcome(outcome).evaluated
+            last_s = max(last_s, done_s)
+            if time_us is not None and time_us <= target_us:
+                self.arrived += 1
+                break
+        self.trials += evaluated
+        self.seconds += last_s
+
+
+def shown(folder: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Return a sweep's studies by name, as `sweep show --json` has them."""
+    done = subprocess.run(command(folder, name, "show", "--json"), capture_output=True, text=True, check=True)
+    return {study["name"]: study for study in json.loads(done.stdout)["studies"]}
+
+
+def told(given: argparse.Namespace) -> int:
+    """Print what the sweeps of a folder took; returns the exit code."""
+    ratios: list[tuple[float, float]] = []
+    for done in sorted(given.folder.glob("done-*.json")):
+        seed = done.stem.removeprefix("done-")
+        ways = {way: shown(given.folder, f"{way}-{seed}") for way in ("cold", "warm")}
+        took = {way: Spent() for way in ways}
+        for name, study in ways["cold"].items():
+            for way, studies in ways.items():
+                took[way].add(Path(studies[name]["db"]), (1 + WITHIN) * study["best_us"])
+        gains = [cold["best_us"] / ways["warm"][name]["best_us"] for name, cold in ways["cold"].items()]
+        ratios.append((took["warm"].seconds / took["cold"].seconds, took["warm"].trials / took["cold"].trials))
+        verified = sum(study["verified"] is True for study in ways["warm"].values())
+        print(f"seed {seed}: {len(gains)} studies, {verified} champions of the warm sweep verified, {done.read_text()}")
+        for way, found in took.items():
+            print(f"  {way}: {found.seconds:.0f} s, {found.trials} trials, {found.arrived} arrived")
+        print(
+            f"  warm / cold: seconds {ratios[-1][0]:.2f}, trials {ratios[-1][1]:.2f}; at the end warm champions are "
+            f"{math.exp(fmean(map(math.log, gains))):.3f} times as fast"
+        )
+    if ratios:
+        seconds, trials = (median(column) for column in zip(*ratios, strict=True))
+        print(f"median of warm / cold: seconds {seconds:.2f}, trials {trials:.2f}")
+    return 0
+
+
+def main() -> int:
+    """Do what the command line asks; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(required=True)
+    one = parts.add_parser("run", help="make the sweeps")
+    one.add_argument("folder", type=Path, help="where sweeps and databases go")
+    one.add_argument("--seeds", default="0-2", help="N or FROM-TO")
+    one.add_argument("--trials", type=int, default=32, help="of each study")
+    one.set_defaults(run=run)
+    two = parts.add_parser("told", help="print what they took")
+    two.add_argument("folder", type=Path)
+    two.set_defaults(run=told)
+    given = parser.parse_args()
+    return int(given.run(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
