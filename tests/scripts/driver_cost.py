@@ -190,6 +190,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=64, help="processes, half of them compile")
     parser.add_argument("--every", type=int, default=1000, help="trials per line")
+    parser.add_argument("--db", type=Path, help="keep the file there; a report of it is one of a large study")
     parser.add_argument("--ray", type=int, metavar="HOSTS", help="of a cluster that is started for it; default: no Ray")
     chosen = parser.parse_args()
     _timed(EvoSampler, "propose", "proposals")
@@ -211,9 +212,10 @@ def main() -> int:
         backend, per_host = LocalBackend(("driver_cost",)), chosen.workers
     table = Table(chosen.every)
     with tempfile.TemporaryDirectory() as folder:
+        file = chosen.db or Path(folder) / "runs.db"
         search(
             find_study(STUDY),
-            db=Path(folder) / "runs.db",
+            db=file,
             device=InstantDevice(backend, per_host),
             trials=chosen.trials,
             sampler="evo",
@@ -222,7 +224,7 @@ def main() -> int:
             warm_start="none",
             on_progress=table,
         )
-        size_mb = (Path(folder) / "runs.db").stat().st_size / 1e6
+        size_mb = file.stat().st_size / 1e6
     print(f"the file has {size_mb:.1f} MB")
     return int(table.own_ms > LIMIT_MS)
 
