@@ -23,7 +23,7 @@ def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable
         if searched["best_us"] is not None and drawn["evaluated"]:
             evaluated = drawn["evaluated"]
             none = f"none of the {evaluated} random trials was" if evaluated > 1 else "the one random trial was not"
-            return f"{sampler} is ahead: {none} right and fast enough to be timed to the end"
+            return f"{sampler} is ahead: {none} timed to the end"
         silent = [arm["sampler"] for arm in (searched, drawn) if arm["best_us"] is None]
         return f"{' and '.join(silent)} measured nothing yet, so the two cannot be compared"
     sampler_time, random_time = f"{format_time(searched['best_us'])} {unit}", f"{format_time(drawn['best_us'])} {unit}"

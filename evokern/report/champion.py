@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.plots import bars, number, percent
+from evokern.report.plots import bars, change, number, percent
 from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
 from evokern.wording import counts, microseconds, several
@@ -17,7 +17,7 @@ _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """State of a stage of a verification → class of its colour."""
 _FIGURES = {
     "relative_error": "relative error",
-    "tolerance_spent": "share of the tolerance that is spent",
+    "tolerance_spent": "typical error ÷ tolerance (root mean square)",
     "input_sets": "inputs",
     "runs": "runs on each",
 }
@@ -88,6 +88,8 @@ def _gate(report: object) -> TextTable:
     left = _table(report, "gate")
     checks = _table(left.pop("checks", None), "checks")
     spent = _table(checks.pop("of_tolerance", None), "inputs")
+    if left.get("runs") == 1:
+        checks.pop("differing_bytes", None)  # of one run there is nothing that could differ
     rows = [(words, plain(left.pop(name))) for name, words in _FIGURES.items() if name in left]
     rows += [(f"largest error ÷ tolerance, inputs {_words(kind)}", plain(share)) for kind, share in spent.items()]
     rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
@@ -151,6 +153,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         "share": "" if share is None or share >= 1 or not parts else f"{percent(share)} of its blocks ran there",
         "reason": "" if found.verified or facts.best is None else found.reason,
         "next": facts.best.number if facts.best and turned_down else None,
+        "own": next((part["name"] for part in parts if part["name"] == own_part(facts)), ""),
         "counts": f"all {several(len(parts), 'part')} passed"
         if all(part["state"] == "passed" for part in parts)
         else counts(Counter(part["state"] for part in parts)),
@@ -182,10 +185,15 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
     if stages and "gate" not in stages and facts.best and (nearest := _nearest(facts, facts.best.evaluation.gate)):
         brief = f"passed in the search{nearest}"
         parts.append({"state": "passed", "name": "gate", "brief": brief, "detail": brief, "full": brief, "shapes": []})
-    # A GPU's gate runs every block of the study's own problems.
-    own = OWN_PROBLEM if OWN_PROBLEM in stages else "gate"
+    own = own_part(facts)
     order = {"failed": 0, "skipped": 2}
     return sorted(parts, key=lambda part: order.get(part["state"], 1 if part["name"] == own else 3))
+
+
+def own_part(facts: Facts) -> str:
+    """Return the part of the proof that ran the study's own problems: a GPU's gate runs every block of them."""
+    stages = facts.own_proof.result.get("stages", {}) if facts.own_proof else {}
+    return OWN_PROBLEM if OWN_PROBLEM in stages else "gate"
 
 
 def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[str, Any] | None) -> str:
@@ -237,9 +245,7 @@ def ablation(facts: Facts) -> dict[str, Any]:
     found = facts.ablation.result
     about += ", and the way from the default to it" if found["path"] else ""
     costs = [
-        (_change(row), max(row["ratio"] - 1, 0.0), f"{100 * (row['ratio'] - 1):+.1f} %")
-        for row in found["alone"]
-        if row["time_us"]
+        (_change(row), max(row["ratio"] - 1, 0.0), change(row["ratio"])) for row in found["alone"] if row["time_us"]
     ]
     rows = sorted(found["alone"], key=lambda row: not row["time_us"])  # what could not be measured last
     alone = _ablated([found["champion"], *rows], "the champion", facts.unit)
@@ -281,4 +287,6 @@ def _ablated(rows: Sequence[Mapping[str, Any]], first: str, unit: str) -> TextTa
         for place, row in enumerate(rows)
     ]
     head = ("choice", "", unit, "of champion", "95 % interval", "GB/s", "occupancy", "speedup")
-    return TextTable(head, ablated_rows, range(2, 8))
+    told = [column for column in range(8) if column < 4 or any(row[column] != "–" for row in ablated_rows)]
+    kept = [tuple(row[column] for column in told) for row in ablated_rows]
+    return TextTable([head[column] for column in told], kept, range(2, len(told)))

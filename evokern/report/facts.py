@@ -112,7 +112,7 @@ class Facts:
     @cached_property
     def ended(self) -> str:
         """How many trials ended how, in words."""
-        return counts(Counter(outcome_words(trial.outcome) for trial in self.trials))
+        return counts(Counter(outcome_words(trial.outcome, self.record.predicted) for trial in self.trials))
 
     @property
     def verdict(self) -> str:

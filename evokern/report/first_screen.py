@@ -11,7 +11,7 @@ from evokern.declaration.space import Gene, Space, Value
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding
-from evokern.report.plots import IntervalBar, apart, interval_bars, percent
+from evokern.report.plots import IntervalBar, apart, change, interval_bars, percent
 from evokern.report.space import convergence_plot, improvement, slow_trials
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
@@ -124,7 +124,7 @@ def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
             # Nobody knows what it is worth: behind all that were measured, with the constraint's name alone.
             found[row["gene"]] = 0.0, f"without it {': '.join(row['note'].split(': ')[:2]) or 'no time'}"
             continue
-        text = f"{100 * (row['ratio'] - 1):+.1f} %"
+        text = change(row["ratio"])
         if row["ratio_ci95"] and not facts.record.predicted:
             low, high = (100 * (end - 1) for end in row["ratio_ci95"])
             text += f" [{low:+.1f}, {high:+.1f}]"
@@ -142,6 +142,12 @@ def _faster_without(facts: Facts) -> list[dict[str, Any]]:
 def _told_faster(facts: Facts) -> str:
     """Return which choices the champion would be faster without; nothing where there is none."""
     rows = _faster_without(facts)
+    assert facts.ablation is not None
+    path = facts.ablation.result.get("path", ())
+    on_the_way = min((row for row in path[1:] if row["time_us"]), key=lambda row: float(row["ratio"]), default=None)
+    if on_the_way and on_the_way["ratio"] < min([1 - TIE, *(row["ratio"] for row in rows)]):
+        changes = ", ".join(f"{row['gene']}={row['value']}" for row in path[1 : path.index(on_the_way) + 1])
+        return f"Faster, not verified: the default with {changes} ({microseconds(on_the_way['time_us'])} {facts.unit})"
     if not rows:
         return ""
     first, more = rows[0], len(rows) - 1
@@ -206,7 +212,7 @@ def _control(facts: Facts) -> str:
     drawn = facts.control["arms"][1]
     timed = sum(trial.outcome is Outcome.MEASURED for trial in list(facts.curves.values())[1])
     default = _default_us(facts)
-    alone = f"; the default alone takes {microseconds(default)} {facts.unit}" if default else ""
+    alone = f"; the default, which needs no search, takes {microseconds(default)} {facts.unit}" if default else ""
     was = "was" if timed == 1 else "were"
     return f"{timed} of {several(drawn['trials'], f'{facts.record.control} trial')} {was} timed{alone}"
 
@@ -234,6 +240,7 @@ def _decides(facts: Facts) -> dict[str, Any]:
         "weak": not facts.learned.trusted,
         "explained": percent(max(facts.learned.explained or 0.0, 0.0)),
         "timed": facts.learned.timed,
+        "slow": facts.learned.timed - sum(trial.outcome is Outcome.MEASURED for trial in facts.trials),
         "unit": facts.unit,
     }
 
@@ -244,7 +251,7 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], worth: str
     chosen = facts.best.config[gene.name] if facts.best else None
     timed = sorted((one for one in values if one.best_us is not None), key=lambda one: one.best_us or 0.0)
     shown = [one for place, one in enumerate(timed) if place < VALUES or one.value == chosen]
-    without = [one for one in values if one.best_us is None and one.tried]
+    without = [one for one in values if one.best_us is None and one.tried + one.unchecked]
     bars = interval_bars([(str(one.value), "dimmed", one.best_us or 0.0, None) for one in shown], facts.unit)
     return {
         "name": gene.name,
@@ -267,5 +274,6 @@ def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None) -> Interval
 def _rest(slower: int, without: Sequence[ValueFacts]) -> str:
     parts = [f"{several(slower, 'slower value')} below"] if slower > 0 else []
     if without:
-        parts.append(f"without a time: {', '.join(str(one.value) for one in without)}")
+        of = (f"{one.value} ({several(one.tried + one.unchecked, 'trial')})" for one in without)
+        parts.append(f"never timed to the end: {', '.join(of)}")
     return "; ".join(parts)

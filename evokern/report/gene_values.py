@@ -136,10 +136,11 @@ class GeneValues:
         self._space = Space(facts.record.genes)
         self._decisive = decisive_choice(facts)
         self._together = "=".join(map(str, self._decisive or ()))
+        self._predicted = facts.record.predicted
         ended = [
-            ENDED_REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome) for trial in facts.trials
+            ENDED_REFUTED if trial.number in facts.refuted else self._words(trial.outcome) for trial in facts.trials
         ]
-        self._ends = list(dict.fromkeys([*(outcome_words(one) for one in _TOLD_APART), ENDED_REFUTED, *ended]))
+        self._ends = list(dict.fromkeys([*(self._words(one) for one in _TOLD_APART), ENDED_REFUTED, *ended]))
         """How trials ended, by the words of the page's filter: those that are told apart from failures come first."""
         self._code = code = {words: place for place, words in enumerate(self._ends)}
         self._end_of = np.array([code[words] for words in ended], dtype=np.intp)
@@ -167,6 +168,9 @@ class GeneValues:
         if facts.best is not None:
             self._apart = (facts.levels != Genome(self._space).rows([facts.best.config])).sum(axis=1)
 
+    def _words(self, outcome: Outcome) -> str:
+        return outcome_words(outcome, self._predicted)
+
     def genes(self) -> list[dict[str, Any]]:
         """Return every gene of which several values were tried, with a line for each of its values."""
         return [
@@ -184,7 +188,7 @@ class GeneValues:
         """Return what the study leaves to try: numbers at the edge of what it allowed, values not fairly compared."""
         best = self._facts.best
         if best is None:
-            return {"edges": [], "closed": [], "untried": [], "hopeless": [], "with": "", "sentence": ""}
+            return {"edges": [], "closed": [], "untried": [], "pairs": [], "hopeless": [], "with": "", "sentence": ""}
         effects = self._facts.learned.effects
         # What was measured comes before what a model says.
         order = [*costly(self._facts), *sorted(effects, key=lambda name: -effects[name].share)]
@@ -207,8 +211,13 @@ class GeneValues:
                 edges.append((short, words))
         untried: list[Linked] = []
         hopeless: list[Linked] = []
+        pairs: list[str] = []
         for gene, value in ((one, value) for one in genes for value in ordered(one.values)):
-            if self._untried(gene, value) and not self._forbidden(gene, value):
+            if self._untried(gene, value) and self._forbidden(gene, value):
+                other, changed = next(iter(self._seconds(gene, value).items()), ("", None))
+                if other and other != (self._decisive or ("",))[0]:
+                    pairs.append(f"{gene.name}={value} with {other}={changed}")
+            elif self._untried(gene, value):
                 link = link_to(gene.name, value) if self._having[gene.name, value].size else ""
                 (hopeless if self._hopeless(gene, value) else untried).append(Linked(f"{gene.name}={value}", link))
         together = self._together
@@ -216,7 +225,8 @@ class GeneValues:
         parts = [_some([short for short, _ in edges]) if edges else none]
         if untried:
             doubt = "" if self._facts.neighbours is not None else " (some may be infeasible there)"
-            parts.append(f"with {together}, untried: {_some([one.words for one in untried])}{doubt}")
+            more = f"; with a second change {len(pairs)} more" if pairs else ""
+            parts.append(f"with {together}, untried: {_some([one.words for one in untried])}{doubt}{more}")
         elif together:
             rest = " that the champion's other choices allow" if self._facts.neighbours else ""
             parts.append(f"every {'other ' if hopeless else ''}value{rest} was tried with {together}")
@@ -224,6 +234,7 @@ class GeneValues:
             "edges": [words for _, words in edges],
             "closed": closed,
             "untried": untried,
+            "pairs": pairs,
             "hopeless": hopeless,
             "with": together,
             "sentence": "; ".join(parts),
@@ -239,7 +250,7 @@ class GeneValues:
         mine = self._having[name, value]
         ends = self._end_of[mine]
         counted = dict(zip(self._ends, np.bincount(ends, minlength=len(self._ends)).tolist(), strict=True))
-        timed, same, slow = (counted.pop(outcome_words(one)) for one in _TOLD_APART)
+        timed, same, slow = (counted.pop(self._words(one)) for one in _TOLD_APART)
         refuted = counted.pop(ENDED_REFUTED)
         # The first of each kind is its example; of two that are as many the one that came first stands first.
         firsts = {words: int(mine[np.argmax(ends == self._code[words])]) for words, of in counted.items() if of}
@@ -270,7 +281,7 @@ class GeneValues:
             # A gene without effect is at its default.
             without_effect=self._idle(gene) if value == gene.default else 0,
             worked=timed + same,
-            slow=Linked(str(slow), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
+            slow=Linked(str(slow), link_to(name, value, self._words(Outcome.SLOW))) if slow else None,
             failed=tuple(failed),
             best=Linked(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
             if fastest
@@ -283,10 +294,19 @@ class GeneValues:
         """Return why the champion cannot take a value while all else stays; empty where it can, or nobody knows."""
         return str((self._facts.neighbours or {}).get((gene.name, value), {}).get("reason", ""))
 
+    def _seconds(self, gene: Gene, value: Value) -> dict[str, Value]:
+        """Return second changes, gene → value, each of which lets the champion take a value that it cannot alone.
+
+        Those that keep the decisive choice come first.
+        """
+        found: dict[str, Value] = (self._facts.neighbours or {}).get((gene.name, value), {}).get("together", {})
+        decisive = self._decisive[0] if self._decisive else ""
+        return dict(sorted(found.items(), key=lambda change: change[0] == decisive))
+
     def _together_with(self, gene: Gene, value: Value) -> str:
         """Return with which second change the champion could take a value, to end a sentence; empty where with none."""
         told = []
-        for other, changed in (self._facts.neighbours or {})[gene.name, value].get("together", {}).items():
+        for other, changed in self._seconds(gene, value).items():
             having = self._having[gene.name, value], self._having[other, changed]
             both = np.intersect1d(*having, assume_unique=True).size
             tried = f"{several(both, 'trial')} had both" if both else "untried"
@@ -296,7 +316,7 @@ class GeneValues:
     def never_timed(self) -> list[Linked]:
         """Return the values that were tried and never gave a time, each with what became of its trials."""
         found = []
-        in_full = [self._code[outcome_words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)]
+        in_full = [self._code[self._words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)]
         for gene in self._space.genes:
             for value in ordered(gene.values):
                 ends = self._end_of[self._having[gene.name, value]]
@@ -360,7 +380,7 @@ class GeneValues:
     def _hopeless(self, gene: Gene, value: Value) -> bool:
         """Tell whether so many trials had a value and none of them was measured that it is no advice."""
         mine = self._having[gene.name, value]
-        measured = [self._code[words] for words in (outcome_words(Outcome.MEASURED), ENDED_REFUTED)]
+        measured = [self._code[words] for words in (self._words(Outcome.MEASURED), ENDED_REFUTED)]
         return mine.size >= HOPELESS_TRIALS and not np.isin(self._end_of[mine], measured).any()
 
     def _untried(self, gene: Gene, value: Value) -> bool:

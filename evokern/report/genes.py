@@ -7,12 +7,14 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+from evokern.declaration.space import Value
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding, link_to, ordered
 from evokern.report.plots import bars
 from evokern.report.space import slow_meaning
 from evokern.report.tables import Cell, TextTable
 from evokern.report.trial_counts import ValueFacts, pairs
+from evokern.study.trial import Outcome
 from evokern.wording import several
 
 DECIDING = 8
@@ -107,8 +109,8 @@ def effects(facts: Facts) -> dict[str, Any]:
                 name,
                 f"{100 * effect.share:.0f} %",
                 f"{100 * low:.0f} to {100 * high:.0f} %",
-                str(effect.best),
-                str(worst),
+                _value(effect.best, learned.partial.get(name, ())),
+                _value(worst, learned.partial.get(name, ())),
                 f"+{_percent(effect.ratio - 1)}",
                 f"{_percent(effect.ratio_ci95[0] - 1)} to {_percent(effect.ratio_ci95[1] - 1)}",
             )
@@ -118,7 +120,7 @@ def effects(facts: Facts) -> dict[str, Any]:
     model = "a model of all trials" if learned.trusted else f"a weak model, a hint at most (it explains {explained})"
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
     costs = [
-        (f"{name}={value}", ratio - 1, f"+{_percent(ratio - 1)}")
+        (f"{name}={_value(value, learned.partial.get(name, ()))}", ratio - 1, f"+{_percent(ratio - 1)}")
         for name in order[:DECIDING]
         for value, ratio in learned.effects[name].relative.items()
     ]
@@ -128,6 +130,7 @@ def effects(facts: Facts) -> dict[str, Any]:
         else "what pairs of trials and failures tell of the genes",
         "findings": _findings(facts),
         "timed": learned.timed,
+        "slow": learned.timed - sum(trial.outcome is Outcome.MEASURED for trial in facts.trials),
         "explained": explained,
         "weak": not learned.trusted,
         "ablated": ", ".join(costly(facts)[:PAIRED]),
@@ -135,6 +138,10 @@ def effects(facts: Facts) -> dict[str, Any]:
         "costs": bars("Predicted cost of each value", costs),
         "pairs": _pair_matrices(facts, order[:PAIRED]) if facts.measured else [],
     }
+
+
+def _value(value: Value, partial: Sequence[Value]) -> str:
+    return f"{value} (slow only)" if value in partial else str(value)
 
 
 def _findings(facts: Facts) -> TextTable:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from evokern.study.trial import Outcome
 
+TIMED = "timed"
+"""What a candidate is called whose time is predicted, where others are `measured`."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -21,6 +24,10 @@ class Mark:
     """Its outline around a point, as an SVG path."""
     outcomes: tuple[Outcome, ...] = ()
     """Which trials have it."""
+
+    def told(self, predicted: bool) -> str:
+        """Return its label where times are predicted or not."""
+        return self.label.replace("measured", TIMED) if predicted else self.label
 
 
 SLOW = "slow (not timed to the end)"
@@ -45,9 +52,14 @@ REFUTED = 2
 """Place of the mark of trials that were measured and that their verification refuted."""
 
 
-def outcome_words(outcome: Outcome) -> str:
-    """Return an outcome as people read it, and as the page's filter has it: `over resources`."""
-    return outcome.value.replace("_", " ")
+def outcome_words(outcome: Outcome, predicted: bool = False) -> str:
+    """Return an outcome as people read it, and as the page's filter has it: `over resources`.
+
+    Args:
+        outcome: how a trial ended.
+        predicted: whether times are predicted: what nobody measured is `timed` there.
+    """
+    return TIMED if predicted and outcome is Outcome.MEASURED else outcome.value.replace("_", " ")
 
 
 def mark_of(outcome: Outcome) -> int:

@@ -50,7 +50,7 @@ class Axis:
         """Return round values to label, about five."""
         if self.log and self.high / max(self.low, 1e-12) >= 8:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            steps = (1, 2, 5) if last - first <= 3 else (1,)
+            steps = (1, 1.5, 2, 3, 4, 5, 7) if self.high / self.low < 20 else (1, 2, 5) if last - first <= 3 else (1,)
             values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
         else:
             raw = (self.high - self.low) / 5 or 1.0
@@ -296,6 +296,12 @@ def interval_bars(rows: Sequence[tuple[str, str, float, tuple[float, float] | No
         ends = [f"{end / longest:.4f}" for end in between]
         found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}", *ends))
     return found
+
+
+def change(ratio: float) -> str:
+    """Return by how much a ratio is above or below 1, `+3.1 %`; what rounds to nothing has no sign."""
+    percents = round(100 * (ratio - 1), 1)
+    return f"{percents:+.1f} %" if percents else "0.0 %"
 
 
 def span(values: Sequence[float], *, log: bool = False, pad: float = 0.06) -> tuple[float, float]:

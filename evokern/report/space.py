@@ -9,7 +9,7 @@ from typing import Any
 
 from evokern.report.facts import Facts
 from evokern.report.gene_values import decisive_choice
-from evokern.report.marks import CONTROL, MARKS, REFUTED, SLOW, mark_of
+from evokern.report.marks import CONTROL, MARKS, REFUTED, SLOW, mark_of, outcome_words
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
 from evokern.report.tables import TextTable
 from evokern.report.trial_counts import reasons
@@ -86,7 +86,7 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
             plot.in_lane(x, mark.lane or lanes[0]) if time_us is None or time_us > high else plot.at(x, time_us)
             for x, time_us in found
         ]
-        plot.draw_marks(places, (mark.kind, mark.path, f"{mark.label}: {len(places):,}"))
+        plot.draw_marks(places, (mark.kind, mark.path, f"{mark.told(facts.record.predicted)}: {len(places):,}"))
     for place, (label, curve) in enumerate(curves.items()):
         line = f"control{place}" if place else "own"
         reached = [
@@ -184,17 +184,18 @@ def _mark_best(plot: Plot, facts: Facts, *, over_time: bool) -> None:
 
 def outcomes(facts: Facts) -> dict[str, Any]:
     """Return how trials ended, why they failed, and what was turned away before."""
-    counted = Counter(_ended(trial) for trial in facts.trials)
-    good = {"measured", "duplicate", SLOW}
+    predicted = facts.record.predicted
+    counted = Counter(_ended(trial, predicted) for trial in facts.trials)
+    good = {outcome_words(Outcome.MEASURED, predicted), outcome_words(Outcome.DUPLICATE), SLOW}
     failed = [(one.outcome, one.example, str(one.trial), str(one.count)) for one in reasons(facts.trials)]
     turned_away = [(name, float(count), f"{count:,}") for name, count in list(facts.rejections.items())[:15]]
     failed_or_not = sum(count for name, count in counted.items() if name not in good)
+    examples = "; the commonest reasons, each with an example" if failed else ""
     return {
-        "about": f"{several(failed_or_not, 'trial')} failed or were not checked; the commonest reasons, each with an "
-        "example, and what was turned away before",
+        "about": f"{several(failed_or_not, 'trial')} failed or were not checked{examples}; what was turned away before",
         "outcomes": bars(
             "Trials by outcome",
-            [(name.replace("_", " "), float(n), str(n)) for name, n in counted.most_common()],
+            [(name, float(n), str(n)) for name, n in counted.most_common()],
             lambda name: "own" if name in good else "dimmed" if name == UNCHECKED else "fault",
         ),
         "reasons": failed,
@@ -234,21 +235,21 @@ def _in_common(facts: Facts, slow: Sequence[Trial]) -> str:
 
 
 def slow_meaning(facts: Facts) -> str:
-    """Return what slow means in a study, with the factor of the time to beat that its trials' evidence gives."""
+    """Return what slow means in a study, with the factor of the best so far that its trials' evidence gives."""
     evidence = [t.evaluation.evidence for t in facts.trials if t.outcome is Outcome.SLOW]
     factors = [e["limit_us"] / e["elite_us"] for e in evidence if e.get("limit_us") and e.get("elite_us")]
     shown = list(dict.fromkeys(f"{factor:.2g}" for factor in (min(factors), max(factors)))) if factors else []
     factor = f"{' to '.join(shown)} times " if factors and min(factors) > 1 else ""
     unchecked = sum(t.outcome is Outcome.SLOW and not t.evaluation.passed_gate for t in facts.trials)
     if facts.record.predicted:
-        return f"not timed to the end because predicted slower than {factor}the time to beat; answer not checked"
+        return f"not timed to the end because predicted slower than {factor}the best so far; answer not checked"
     rest = f"; answer not checked of {unchecked}, stopped at their first launches" if unchecked else ""
-    return f"not timed to the end because measured slower than {factor}the time to beat{rest}"
+    return f"not timed to the end because measured slower than {factor}the best so far{rest}"
 
 
-def _ended(trial: Trial) -> str:
+def _ended(trial: Trial, predicted: bool) -> str:
     if trial.outcome is not Outcome.SLOW:
-        return trial.outcome.value
+        return outcome_words(trial.outcome, predicted)
     return SLOW if trial.evaluation.passed_gate else UNCHECKED
 
 

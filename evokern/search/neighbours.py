@@ -58,9 +58,12 @@ def _told(gene: str, value: Value, broken: Violation) -> dict[str, Any]:
 def _together(
     space: Space, violation: Callable[[Config], Violation | None], changed: Config, held: str
 ) -> dict[str, Value]:
-    """Return further changes, one of each gene, with any of which a configuration becomes feasible."""
+    """Return further changes, one of each gene, with any of which a configuration becomes feasible.
+
+    Those of genes at their defaults come first: what else the champion chose is what it is fast by.
+    """
     found: dict[str, Value] = {}
-    for gene in space.genes:
+    for gene in sorted(space.genes, key=lambda gene: changed[gene.name] != gene.default):
         for value in gene.values:
             both = space.canonical(changed.replace(**{gene.name: value}))
             effective = gene.name not in (held, *found) and both[gene.name] == value != changed[gene.name]

@@ -232,7 +232,9 @@ def test_the_speed_card_tells_limit_from_bound_and_what_the_control_timed(tmp_pa
     default = replace(own, proposal=replace(own.proposal, config=config))
     trials = tuple(default if trial is own else trial for trial in facts.trials)
     told = first_screen(replace(facts, trials=trials))["control"]
-    assert told.endswith(f"; the default alone takes {microseconds(own.evaluation.time_us or 0.0)} µs")
+    assert told.endswith(
+        f"; the default, which needs no search, takes {microseconds(own.evaluation.time_us or 0.0)} µs"
+    )
 
 
 def test_values_that_were_never_right_are_hatched(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_the_first_screen_answers_before_anything_is_unfolded(
     assert re.search(rf"\d {unit}", boxes["speed"]["text"])
     word = {"measured": "not verified", "bare": "not verified", "refuted": "refuted", "proved": "verified"}[report]
     assert word in boxes["proof"]["text"]
-    told = ["measured", "best so far", *(["wrong"] if report != "bare" else [])]
+    told = ["timed" if report == "bare" else "measured", "best so far", *(["wrong"] if report != "bare" else [])]
     assert [word for word in told if word not in boxes["came"]["text"]] == []
     assert browser.run("document.querySelectorAll('details.section[open]').length") == 0
     card = browser.run("getComputedStyle(document.getElementById('proof')).borderTopColor")
@@ -275,7 +275,7 @@ def test_the_proof_is_read_without_scrolling(proved: Path, browser: Browser) -> 
         "playoff: fastest of 3 finalists, 1 ties with it",
     ]
     words = browser.run("document.getElementById('proof').innerText")
-    assert "By running it (no formal proof), at the study's 4 problems: all 5 parts passed" in words
+    assert "By running it (no formal proof): all 5 parts passed, own problem at the study's 4 problems" in words
     assert re.search(r"As fast, but refuted: trial \d+, trial \d+ and 1 more", words)
     assert "B=1 H=1 S=39 D=64 causal=0" not in words
     browser.run("document.querySelector('#proof summary').click()")
@@ -298,7 +298,7 @@ def test_a_part_that_was_left_out_stands_before_those_that_passed(tmp_path: Path
     browser.open(_report(path), 1400)
     shown = browser.run("[...document.querySelectorAll('#proof .parts > ul > li')].map(e => e.innerText)")
     assert [one.partition(":")[0] for one in shown] == ["own problem", "fuzz skipped", "gate", "sanitizer", "playoff"]
-    assert "at B=2 H=8 S=512 D=64 causal=0: 4 passed, 1 skipped" in browser.run(
+    assert "4 passed, 1 skipped, own problem at B=2 H=8 S=512 D=64 causal=0" in browser.run(
         "document.getElementById('proof').innerText"
     )
 
@@ -449,6 +449,21 @@ def test_a_cell_of_the_matrix_of_values_shows_its_trials(by: str, measured: Path
     browser.open(f"{measured.resolve().as_uri()}#gene={gene}&value={value}&at=trials", 1400)
     assert browser.run("document.getElementById('trials').open"), "its address, in another window, shows them too"
     browser.wait_until(f"{status}.startsWith('{wanted} of ')")
+    assert silent(browser)
+
+
+def test_a_link_into_a_section_leads_there(measured: Path, browser: Browser) -> None:
+    """A gene's name in a section's line of links shows its values, one on the first screen its plot."""
+    browser.open(measured, 1400)
+    browser.run("document.querySelector('a[href=\"#values\"]').click()")
+    last = browser.run("[...document.querySelectorAll('#values a[href^=\"#values-of-\"]')].pop().getAttribute('href')")
+    browser.run(f"document.querySelector('#values a[href=\"{last}\"]').click()")
+    top = f"document.getElementById('{last[1:]}').getBoundingClientRect().top"
+    browser.wait_until(f"Math.abs({top}) < innerHeight / 2")
+    browser.run("scrollTo({top: 0, behavior: 'instant'})")
+    browser.run("document.querySelector('#decides a[href^=\"#against=\"]').click()")
+    plot = "document.getElementById('against').getBoundingClientRect()"
+    browser.wait_until(f"{plot}.top > -5 && {plot}.top < innerHeight / 2")
     assert silent(browser)
 
 

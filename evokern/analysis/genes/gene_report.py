@@ -7,7 +7,7 @@ values at once come last (`evokern.analysis.genes.failures`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from evokern.analysis.genes.failures import Failing, failing_pairs
 from evokern.analysis.genes.forest import ForestFit, Forests
 from evokern.analysis.genes.genes import GeneFinding, Kind, learned
 from evokern.analysis.genes.importance import FULL, Effort, GeneEffect, importance
-from evokern.declaration.space import Space
+from evokern.declaration.space import Space, Value
 from evokern.errors import StudyError
 from evokern.samplers.contract import objective
 from evokern.store import Reader, StudyRecord
@@ -54,6 +54,9 @@ class GenesReport:
     """Genes with several values of which nothing is known."""
     single: tuple[str, ...] = ()
     """Genes that the study gives one value."""
+
+    partial: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    """Gene → its values that were never timed to the end: a model knows of them what was seen of slow trials alone."""
 
     @property
     def trusted(self) -> bool:
@@ -145,9 +148,14 @@ def report(
         combinations = tuple(failing_pairs(space, trials, barred))
         model = fitted.result()
     effects = model.effects if model else {}
+    partial = {gene: _never_in_full(gene, effect.relative, trials) for gene, effect in effects.items()}
     told = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
     if model and model.explained >= TRUSTED:
-        findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in told and decides(e)]
+        findings += [
+            _decisive(gene, e, len(timed), partial[gene])
+            for gene, e in effects.items()
+            if gene not in told and decides(e)
+        ]
     reported = {finding.gene for finding in findings}
     return GenesReport(
         study,
@@ -160,7 +168,13 @@ def report(
         combinations,
         tuple(gene.name for gene in space.genes if len(gene.values) > 1 and gene.name not in reported),
         tuple(gene.name for gene in space.genes if len(gene.values) == 1),
+        partial,
     )
+
+
+def _never_in_full(gene: str, values: Iterable[Value], trials: Sequence[Trial]) -> tuple[Value, ...]:
+    in_full = {trial.config[gene] for trial in trials if trial.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)}
+    return tuple(value for value in values if value not in in_full)
 
 
 def decides(effect: GeneEffect) -> bool:
@@ -168,11 +182,12 @@ def decides(effect: GeneEffect) -> bool:
     return effect.share_ci95[0] > DECISIVE_SHARE and effect.ratio_ci95[0] > DECISIVE_RATIO
 
 
-def _decisive(gene: str, effect: GeneEffect, trials: int) -> GeneFinding:
+def _decisive(gene: str, effect: GeneEffect, trials: int, partial: Sequence[Value]) -> GeneFinding:
     worst = max(effect.relative, key=lambda value: effect.relative[value])
     low, high = (bound - 1 for bound in effect.ratio_ci95)
     text = (
-        f"{gene}: {worst} takes {100 * (effect.ratio - 1):.1f} % longer than {effect.best} "
+        f"{gene}: {worst}{', never timed to the end,' if worst in partial else ''} takes "
+        f"{100 * (effect.ratio - 1):.1f} % longer than {effect.best} "
         f"[{100 * low:.1f} %, {100 * high:.1f} %] in a model of {trials} trials"
     )
     return GeneFinding(gene, "decisive", text, trials, effect.ratio - 1, (low, high))

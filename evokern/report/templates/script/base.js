@@ -37,7 +37,7 @@ const micro = value => `${digits(value)} ${data.unit}`;
 function trialOf(row) {
   const trial = {};
   data.columns.forEach((name, place) => { trial[name] = row[place]; });
-  trial.measured = data.outcomes[trial.outcome] === "measured";
+  trial.measured = data.marks[data.mark_of[trial.outcome]][0] === "measured";
   mark(trial);
   return trial;
 }

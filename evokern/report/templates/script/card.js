@@ -64,7 +64,7 @@ function facts(trial) {
   if (trial.occupancy !== null) used.push(`occupancy ${trial.occupancy} %`);
   add("resources", used.join(", "));
   add("drawn by", trial.control ? `${data.control} (control)` : data.sampler);
-  add("when", `after ${round(trial.seconds / 60)} min; compile ${round(trial.compile_s)} s, device ${round(trial.device_s)} s`);
+  add("when", `after ${round(trial.seconds / 60)} min; compile ${round(trial.compile_s)} s, ${data.predicted ? "simulated" : "on the GPU"} for ${round(trial.device_s)} s`);
   return [element("dl", {}, ...rows)];
 }
 function genesOf(trial) {

@@ -28,7 +28,7 @@ document.addEventListener("click", event => {
   event.preventDefault();
   if (given.has("trial")) select(Number(given.get("trial")), link);
   else if (given.has("gene")) showTrials({ gene: given.get("gene"), value: given.get("value"), outcome: given.get("outcome") || "" });
-  else if (given.has("against")) { change({ against: given.get("against") }); unfold("genes"); }
+  else if (given.has("against")) { change({ against: given.get("against") }); unfold("against"); }
   else unfold(link.getAttribute("href").slice(1));
 });
 addEventListener("hashchange", () => { readAddress(); views.forEach(view => { view.draw(); view.pick(); }); showCard(null); });

@@ -24,10 +24,12 @@ function writeAddress() {
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 function unfold(id) {
-  const found = document.getElementById(id);
-  if (!found || found.tagName !== "DETAILS") return;
-  found.open = true;
+  const found = document.getElementById(id), section = found && found.closest("details");
+  if (!section) return;
+  section.open = true;
   found.scrollIntoView();
+  // What stood out of sight had a guessed height until now, what had to be drawn none.
+  if (found !== section) requestAnimationFrame(() => found.scrollIntoView());
 }
 function select(number, opener = null) {
   if (number !== null && !byNumber.has(number)) return;
