@@ -194,9 +194,17 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "limit": f"{percent(facts.limit.share)} of the chip's limit, which is set by {facts.limit.setter}"
         if facts.limit
         else "",
+        "near": _as_fast(facts, time_us),
         "bound": str(best.evaluation.evidence.get("bound", "")),
         "bars": interval_bars(bars, facts.unit),
     }
+
+
+def _as_fast(facts: Facts, time_us: float) -> str:
+    """Return how many trials are as fast as the champion within a tie, in words; empty for none."""
+    near = [t for t in facts.measured if facts.best and t.number != facts.best.number and (t.evaluation.time_us or 0.0)]
+    count = sum(time_us / (1 + TIE) <= (t.evaluation.time_us or 0.0) <= time_us * (1 + TIE) for t in near)
+    return f"{several(count, 'other trial')} within {100 * TIE:.0f} % of it" if count else ""
 
 
 def _default_us(facts: Facts) -> float | None:

@@ -47,13 +47,13 @@ class Axis:
         return self._scaled(self.low), self._scaled(self.high)
 
     def ticks(self) -> list[float]:
-        """Return round values to label, about five."""
+        """Return round values to label, five to ten."""
         if self.log and self.high / max(self.low, 1e-12) >= 8:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             steps = (1, 1.5, 2, 3, 4, 5, 7) if self.high / self.low < 20 else (1, 2, 5) if last - first <= 3 else (1,)
             values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
         else:
-            raw = (self.high - self.low) / 5 or 1.0
+            raw = (self.high - self.low) / 7 or 1.0
             power = 10.0 ** math.floor(math.log10(raw))
             step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * 0.99)
             begin = math.ceil(self.low / step)

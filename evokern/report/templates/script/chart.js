@@ -58,7 +58,7 @@ class Chart {
       const late = !x.ticks && at + 4 * words.length > this.width;  // it would end outside
       svg.append(shape("text", { x: late ? this.width - 2 : at, y: this.bottom + 15, "text-anchor": late ? "end" : "middle" }, words));
     }
-    for (const value of ticksOf(y.low, y.high, y.log, 5)) {
+    for (const value of ticksOf(y.low, y.high, y.log, 7)) {
       const at = this.atY(value);
       svg.append(shape("line", { class: "grid", x1: this.left, x2: edge, y1: at, y2: at }));
       if (!lanes.length || at > this.top + 8)  // the lane above has a name there
