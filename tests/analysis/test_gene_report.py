@@ -56,6 +56,27 @@ def _trials(count: int = 200, seed: int = 1, fails: bool = False) -> list[Trial]
     return found
 
 
+def test_what_was_never_timed_to_the_end_is_said() -> None:
+    """What a model makes of slow trials, of which a part of the time is known, is no figure of a value."""
+    trials = []
+    for trial in _trials(fails=True):
+        evaluation = trial.evaluation
+        if trial.outcome is Outcome.CRASHED:
+            evaluation = measured(math.exp(_log_time(trial.config, random.Random(trial.number))), f"x{trial.number}")
+        if trial.config["LOADS"] == "scalar":
+            time_us = evaluation.time_us or 0.0
+            evidence = {"elite_us": time_us / 4, "limit_us": time_us, "passed": True}
+            evaluation = replace(evaluation, outcome=Outcome.SLOW, evidence=evidence)
+        trials.append(replace(trial, evaluation=evaluation))
+    found = report("t", SPACE, trials)
+    assert found.partial["LOADS"] == ("scalar",)
+    assert found.partial["TILE"] == ()
+    assert max(found.effects["LOADS"].relative, key=lambda value: found.effects["LOADS"].relative[value]) == "scalar"
+    few = report("t", SPACE, [trial for trial in trials if trial.number % 3])
+    told = [finding.text for finding in few.findings if " in a model of " in finding.text and "scalar" in finding.text]
+    assert all("scalar, never timed to the end, takes " in text for text in told)
+
+
 @pytest.mark.thorough
 def test_importance_finds_what_decides_with_true_effects() -> None:
     """Shares are in the true order, the intervals hold the true ratios, and dead genes decide nothing."""
