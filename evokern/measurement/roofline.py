@@ -192,11 +192,11 @@ class Limit:
 
     @property
     def setter(self) -> str:
-        """What sets it, in words: for example `compute at the data sheet's peak rates`."""
+        """What sets it, in words: for example `compute at the vendor's peak rates`."""
         kind = f" ({self.arithmetic})" if self.arithmetic else ""
         resource = {"operations": f"compute{kind}", "dram": "memory (DRAM)", "l2": "memory (L2)"}[self.bound]
         if self.rates is None or (self.bound == "operations" and self.arithmetic in PLAIN):
-            return f"{resource} at the data sheet's peak rates"
+            return f"{resource} at the vendor's peak rates"
         matrix, copied = self.rates.matrix_flops_per_s / 1e12, self.rates.dram_bytes_per_s / 1e12
         return f"{resource} at the rates measured on this GPU ({matrix:.0f} TFLOP/s fp16, {copied:.2f} TB/s)"
 

@@ -215,14 +215,15 @@ class GeneValues:
         for gene, value in ((one, value) for one in genes for value in ordered(one.values)):
             if self._untried(gene, value) and self._forbidden(gene, value):
                 other, changed = next(iter(self._seconds(gene, value).items()), ("", None))
-                if other and other != (self._decisive or ("",))[0]:
-                    pairs.append(f"{gene.name}={value} with {other}={changed}")
+                pair = f"{gene.name}={value}", f"{other}={changed}"
+                if other and other != (self._decisive or ("",))[0] and " with ".join(reversed(pair)) not in pairs:
+                    pairs.append(" with ".join(pair))
             elif self._untried(gene, value):
                 link = link_to(gene.name, value) if self._having[gene.name, value].size else ""
                 (hopeless if self._hopeless(gene, value) else untried).append(Linked(f"{gene.name}={value}", link))
         together = self._together
         none = f"no gene is at an edge of its values{' that the constraints would let it pass' if closed else ''}"
-        parts = [_some([short for short, _ in edges]) if edges else none]
+        parts = [_some([short for short, _ in edges])] if edges else []
         if untried:
             doubt = "" if self._facts.neighbours is not None else " (some may be infeasible there)"
             more = f"; with a second change {len(pairs)} more" if pairs else ""
@@ -237,7 +238,7 @@ class GeneValues:
             "pairs": pairs,
             "hopeless": hopeless,
             "with": together,
-            "sentence": "; ".join(parts),
+            "sentence": "; ".join(parts or [none]),
         }
 
     def _without_effect(self, gene: Gene) -> str:

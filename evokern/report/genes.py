@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+from evokern.analysis.genes.gene_report import decides
 from evokern.declaration.space import Value
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding, link_to, ordered
@@ -115,7 +116,7 @@ def effects(facts: Facts) -> dict[str, Any]:
                 f"{_percent(effect.ratio_ci95[0] - 1)} to {_percent(effect.ratio_ci95[1] - 1)}",
             )
         )
-    decided = ", ".join(deciding(facts)[:PAIRED])
+    decided = ", ".join([name for name in deciding(facts) if decides(learned.effects[name])][:PAIRED])
     explained = f"{100 * max(learned.explained or 0.0, 0.0):.0f} %"
     model = "a model of all trials" if learned.trusted else f"a weak model, a hint at most (it explains {explained})"
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")

@@ -26,7 +26,8 @@ WORDS = (
     (
         "gate",
         "the checks that every candidate must pass: answers against a float64 reference on several kinds of inputs, "
-        "guard zones around buffers, inputs unchanged, equal answers of two runs, calls repeated on other inputs",
+        "guard zones around buffers, inputs unchanged; on a GPU equal answers of two runs, "
+        "and calls repeated on other inputs",
     ),
     ("wrong", "it failed a check of the gate; tolerance: an element was off by more than the kernel allows"),
     ("margin", "wrong although this draw passed: its errors came so near the tolerance that other inputs would fail"),

@@ -192,7 +192,8 @@ def outcomes(facts: Facts) -> dict[str, Any]:
     failed_or_not = sum(count for name, count in counted.items() if name not in good)
     examples = "; the commonest reasons, each with an example" if failed else ""
     return {
-        "about": f"{several(failed_or_not, 'trial')} failed or were not checked{examples}; what was turned away before",
+        "about": f"{several(failed_or_not, 'trial')} {'failed or were' if failed else 'were'} not checked{examples}; "
+        "what was turned away before",
         "outcomes": bars(
             "Trials by outcome",
             [(name, float(n), str(n)) for name, n in counted.most_common()],
@@ -241,10 +242,12 @@ def slow_meaning(facts: Facts) -> str:
     shown = list(dict.fromkeys(f"{factor:.2g}" for factor in (min(factors), max(factors)))) if factors else []
     factor = f"{' to '.join(shown)} times " if factors and min(factors) > 1 else ""
     unchecked = sum(t.outcome is Outcome.SLOW and not t.evaluation.passed_gate for t in facts.trials)
+    # Each arm is a search of its own: it races its own elites.
+    arms = " (the control's trials: than its own)" if facts.control is not None else ""
     if facts.record.predicted:
-        return f"not timed to the end because predicted slower than {factor}the best so far; answer not checked"
+        return f"not timed to the end because predicted slower than {factor}the best so far{arms}; answer not checked"
     rest = f"; answer not checked of {unchecked}, stopped at their first launches" if unchecked else ""
-    return f"not timed to the end because measured slower than {factor}the best so far{rest}"
+    return f"not timed to the end because measured slower than {factor}the best so far{arms}{rest}"
 
 
 def _ended(trial: Trial, predicted: bool) -> str:

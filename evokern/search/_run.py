@@ -232,7 +232,7 @@ def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
     try:
         session.rated(device.rates())
     except (DeviceError, InternalError) as error:
-        reporter.note(f"the limit of the best is told from the data sheet's peak rates: {error}")
+        reporter.note(f"the limit of the best is told from the vendor's peak rates: {error}")
 
 
 def _keep_neighbours(db: str | Path, target: SearchTarget, session: Session) -> None:

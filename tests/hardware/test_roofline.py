@@ -186,8 +186,8 @@ def test_a_device_that_cannot_be_rated_is_told_of(tmp_path: Path) -> None:
     device.broken = True
     summary, notes = _searched(tmp_path, device)
     assert (False, None) == (summary["limit"]["measured"], summary["limit"]["copy_bytes_per_s"])
-    assert ["the limit of the best is told from the data sheet's peak rates: its memory is full"] == notes
-    assert "at the data sheet's peak rates" in CliRunner().invoke(app, ["show"]).stdout
+    assert ["the limit of the best is told from the vendor's peak rates: its memory is full"] == notes
+    assert "at the vendor's peak rates" in CliRunner().invoke(app, ["show"]).stdout
 
 
 @pytest.mark.gpu
@@ -261,7 +261,7 @@ def test_a_measured_matrix_rate_is_no_limit_of_fp32() -> None:
     found = limit_of(kept, 2e4, MEASURED)
     assert found is not None
     assert found.time_us == pytest.approx(1e12 / (256 * 132 * 1.98e9) * 1e6)
-    assert found.setter == "compute (f32) at the data sheet's peak rates"
+    assert found.setter == "compute (f32) at the vendor's peak rates"
 
 
 @pytest.mark.parametrize(

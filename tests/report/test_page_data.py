@@ -220,6 +220,16 @@ def test_what_an_ablation_found_faster_is_said(tmp_path: Path, monkeypatch: pyte
         told = first_screen(gather(reader, None))["variant"]["faster"]
     changes = f"{one.name}={one.default}, {two.name}={two.default}"
     assert told == f"Faster, not verified: the default with {changes} (4.00 µs)"
+    # What is as fast with fewer changes is the better program.
+    changed = sum(best.config[gene.name] != gene.default for gene in study.genes)
+    assert changed > 1
+    way = [champion | {"ratio": 1.3}, alone[1] | {"time_us": 5.04, "ratio": 1.008}, alone[1], champion]
+    add_proof(tmp_path / "r.db", study, "ablate", best.number, found | {"path": way, "alone": alone[1:]})
+    with open_readonly(tmp_path / "r.db") as reader:
+        told = first_screen(gather(reader, None))["variant"]["faster"]
+    assert told == (
+        f"As fast with 1 of the {changed} changes, not verified: the default with {two.name}={two.default} (5.04 µs)"
+    )
     assert [row["gene"] for row in variant["shown"]] == [one.name], "it is worth least, and not folded away"
     assert one.name not in [row["gene"] for row in variant["more"]]
 

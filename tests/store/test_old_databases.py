@@ -133,4 +133,4 @@ def test_a_playoff_kept_by_an_earlier_version_still_decides(tmp_path: Path, monk
     assert summary["best"]["trial"] == int(proof.result["playoff"]["finalists"][0]["name"].split()[1])
     assert ablation.result["champion"]["ratio"] == 1.0
     assert (False, "memory") == (summary["limit"]["measured"], summary["limit"]["bound"])
-    assert "at the data sheet's peak rates" in _run("show", "scale")
+    assert "at the vendor's peak rates" in _run("show", "scale")

@@ -105,7 +105,7 @@ def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneF
             spread = values[pairs[:, 1]] - values[pairs[:, 0]]
             low, high = _interval(spread)
             if max(abs(low), abs(high)) < NEGLIGIBLE:
-                text = f"{gene.name} changes no measurable time: {_percent(spread.mean())} [{_percent(low)}, "
+                text = f"{gene.name} changes no time: {_percent(spread.mean())} [{_percent(low)}, "
                 text += f"{_percent(high)}] over {len(pairs)} pairs"
                 yield GeneFinding(gene.name, "dead", text, len(pairs), float(spread.mean()), (low, high))
         else:
