@@ -32,7 +32,7 @@ STANDING_S = 1.2
 """How often it is asked how the study stands besides: sessions, proofs, whether its name was taken over; seconds."""
 ASK_S = 0.8
 """How often a page asks what is new, seconds: with the above, a trial shows within two."""
-SHARE = 0.01
+SHARE = 0.006
 """Share of a core that the parts made of all trials may take."""
 LEAST_S = 5.0
 """Least time between two of them, seconds."""

@@ -24,6 +24,8 @@ class Prior:
     """Genes that the source and this space share."""
     ignored: tuple[str, ...] = ()
     """Genes that only one of them has, with the reason: unknown here, or absent there and set to the default."""
+    leaders: tuple[Config, ...] = ()
+    """What was fastest in further studies, the nearest first: tried after the best entry; no more is known of them."""
 
     @property
     def modelled(self) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from evokern.declaration.kernel import Problem
@@ -32,6 +33,8 @@ LEAST_TIMED = 8
 """Candidates with a time below which a study says too little: as many fill the first trials."""
 UNLIKE = 2.0
 """Distance of two values that have no ratio (a flag, a data type): that of a factor of four in a dimension."""
+LEADERS = 3
+"""Further studies whose fastest candidate is tried first, too."""
 SHARED_GENES = 0.5
 """Share of the genes of two kernels that both must have."""
 
@@ -49,22 +52,27 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     found: list[tuple[tuple[float, ...], StudyRecord, Prior]] = []
     for index, db in enumerate(paths):
         with suppress(*([StoreError] if index else [])), open_readonly(db) as reader:
-            nearest: tuple[float, float] | None = None
+            ranks: list[tuple[float, float]] = []
             ranked = sorted(_eligible(reader, record, target), key=lambda entry: entry[0])
             for place, (rank, study) in enumerate(ranked):
-                if nearest is not None and rank > nearest:
+                if len(ranks) > LEADERS and rank > ranks[LEADERS]:
                     break
                 prior = _prior_of(reader, study, target, f"{db}:{study.name}")
                 if prior is not None:
-                    nearest = rank
+                    ranks.append(rank)
                     found.append(((*rank, -len(prior.entries), index, place), study, prior))
     if not found:
         return None
-    _, study, prior = min(found, key=lambda entry: entry[0])
+    (place_of_best, study, prior), *others = sorted(found, key=lambda entry: entry[0])
+    fastest = dict.fromkeys(other.entries[0][0] for place_of, _, other in others if place_of[0] == place_of_best[0])
+    fastest.pop(prior.entries[0][0], None)
+    prior = replace(prior, leaders=tuple(fastest)[:LEADERS])
     where = f"{study.problems_in_words()} on {study.device}"
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
+    count = len(prior.leaders)
+    also = f" and the fastest of {count} further stud{'y' if count == 1 else 'ies'}" if count else ""
     return prior, (
-        f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates{lacking}; "
+        f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates{also}{lacking}; "
         "--warm-start none begins without"
     )
 

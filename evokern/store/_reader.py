@@ -201,7 +201,8 @@ def _trials_of(playoff: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 def _warm_start_of(row: Row) -> dict[str, Any]:
-    return {"source": str(row["source"]), "candidates": len(json.loads(row["entries"]))}
+    logs = [log for _, log in json.loads(row["entries"])]
+    return {"source": str(row["source"]), "candidates": len(logs) - logs.count(None), "leaders": logs.count(None)}
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:

@@ -66,9 +66,9 @@ class Store(WrittenFile):
     def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
         """Keep the warm start that a study begins with."""
         places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
+        told = [*prior.entries, *((config, None) for config in prior.leaders)]
         entries = [
-            [[place[value] for place, value in zip(places, config.values(), strict=True)], log]
-            for config, log in prior.entries
+            [[place[value] for place, value in zip(places, config.values(), strict=True)], log] for config, log in told
         ]
         row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
         with self.transaction():
@@ -88,11 +88,14 @@ class Store(WrittenFile):
             rows = [row for row in require_sound(self.db, self.path, "evokern_priors") if row["study"] == record.uuid]
 
         def prior_of(row: Row) -> Prior:
-            entries = tuple(
+            told = [
                 (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
                 for indices, log in json.loads(row["entries"])
-            )
-            return Prior(entries, row["source"], tuple(json.loads(row["used"])), tuple(json.loads(row["ignored"])))
+            ]
+            entries = tuple((config, log) for config, log in told if log is not None)
+            leaders = tuple(config for config, log in told if log is None)
+            used, ignored = (tuple(json.loads(row[name])) for name in ("used", "ignored"))
+            return Prior(entries, row["source"], used, ignored, leaders)
 
         return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
 

@@ -19,7 +19,8 @@ FROM_PRIOR = 8
 PRIOR_SHARE = 0.75
 """Its share in the trials after them."""
 FROM_STUDY = 1
-"""The same where another study found the prior: its best ones are alike, and may all be slow here."""
+"""The same where another study found the prior: its best ones are alike, and may all be slow here. The best of further
+studies come with it."""
 STUDY_SHARE = 0.5
 """Its share in the trials after that one."""
 DRAWN = 48
@@ -32,7 +33,11 @@ def size(prior: PriorModel | None) -> int:
 
 
 def _leading(prior: PriorModel) -> int:
-    """Return the trials that a prior's best ones fill."""
+    """Return the trials that a prior's best ones fill, and those of further studies."""
+    return _own(prior) + len(prior.leaders)
+
+
+def _own(prior: PriorModel) -> int:
     return FROM_PRIOR if prior.modelled else FROM_STUDY
 
 
@@ -44,8 +49,9 @@ def propose(
     With a prior many of them are good ones of it, for immigrants tell little of a good region.
     """
     genome = pool.genome
-    if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < _leading(prior):
-        from_prior = pool.admissible(prior.best, seen.keys)
+    tried = int((seen.operators == OPERATORS.index("prior")).sum())
+    if prior is not None and tried < _leading(prior):
+        from_prior = pool.admissible(prior.best if tried < _own(prior) else prior.leaders, seen.keys)
         if len(from_prior):
             return from_prior[:1], "prior"
     default = genome.rows([_default(genome.space)])

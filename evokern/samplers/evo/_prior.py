@@ -41,6 +41,8 @@ class PriorModel:
         values = np.array([value for _, value in prior.entries])
         self.best: Rows = rows[_distinct_times(values)]
         """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
+        self.leaders: Rows = genome.rows(prior.leaders)
+        """What was fastest in further studies, the nearest first."""
         self.good: Rows = rows[_not_far_behind(genome, rows, values)]
         """Its configurations that are not far behind its best, or not behind the best with the same code choice."""
         self._features = features
