@@ -103,6 +103,36 @@ def test_a_new_study_begins_with_the_nearest_one(db: Path) -> None:
     assert configs(db, "new")[0] == best.config
 
 
+class SlowedGpu(Gpu):
+    """One on which eight warps are best."""
+
+    def evaluation(self, request: Request) -> Evaluation:
+        found = super().evaluation(request)
+        config = request.config
+        return measured((found.time_us or 0.0) + abs(config.WARPS - 8) * 2.0, config.key)
+
+
+def test_the_fastest_of_further_studies_are_tried_too(db: Path) -> None:
+    """Each after the nearest one's best, the nearer first, once; interrupted, the study goes on with the same ones."""
+    begun(db, scaled("farther", "65536,4096"), SlowedGpu(), warm_start="none", trials=24)
+    with open_readonly(db) as reader:
+        wanted = []
+        for name in ("near", "far", "farther"):
+            best = reader.best(reader.study(name))
+            assert best is not None
+            wanted.append(best.config)
+    assert len(set(wanted)) > 1, "studies that found the same have nothing to add"
+    leaders = [config for config in dict.fromkeys(wanted[1:]) if config != wanted[0]]
+    (note,) = begun(db, scaled("new"), trials=1)
+    one = len(leaders) == 1
+    assert f"16 candidates and the fastest of {len(leaders)} further stud{'y' if one else 'ies'}; " in note
+    begun(db, scaled("new"))
+    assert configs(db, "new")[: 1 + len(leaders)] == [wanted[0], *leaders]
+    with open_readonly(db) as reader:
+        warm = reader.summary(reader.study("new"))["warm_start"]
+    assert (warm["candidates"], warm["leaders"]) == (16, len(leaders))
+
+
 def test_the_same_problem_is_no_source(db: Path) -> None:
     """A study that is begun anew, or searched with another seed under another name, finds what it finds."""
     begun(db, scaled("far", "4096,4096"), fresh=True)
