@@ -119,7 +119,9 @@ def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
 
 def warm_start_text(warm: Mapping[str, Any]) -> str:
     """Return what a study began with, from what `show --json` says of it."""
-    return f"{several(warm['candidates'], 'candidate')} of {warm['source']}"
+    more = warm.get("leaders", 0)
+    also = f", and the fastest of {more} further stud{'y' if more == 1 else 'ies'}" if more else ""
+    return f"{several(warm['candidates'], 'candidate')} of {warm['source']}{also}"
 
 
 def marks(gene: Gene) -> str:

@@ -153,7 +153,9 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         "share": "" if share is None or share >= 1 or not parts else f"{percent(share)} of its blocks ran there",
         "reason": "" if found.verified or facts.best is None else found.reason,
         "next": facts.best.number if facts.best and turned_down else None,
-        "own": next((part["name"] for part in parts if part["name"] == own_part(facts)), ""),
+        "own": next(
+            (part["name"] for part in parts if part["name"] == own_part(facts) and part["state"] != "skipped"), ""
+        ),
         "counts": f"all {several(len(parts), 'part')} passed"
         if all(part["state"] == "passed" for part in parts)
         else counts(Counter(part["state"] for part in parts)),
@@ -243,13 +245,14 @@ def ablation(facts: Facts) -> dict[str, Any]:
     if facts.ablation is None:
         return {"about": f"{about}: not asked for yet", "proof": None}
     found = facts.ablation.result
-    about += ", and the way from the default to it" if found["path"] else ""
+    way = found.get("path", ())
+    about += ", and the way from the default to it" if way else ""
     costs = [
         (_change(row), max(row["ratio"] - 1, 0.0), change(row["ratio"])) for row in found["alone"] if row["time_us"]
     ]
     rows = sorted(found["alone"], key=lambda row: not row["time_us"])  # what could not be measured last
     alone = _ablated([found["champion"], *rows], "the champion", facts.unit)
-    path = _ablated(found["path"], "the default", facts.unit)
+    path = _ablated(way, "the default", facts.unit)
     return {
         "about": about,
         "proof": facts.ablation,

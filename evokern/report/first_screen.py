@@ -155,6 +155,8 @@ def _told_faster(facts: Facts, changed: int) -> str:
         return f"Faster, not verified: {_on_the_way(facts, path, place)}"
     if not rows:
         # What is as fast with fewer changes is the better program: the first such is.
+        if path and path[0]["time_us"] and path[0]["ratio"] <= 1 + TIE:
+            return f"As fast: the default ({microseconds(path[0]['time_us'])} {facts.unit})"
         place = next((place for place, row in on_the_way if row["ratio"] <= 1 + TIE), changed)
         fewer = f"As fast with {place} of the {changed} changes, not verified: "
         return fewer + _on_the_way(facts, path, place) if place < changed else ""
@@ -208,16 +210,22 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "limit": f"{percent(facts.limit.share)} of the chip's limit, which is set by {facts.limit.setter}"
         if facts.limit
         else "",
-        "near": _as_fast(facts, time_us),
+        "near": _as_fast(facts),
         "bound": str(best.evaluation.evidence.get("bound", "")),
         "bars": interval_bars(bars, facts.unit),
     }
 
 
-def _as_fast(facts: Facts, time_us: float) -> str:
-    """Return how many trials are as fast as the champion within a tie, in words; empty for none."""
-    near = [t for t in facts.measured if facts.best and t.number != facts.best.number and (t.evaluation.time_us or 0.0)]
-    count = sum(time_us / (1 + TIE) <= (t.evaluation.time_us or 0.0) <= time_us * (1 + TIE) for t in near)
+def _as_fast(facts: Facts) -> str:
+    """Return how many trials are as fast as the champion within a tie, in words; empty for none.
+
+    Times of the search are compared, also where a playoff gave the champion another one.
+    """
+    if facts.best is None:
+        return ""
+    time_us = float(facts.best.evaluation.evidence.get("search_time_us") or facts.best.evaluation.time_us or 0.0)
+    others = [t for t in facts.measured if t.number not in (facts.best.number, *facts.refuted)]
+    count = sum(time_us / (1 + TIE) <= (t.evaluation.time_us or 0.0) <= time_us * (1 + TIE) for t in others)
     return f"{several(count, 'other trial')} within {100 * TIE:.0f} % of it" if count else ""
 
 
@@ -262,7 +270,7 @@ def _decides(facts: Facts) -> dict[str, Any]:
         "weak": not facts.learned.trusted,
         "explained": percent(max(facts.learned.explained or 0.0, 0.0)),
         "timed": facts.learned.timed,
-        "slow": facts.learned.timed - sum(trial.outcome is Outcome.MEASURED for trial in facts.trials),
+        "slow": facts.learned.slow,
         "unit": facts.unit,
     }
 
@@ -297,5 +305,5 @@ def _rest(slower: int, without: Sequence[ValueFacts]) -> str:
     parts = [f"{several(slower, 'slower value')} below"] if slower > 0 else []
     if without:
         of = (f"{one.value} ({several(one.tried + one.unchecked, 'trial')})" for one in without)
-        parts.append(f"never timed to the end: {', '.join(of)}")
+        parts.append(f"without a time: {', '.join(of)}")
     return "; ".join(parts)

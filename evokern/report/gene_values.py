@@ -369,8 +369,12 @@ class GeneValues:
         best, trial = self._facts.best, self._facts.trials[place]
         if best is None or not best.evaluation.time_us or trial.outcome is not Outcome.MEASURED:
             return ""
-        more = (trial.evaluation.time_us or 0.0) / best.evaluation.time_us - 1
-        return f", {100 * more:.1f} % slower," if more >= 5e-4 else ", as fast,"
+        # As the search timed both, also where a playoff gave the champion another time.
+        champion_us = float(best.evaluation.evidence.get("search_time_us") or best.evaluation.time_us)
+        more = (trial.evaluation.time_us or 0.0) / champion_us - 1
+        if abs(more) < 5e-4:
+            return ", as fast,"
+        return f", {100 * abs(more):.1f} % {'slower' if more > 0 else 'faster'} in the search,"
 
     def _in_vain(self, mine: Places, slow: int, *, same: bool) -> Linked:
         """Return what is known of a value without a time of its own: no more than how far away it was tried."""
@@ -390,7 +394,10 @@ class GeneValues:
     def _hopeless(self, gene: Gene, value: Value) -> bool:
         """Tell whether so many trials had a value and none of them was measured that it is no advice."""
         mine = self._having[gene.name, value]
-        measured = [self._code[words] for words in (self._words(Outcome.MEASURED), ENDED_REFUTED)]
+        measured = [
+            self._code[words]
+            for words in (self._words(Outcome.MEASURED), self._words(Outcome.DUPLICATE), ENDED_REFUTED)
+        ]
         return mine.size >= HOPELESS_TRIALS and not np.isin(self._end_of[mine], measured).any()
 
     def _untried(self, gene: Gene, value: Value) -> bool:

@@ -15,7 +15,6 @@ from evokern.report.plots import bars
 from evokern.report.space import slow_meaning
 from evokern.report.tables import Cell, TextTable
 from evokern.report.trial_counts import ValueFacts, pairs
-from evokern.study.trial import Outcome
 from evokern.wording import several
 
 DECIDING = 8
@@ -131,7 +130,7 @@ def effects(facts: Facts) -> dict[str, Any]:
         else "what pairs of trials and failures tell of the genes",
         "findings": _findings(facts),
         "timed": learned.timed,
-        "slow": learned.timed - sum(trial.outcome is Outcome.MEASURED for trial in facts.trials),
+        "slow": learned.slow,
         "explained": explained,
         "weak": not learned.trusted,
         "ablated": ", ".join(costly(facts)[:PAIRED]),

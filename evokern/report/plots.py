@@ -47,7 +47,7 @@ class Axis:
         return self._scaled(self.low), self._scaled(self.high)
 
     def ticks(self) -> list[float]:
-        """Return round values to label, five to ten."""
+        """Return round values to label, three to ten."""
         if self.log and self.high / max(self.low, 1e-12) >= 8:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             steps = (1, 1.5, 2, 3, 4, 5, 7) if self.high / self.low < 20 else (1, 2, 5) if last - first <= 3 else (1,)

@@ -6,6 +6,8 @@
 | 2 | the problem: `problem_distance`, a mean over this study's problems of the distance to the other's nearest one |
 | 3 | the number of candidates with a time, most first; then the study that was searched last |
 
+The fastest candidates of the next ones come with it: `LEADERS`.
+
 What counts as the same kernel: its name, problems that this one's fields can read, and genes that are `alike`. The code
 may have changed since. Studies at the very same problems are left out (`--fresh`, another seed: a search that is begun
 anew is to find what it finds), and so are other chips: on recorded spaces of two chips such a beginning misled.
@@ -34,7 +36,8 @@ LEAST_TIMED = 8
 UNLIKE = 2.0
 """Distance of two values that have no ratio (a flag, a data type): that of a factor of four in a dimension."""
 LEADERS = 3
-"""Further studies whose fastest candidate is tried first, too."""
+"""Fastest candidates of further studies, the nearest first, that are tried after the nearest one's: distinct ones, since
+two studies may have found the same."""
 SHARED_GENES = 0.5
 """Share of the genes of two kernels that both must have."""
 
@@ -52,21 +55,23 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     found: list[tuple[tuple[float, ...], StudyRecord, Prior]] = []
     for index, db in enumerate(paths):
         with suppress(*([StoreError] if index else [])), open_readonly(db) as reader:
-            ranks: list[tuple[float, float]] = []
+            rank_before: tuple[float, float] | None = None
+            fastest: set[Config] = set()
             ranked = sorted(_eligible(reader, record, target), key=lambda entry: entry[0])
             for place, (rank, study) in enumerate(ranked):
-                if len(ranks) > LEADERS and rank > ranks[LEADERS]:
+                if len(fastest) > LEADERS and rank != rank_before:
                     break
                 prior = _prior_of(reader, study, target, f"{db}:{study.name}")
                 if prior is not None:
-                    ranks.append(rank)
+                    rank_before = rank
+                    fastest.add(prior.entries[0][0])
                     found.append(((*rank, -len(prior.entries), index, place), study, prior))
     if not found:
         return None
     (place_of_best, study, prior), *others = sorted(found, key=lambda entry: entry[0])
-    fastest = dict.fromkeys(other.entries[0][0] for place_of, _, other in others if place_of[0] == place_of_best[0])
-    fastest.pop(prior.entries[0][0], None)
-    prior = replace(prior, leaders=tuple(fastest)[:LEADERS])
+    leaders = dict.fromkeys(other.entries[0][0] for place_of, _, other in others if place_of[0] == place_of_best[0])
+    leaders.pop(prior.entries[0][0], None)
+    prior = replace(prior, leaders=tuple(leaders)[:LEADERS])
     where = f"{study.problems_in_words()} on {study.device}"
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     count = len(prior.leaders)

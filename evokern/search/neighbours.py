@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config, Space, Value
-from evokern.errors import KernelError
+from evokern.errors import UsageError
 
 TOGETHER = 3
 """Most changes of a second gene that are named for a value that the champion cannot take alone."""
@@ -23,10 +23,10 @@ def infeasible_neighbours(
         violation: tells the constraint that a configuration violates.
         champion: the configuration. Values that have no effect in it are left out.
         beyond: ask as well about the number that would come next where the champion stands at the end of a parameter's
-            values. One for which a constraint cannot answer is left out.
+            values.
 
     Returns:
-        For each `gene`, `value`, name of the `constraint`, `reason` as a sentence, and under `together` gene → value,
+        What no constraint can answer for is left out. For each `gene`, `value`, name of the `constraint`, `reason` as a sentence, and under `together` gene → value,
         each a change of one more gene with which the champion could take it; JSON values.
     """
     found = []
@@ -35,20 +35,27 @@ def infeasible_neighbours(
             changed = space.canonical(champion.replace(**{gene.name: value}))
             if value == champion[gene.name] or changed[gene.name] != value:
                 continue
-            broken = violation(changed)
-            if broken is not None:
+            broken = _broken(violation, changed)
+            if isinstance(broken, Violation):
                 found.append(
                     _told(gene.name, value, broken) | {"together": _together(space, violation, changed, gene.name)}
                 )
-        farther = gene.beyond(champion[gene.name]) if beyond and space.active(gene, champion) else None
+        # Which genes have an effect at a value that nobody declared is not known.
+        alone = space.active(gene, champion) and not any(gene.name in other.when for other in space.genes)
+        farther = gene.beyond(champion[gene.name]) if beyond and alone else None
         if farther is not None:
-            try:
-                broken = violation(champion.replace(**{gene.name: farther}))
-            except KernelError:  # a constraint may know the declared values alone
-                continue
-            if broken is not None:
+            broken = _broken(violation, champion.replace(**{gene.name: farther}))
+            if isinstance(broken, Violation):
                 found.append(_told(gene.name, farther, broken) | {"together": {}})
     return found
+
+
+def _broken(violation: Callable[[Config], Violation | None], config: Config) -> Violation | Literal["unknown"] | None:
+    """Return what a configuration violates that may never have been proposed: a constraint may be unable to answer."""
+    try:
+        return violation(config)
+    except UsageError:
+        return "unknown"
 
 
 def _told(gene: str, value: Value, broken: Violation) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def _together(
         for value in gene.values:
             both = space.canonical(changed.replace(**{gene.name: value}))
             effective = gene.name not in (held, *found) and both[gene.name] == value != changed[gene.name]
-            if effective and both[held] == changed[held] and violation(both) is None:
+            if effective and both[held] == changed[held] and _broken(violation, both) is None:
                 found[gene.name] = value
         if len(found) == TOGETHER:
             break

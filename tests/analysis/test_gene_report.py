@@ -14,8 +14,8 @@ from engine_helpers import small_table, study
 from typer.testing import CliRunner
 
 from evokern.analysis.genes.failures import failing_pairs, pattern
-from evokern.analysis.genes.gene_report import decides, report
-from evokern.analysis.genes.importance import LEAST_TRIALS, importance
+from evokern.analysis.genes.gene_report import decides, model_finding, report
+from evokern.analysis.genes.importance import LEAST_TRIALS, GeneEffect, importance
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
@@ -72,9 +72,11 @@ def test_what_was_never_timed_to_the_end_is_said() -> None:
     assert found.partial["LOADS"] == ("scalar",)
     assert found.partial["TILE"] == ()
     assert max(found.effects["LOADS"].relative, key=lambda value: found.effects["LOADS"].relative[value]) == "scalar"
-    few = report("t", SPACE, [trial for trial in trials if trial.number % 3])
-    told = [finding.text for finding in few.findings if " in a model of " in finding.text and "scalar" in finding.text]
-    assert all("scalar, never timed to the end, takes " in text for text in told)
+    assert found.slow == sum(trial.outcome is Outcome.SLOW for trial in trials) > 0
+    effect = GeneEffect(0.6, (0.5, 0.7), 1.4, (1.2, 1.6), {"vector": 1.0, "scalar": 1.4})
+    told = model_finding("LOADS", effect, 20, ("scalar",)).text
+    assert told.startswith("LOADS: scalar, never timed to the end, takes 40.0 % longer than vector ")
+    assert model_finding("LOADS", effect, 20, ()).text.startswith("LOADS: scalar takes 40.0 % longer than vector ")
 
 
 @pytest.mark.thorough

@@ -61,6 +61,11 @@ def command(folder: Path, name: str, *more: str) -> list[str]:
     return [*line, "--db", str(folder / name), *rest]
 
 
+def interrupted(told: Path) -> int:
+    """Return how often a sweep was interrupted, by what it said."""
+    return told.read_text(encoding="utf-8").count("# interrupted") if told.exists() else 0
+
+
 def swept(folder: Path, name: str, cores: set[int], seed: int, *, warm: bool) -> None:
     """Run a sweep to its end, a warm one through its interruptions.
 
@@ -72,7 +77,9 @@ def swept(folder: Path, name: str, cores: set[int], seed: int, *, warm: bool) ->
     env = {**os.environ, "EVOKERN_CACHE": str(folder / f"{name}-cache")}  # neither finds the other's compiled programs
     (folder / f"{name}-cache").mkdir(mode=0o700, exist_ok=True)
     told = folder / f"{name}.log"
-    met = told.read_text(encoding="utf-8").count("# interrupted") if told.exists() else 0
+    met = interrupted(told)
+    for _ in range(met):
+        drawn.uniform(*APART_S)
     for number in (*SIGNALS[met:], None) if warm else (None,):
         with told.open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
@@ -131,7 +138,11 @@ def run(given: argparse.Namespace) -> int:
             ]
             for sweep in ways:
                 sweep.result()
-        result = {"seconds": round(time.monotonic() - began), "export": built(given.folder, f"warm-{seed}")}
+        result = {
+            "seconds": round(time.monotonic() - began),
+            "interrupted": interrupted(given.folder / f"warm-{seed}.log"),
+            "export": built(given.folder, f"warm-{seed}"),
+        }
         done.write_text(json.dumps(result), encoding="utf-8")
         print(f"seed {seed}: {json.dumps(result)}", flush=True)
     return 0
@@ -173,6 +184,9 @@ def told(given: argparse.Namespace) -> int:
     for done in sorted(given.folder.glob("done-*.json")):
         seed = done.stem.removeprefix("done-")
         ways = {way: shown(given.folder, f"{way}-{seed}") for way in ("cold", "warm")}
+        lacking = {name for studies in ways.values() for name, study in studies.items() if not study["best_us"]}
+        if lacking:
+            raise SystemExit(f"seed {seed}: nothing right was found by {', '.join(sorted(lacking))}")
         took = {way: Spent() for way in ways}
         for name, study in ways["cold"].items():
             for way, studies in ways.items():

@@ -230,6 +230,10 @@ def test_what_an_ablation_found_faster_is_said(tmp_path: Path, monkeypatch: pyte
     assert told == (
         f"As fast with 1 of the {changed} changes, not verified: the default with {two.name}={two.default} (5.04 µs)"
     )
+    way[0] = champion | {"time_us": 5.01, "ratio": 1.002}
+    add_proof(tmp_path / "r.db", study, "ablate", best.number, found | {"path": way, "alone": alone[1:]})
+    with open_readonly(tmp_path / "r.db") as reader:
+        assert first_screen(gather(reader, None))["variant"]["faster"] == "As fast: the default (5.01 µs)"
     assert [row["gene"] for row in variant["shown"]] == [one.name], "it is worth least, and not folded away"
     assert one.name not in [row["gene"] for row in variant["more"]]
 
@@ -250,6 +254,12 @@ def test_trials_that_are_as_fast_as_the_champion_are_counted(tmp_path: Path) -> 
     }
     told = replace(facts, trials=tuple(changed.get(t.number, t) for t in facts.trials))
     assert first_screen(told)["speed"]["near"] == "2 other trials within 1 % of it"
+    refuted = replace(told, refuted={others[0].number: "fuzz: off"})
+    assert first_screen(refuted)["speed"]["near"] == "1 other trial within 1 % of it"
+    # After a playoff times of the search are compared with the search's time of the champion.
+    played = replace(facts.best.evaluation, time_us=2 * best_us, evidence={"search_time_us": best_us})
+    elsewhere = replace(told, best=replace(facts.best, evaluation=played))
+    assert first_screen(elsewhere)["speed"]["near"] == "2 other trials within 1 % of it"
     alone = {number: replace(t, evaluation=replace(t.evaluation, time_us=9e3)) for number, t in changed.items()}
     told = replace(facts, trials=tuple(alone.get(t.number, t) for t in facts.trials))
     assert first_screen(told)["speed"]["near"] == ""

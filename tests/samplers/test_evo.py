@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -301,6 +302,21 @@ def test_a_good_prior_is_tried_first_and_a_wrong_one_is_overcome() -> None:
 
 
 @pytest.mark.thorough
+def test_what_was_fastest_in_further_studies_comes_after_the_best() -> None:
+    """Each once; also where none of the nearest study's candidates is feasible here."""
+    space = kernel_space()
+    feasible = [c for c in space.grid() if space.feasible(c)]
+    leaders = (feasible[5], feasible[11], feasible[5])
+    near = Prior.from_trials(space, [(c, log_time(c)) for c in feasible[::7]], "runs.db:near")
+    proposals, _ = search(space, measured, 12, window=1, prior=replace(near, leaders=leaders))
+    assert [p.config for p in proposals[:3]] == [near.entries[0][0], feasible[5], feasible[11]]
+    assert [p.info["operator"] for p in proposals[:4]] == ["prior"] * 3 + ["default"]
+    turned_away = [c for c in space.grid() if not space.feasible(c)][:9]
+    none = Prior(tuple((c, float(at)) for at, c in enumerate(turned_away)), "runs.db:near", leaders=leaders)
+    proposals, _ = search(space, measured, 12, window=1, prior=none)
+    assert [p.config for p in proposals[:2]] == [feasible[5], feasible[11]]
+
+
 def test_a_prior_fills_the_wait_for_the_first_results() -> None:
     """In a large window most trials before any result are good ones of the prior, none twice, not immigrants."""
     space = large_space()

@@ -146,10 +146,10 @@ def main() -> int:
                 on_progress=marks,
             )
         thirds = [sum(at <= given.seconds * part / 3 for at in marks.times) for part in (1, 2, 3)]
-        first = first or thirds[-1]
+        first = first or max(1, thirds[-1])
         print(
             f"{gpus} GPUs: {', '.join(map(str, thirds))} trials after thirds of {given.seconds:g} s, "
-            f"busy {100 * RUN_S * len(marks.times) / given.seconds / gpus:.0f} % each, "
+            f"busy {100 * RUN_S * thirds[-1] / given.seconds / gpus:.0f} % each, "
             f"{thirds[-1] / first:.2f} times the first",
             flush=True,
         )

@@ -41,9 +41,11 @@ def watched(db: Path, search: subprocess.Popen[bytes]) -> float:
     """Serve a study and ask for its news until its search ends; returns the server's share of a core."""
     with subprocess.Popen([*EVOKERN, "report", "--serve", "--json", "--db", str(db)], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
-        said = server.stdout.readline()
+        said = b""
         while not said.rstrip().endswith(b"}"):
-            said += server.stdout.readline()
+            if not (line := server.stdout.readline()):
+                raise SystemExit("report --serve ended before it said its address")
+            said += line
         address = json.loads(said)["address"]
         began, before_s = time.monotonic(), spent_s(server.pid)
         urllib.request.urlopen(address).read()

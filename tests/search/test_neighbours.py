@@ -11,7 +11,7 @@ from evokern.api import search
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config, Mutation, Parameter, Space
 from evokern.device.recorded.table import TableDevice
-from evokern.errors import KernelError
+from evokern.errors import KernelError, SpaceError
 from evokern.report.facts import gather
 from evokern.report.gene_values import GeneValues
 from evokern.search.neighbours import infeasible_neighbours
@@ -64,6 +64,33 @@ def test_a_second_change_that_lets_the_champion_take_it_is_named() -> None:
     assert infeasible_neighbours(Space(GENES), few_buffers, plain) == []
     (beyond,) = infeasible_neighbours(Space(GENES), few_buffers, plain, beyond=True)
     assert (beyond["gene"], beyond["value"], beyond["constraint"]) == ("STAGES", 4, "few_buffers")
+
+
+def test_what_no_constraint_can_answer_for_is_left_out() -> None:
+    """Changes that nobody ever proposed may divide by zero in a constraint: that ends no search."""
+    genes = Space((Parameter("A", (0, 1)), Parameter("B", (0, 1)), Parameter("C", (1, 2))))
+    champion = Config({"A": 0, "B": 0, "C": 1})
+
+    def divides(config: Config) -> Violation | None:
+        if config.A == 1 and config.B == 1:
+            raise KernelError("constraint divides raised ZeroDivisionError: division by zero")
+        if config.B == 1:
+            raise SpaceError("C=3 is none of 1, 2")
+        return Violation("divides", 1, 0, "no", "") if config.A == 1 else None
+
+    (found,) = infeasible_neighbours(genes, divides, champion)
+    assert (found["gene"], found["together"]) == ("A", {})
+
+
+def test_an_edge_on_which_other_genes_depend_is_left_open() -> None:
+    """Whether they have an effect beyond it nobody declared, so what is asked there would be another candidate."""
+    genes = Space((Parameter("STAGES", (1, 2, 3)), Parameter("PIPE", (0, 1), when={"STAGES": (2, 3)})))
+    champion = Config({"STAGES": 3, "PIPE": 1})
+
+    def pipe(config: Config) -> Violation | None:
+        return Violation("pipe", 1, 0, "no", "") if config.STAGES > 3 else None
+
+    assert infeasible_neighbours(genes, pipe, champion, beyond=True) == []
 
 
 @pytest.mark.parametrize(

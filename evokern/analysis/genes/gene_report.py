@@ -55,6 +55,8 @@ class GenesReport:
     single: tuple[str, ...] = ()
     """Genes that the study gives one value."""
 
+    slow: int = 0
+    """How many of `timed` are of slow trials, of which a part of the time is known."""
     partial: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     """Gene → its values that were never timed to the end: a model knows of them what was seen of slow trials alone."""
 
@@ -152,7 +154,7 @@ def report(
     told = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
     if model and model.explained >= TRUSTED:
         findings += [
-            _decisive(gene, e, len(timed), partial[gene])
+            model_finding(gene, e, len(timed), partial[gene])
             for gene, e in effects.items()
             if gene not in told and decides(e)
         ]
@@ -168,6 +170,7 @@ def report(
         combinations,
         tuple(gene.name for gene in space.genes if len(gene.values) > 1 and gene.name not in reported),
         tuple(gene.name for gene in space.genes if len(gene.values) == 1),
+        sum(trial.outcome is Outcome.SLOW for trial, _ in timed),
         partial,
     )
 
@@ -182,7 +185,15 @@ def decides(effect: GeneEffect) -> bool:
     return effect.share_ci95[0] > DECISIVE_SHARE and effect.ratio_ci95[0] > DECISIVE_RATIO
 
 
-def _decisive(gene: str, effect: GeneEffect, trials: int, partial: Sequence[Value]) -> GeneFinding:
+def model_finding(gene: str, effect: GeneEffect, trials: int, partial: Sequence[Value]) -> GeneFinding:
+    """Return what a model says of a gene that decides.
+
+    Args:
+        gene: its name.
+        effect: by the model.
+        trials: that the model knows.
+        partial: values of it that were never timed to the end.
+    """
     worst = max(effect.relative, key=lambda value: effect.relative[value])
     low, high = (bound - 1 for bound in effect.ratio_ci95)
     text = (

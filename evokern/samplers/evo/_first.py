@@ -51,9 +51,9 @@ def propose(
     genome = pool.genome
     tried = int((seen.operators == OPERATORS.index("prior")).sum())
     if prior is not None and tried < _leading(prior):
-        from_prior = pool.admissible(prior.best if tried < _own(prior) else prior.leaders, seen.keys)
-        if len(from_prior):
-            return from_prior[:1], "prior"
+        for rows in (prior.best, prior.leaders)[tried >= _own(prior) :]:
+            if len(from_prior := pool.admissible(rows, seen.keys)):
+                return from_prior[:1], "prior"
     default = genome.rows([_default(genome.space)])
     if len(left := pool.admissible(default, seen.keys)):
         return left, "default"

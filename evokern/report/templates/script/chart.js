@@ -5,7 +5,7 @@ function ticksOf(low, high, log, about) {
   if (log && high / low >= 8) {
     const found = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
-      for (const step of high / low > 2e3 ? [1] : high / low > 20 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7]) found.push(step * Math.pow(10, power));
+      for (const step of high / low > 2e3 ? [1] : high / low >= 20 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7]) found.push(step * Math.pow(10, power));
     return found.filter(value => value >= low && value <= high);
   }
   const raw = (high - low) / about || 1, power = Math.pow(10, Math.floor(Math.log10(raw)));
