@@ -47,9 +47,15 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "control": _control(facts),
         "slow": slow_trials(facts),
         "progress": improvement(facts),
-        "next": GeneValues(facts).next_steps()["sentence"],
+        "next": _next(facts),
         "decides": _decides(facts),
     }
+
+
+def _next(facts: Facts) -> str:
+    """Return what to try next: what is predicted is to be measured first, what was not tried is no promise."""
+    told = str(GeneValues(facts).next_steps()["sentence"])
+    return f"measure it on the chip itself; {told}" if told and facts.record.predicted else told
 
 
 def _about(facts: Facts) -> list[tuple[str, str]]:

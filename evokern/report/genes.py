@@ -99,6 +99,10 @@ def effects(facts: Facts) -> dict[str, Any]:
     """Return what was learned of the genes, what each value costs by a model, and the deciding genes in pairs."""
     learned = facts.learned
     order = sorted(learned.effects, key=lambda name: -learned.effects[name].share)
+    # Of the others the model does not know whether they decide anything, let alone which value is best.
+    sure = [name for name in order if decides(learned.effects[name])]
+    unsure = len(order) - len(sure) if sure else 0
+    order = sure or order
     rows = []
     for name in order[:DECIDING]:
         effect = learned.effects[name]
@@ -133,6 +137,7 @@ def effects(facts: Facts) -> dict[str, Any]:
         "slow": learned.slow,
         "explained": explained,
         "weak": not learned.trusted,
+        "unsure": several(unsure, "more gene") if unsure else "",
         "ablated": ", ".join(costly(facts)[:PAIRED]),
         "effects": TextTable(head, rows, (1, 2, 5, 6)),
         "costs": bars("Predicted cost of each value", costs),

@@ -36,8 +36,8 @@ LEAST_TIMED = 8
 UNLIKE = 2.0
 """Distance of two values that have no ratio (a flag, a data type): that of a factor of four in a dimension."""
 LEADERS = 3
-"""Fastest candidates of further studies, the nearest first, that are tried after the nearest one's: distinct ones, since
-two studies may have found the same."""
+"""Fastest candidates of further studies, the nearest first, that are tried after the nearest one's. Distinct ones: two
+studies may have found the same."""
 SHARED_GENES = 0.5
 """Share of the genes of two kernels that both must have."""
 

@@ -26,8 +26,9 @@ def infeasible_neighbours(
             values.
 
     Returns:
-        What no constraint can answer for is left out. For each `gene`, `value`, name of the `constraint`, `reason` as a sentence, and under `together` gene → value,
-        each a change of one more gene with which the champion could take it; JSON values.
+        For each `gene`, `value`, name of the `constraint`, `reason` as a sentence, and under `together` gene → value,
+        each a change of one more gene with which the champion could take it; JSON values. What a constraint cannot
+        answer for is left out.
     """
     found = []
     for gene in space.genes:
