@@ -222,7 +222,7 @@ class GeneValues:
                 link = link_to(gene.name, value) if self._having[gene.name, value].size else ""
                 (hopeless if self._hopeless(gene, value) else untried).append(Linked(f"{gene.name}={value}", link))
         together = self._together
-        none = f"no gene is at an edge of its values{' that the constraints would let it pass' if closed else ''}"
+        none = f"no gene's values could go on past their end{', as the constraints are' if closed else ''}"
         parts = [_some([short for short, _ in edges])] if edges else []
         if untried:
             doubt = "" if self._facts.neighbours is not None else " (some may be infeasible there)"

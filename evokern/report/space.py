@@ -243,7 +243,7 @@ def slow_meaning(facts: Facts) -> str:
     factor = f"{' to '.join(shown)} times " if factors and min(factors) > 1 else ""
     unchecked = sum(t.outcome is Outcome.SLOW and not t.evaluation.passed_gate for t in facts.trials)
     # Each arm is a search of its own: it races its own elites.
-    arms = " (the control's trials: than its own)" if facts.control is not None else ""
+    arms = " (the control's trials: than the default's time and its own)" if facts.control is not None else ""
     if facts.record.predicted:
         return f"not timed to the end because predicted slower than {factor}the best so far{arms}; answer not checked"
     rest = f"; answer not checked of {unchecked}, stopped at their first launches" if unchecked else ""

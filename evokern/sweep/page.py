@@ -14,7 +14,7 @@ from evokern.sweep.plan import Sweep
 from evokern.sweep.rule import FIRST_SLICE, SLICES_FIRST
 from evokern.sweep.standing import StudyStanding, totals
 from evokern.templating import environment
-from evokern.wording import changed, duration, microseconds, proved
+from evokern.wording import changed, duration, microseconds, proved, warm_start_text
 
 
 def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyStanding]) -> str:
@@ -59,7 +59,10 @@ def _found(one: StudyStanding) -> tuple[str, str, str, str]:
         record = reader.study(one.name)
         summary = reader.summary(record)
     best, warm = summary["best"], summary["warm_start"]
-    began = f"{Path(warm['source']).name.rpartition(':')[2]} ({warm['candidates']} candidates)" if warm else "nothing"
+    began = "nothing"
+    if warm:
+        source = Path(warm["source"]).name.rpartition(":")[2]
+        began = warm_start_text({**warm, "source": source})
     if best is None:
         return "", "", began, ""
     speedup = f"{best['speedup']:.2f}" if best["speedup"] else "–"
