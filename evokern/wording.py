@@ -119,9 +119,13 @@ def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
 
 def warm_start_text(warm: Mapping[str, Any]) -> str:
     """Return what a study began with, from what `show --json` says of it."""
-    more = warm.get("leaders", 0)
-    also = f", and the fastest of {more} further stud{'y' if more == 1 else 'ies'}" if more else ""
+    also = f",{led}" if (led := led_by(warm.get("leaders", 0))) else ""
     return f"{several(warm['candidates'], 'candidate')} of {warm['source']}{also}"
+
+
+def led_by(studies: int) -> str:
+    """Return what further studies add to a warm start, to go on with; empty for none."""
+    return f" and the fastest of {studies} further stud{'y' if studies == 1 else 'ies'}" if studies else ""
 
 
 def marks(gene: Gene) -> str:

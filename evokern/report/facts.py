@@ -109,6 +109,13 @@ class Facts:
         """Trials with a time of their own."""
         return [t for t in self.trials if t.outcome is Outcome.MEASURED and t.evaluation.time_us is not None]
 
+    @property
+    def champion_search_us(self) -> float:
+        """The champion's time as the search measured it, also where a playoff gave it another one; 0 for none, µs."""
+        if self.best is None:
+            return 0.0
+        return float(self.best.evaluation.evidence.get("search_time_us") or self.best.evaluation.time_us or 0.0)
+
     @cached_property
     def ended(self) -> str:
         """How many trials ended how, in words."""

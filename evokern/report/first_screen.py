@@ -229,8 +229,8 @@ def _as_fast(facts: Facts) -> str:
     """
     if facts.best is None:
         return ""
-    time_us = float(facts.best.evaluation.evidence.get("search_time_us") or facts.best.evaluation.time_us or 0.0)
-    others = [t for t in facts.measured if t.number not in (facts.best.number, *facts.refuted)]
+    time_us, apart_from = facts.champion_search_us, {facts.best.number, *facts.refuted}
+    others = [trial for trial in facts.measured if trial.number not in apart_from]
     count = sum(time_us / (1 + TIE) <= (t.evaluation.time_us or 0.0) <= time_us * (1 + TIE) for t in others)
     return f"{several(count, 'other trial')} within {100 * TIE:.0f} % of it" if count else ""
 
@@ -265,10 +265,11 @@ def _decides(facts: Facts) -> dict[str, Any]:
     """Return the genes that decide the time most, each with how fast its values came."""
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
-    order = [*costly(facts), *deciding(facts)]
+    ablated = costly(facts)
+    order = [*ablated, *deciding(facts)]
     order = [name for name in dict.fromkeys(order) if name in facts.learned.effects][:GENES]
     # How much longer the champion takes without a choice was measured: no model's share stands beside it.
-    worth = {name: text for name, (_, text) in _worth(facts).items() if name in costly(facts)}
+    worth = {name: text for name, (_, text) in _worth(facts).items() if name in ablated}
     return {
         "genes": [_deciding(genes[name], facts, found[name], worth.get(name, "")) for name in order],
         "by_ablation": any(name in worth for name in order),

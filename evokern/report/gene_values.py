@@ -366,11 +366,9 @@ class GeneValues:
 
     def _slower(self, place: int) -> str:
         """Return how much slower than the champion a trial is, `, 5.5 % slower,`; of a slow one that nobody knows."""
-        best, trial = self._facts.best, self._facts.trials[place]
-        if best is None or not best.evaluation.time_us or trial.outcome is not Outcome.MEASURED:
+        champion_us, trial = self._facts.champion_search_us, self._facts.trials[place]
+        if not champion_us or trial.outcome is not Outcome.MEASURED:
             return ""
-        # As the search timed both, also where a playoff gave the champion another time.
-        champion_us = float(best.evaluation.evidence.get("search_time_us") or best.evaluation.time_us)
         more = (trial.evaluation.time_us or 0.0) / champion_us - 1
         if abs(more) < 5e-4:
             return ", as fast,"

@@ -30,6 +30,7 @@ from evokern.samplers import Prior, objective
 from evokern.search.identity import SearchTarget
 from evokern.store import Reader, StudyRecord, open_readonly
 from evokern.study.trial import Outcome
+from evokern.wording import led_by
 
 LEAST_TIMED = 8
 """Candidates with a time below which a study says too little: as many fill the first trials."""
@@ -74,11 +75,9 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     prior = replace(prior, leaders=tuple(leaders)[:LEADERS])
     where = f"{study.problems_in_words()} on {study.device}"
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
-    count = len(prior.leaders)
-    also = f" and the fastest of {count} further stud{'y' if count == 1 else 'ies'}" if count else ""
     return prior, (
-        f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates{also}{lacking}; "
-        "--warm-start none begins without"
+        f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates"
+        f"{led_by(len(prior.leaders))}{lacking}; --warm-start none begins without"
     )
 
 

@@ -16,7 +16,7 @@ from evokern.analysis.genes.failures import Failing, failing_pairs
 from evokern.analysis.genes.forest import ForestFit, Forests
 from evokern.analysis.genes.genes import GeneFinding, Kind, learned
 from evokern.analysis.genes.importance import FULL, Effort, GeneEffect, importance
-from evokern.declaration.space import Space, Value
+from evokern.declaration.space import Config, Space, Value
 from evokern.errors import StudyError
 from evokern.samplers.contract import objective
 from evokern.store import Reader, StudyRecord
@@ -54,7 +54,6 @@ class GenesReport:
     """Genes with several values of which nothing is known."""
     single: tuple[str, ...] = ()
     """Genes that the study gives one value."""
-
     slow: int = 0
     """How many of `timed` are of slow trials, of which a part of the time is known."""
     partial: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
@@ -150,7 +149,8 @@ def report(
         combinations = tuple(failing_pairs(space, trials, barred))
         model = fitted.result()
     effects = model.effects if model else {}
-    partial = {gene: _never_in_full(gene, effect.relative, trials) for gene, effect in effects.items()}
+    in_full = [trial.config for trial in trials if trial.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)]
+    partial = {gene: _lacking(gene, effect.relative, in_full) for gene, effect in effects.items()}
     told = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
     if model and model.explained >= TRUSTED:
         findings += [
@@ -175,9 +175,14 @@ def report(
     )
 
 
-def _never_in_full(gene: str, values: Iterable[Value], trials: Sequence[Trial]) -> tuple[Value, ...]:
-    in_full = {trial.config[gene] for trial in trials if trial.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)}
-    return tuple(value for value in values if value not in in_full)
+def _lacking(gene: str, values: Iterable[Value], configs: Iterable[Config]) -> tuple[Value, ...]:
+    """Return a gene's values that no configuration has; of many the first few mostly have them all."""
+    left = dict.fromkeys(values)
+    for config in configs:
+        left.pop(config[gene], None)
+        if not left:
+            break
+    return tuple(left)
 
 
 def decides(effect: GeneEffect) -> bool:
