@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evokern.device._executors import Reference
+from evokern.device._executors import Reference, References
 from evokern.device.contract import BaselineResult
 from evokern.errors import DeviceError
 from evokern.measurement.statistics import geometric_mean
@@ -29,27 +29,31 @@ def require_one_model(gpus: Sequence[tuple[str, str]]) -> None:
         )
 
 
-def reference_of(
+def references_of(
     baselines: Sequence[BaselineResult],
     baseline_job: Callable[[int], Any],
     default_job: Any,
     deadline_s: float,
     proof: Any = None,
-) -> Reference:
-    """Return what GPUs are compared by: the fastest baseline, else the default candidate; timed as it always is.
+) -> References:
+    """Return what GPUs are compared by: the fastest baseline, then the default candidate; timed as they always are.
+
+    Where no baseline has a time it is the default candidate, twice: one time alone may be a disturbance.
 
     Args:
         baselines: as one of the GPUs measured them.
         baseline_job: from a baseline's place to the job that measures it.
         default_job: the job that evaluates the default candidate.
-        deadline_s: seconds that a comparison may take.
+        deadline_s: seconds that one of them may take.
         proof: what a GPU that joins later has to do first.
     """
+    default = Reference("the default candidate", default_job, lambda answer: answer.time_us)
     times = {index: _time_us(one) for index, one in enumerate(baselines)}
     index = min(times, key=lambda one: times[one] or math.inf, default=None)
-    if index is None or times[index] is None:
-        return Reference("the default candidate", default_job, lambda answer: answer.time_us, deadline_s, proof)
-    return Reference(f"the baseline {baselines[index].name}", baseline_job(index), _time_us, deadline_s, proof)
+    first = default
+    if index is not None and times[index] is not None:
+        first = Reference(f"the baseline {baselines[index].name}", baseline_job(index), _time_us)
+    return References((first, default), deadline_s, proof)
 
 
 def _time_us(answer: BaselineResult) -> float | None:

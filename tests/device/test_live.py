@@ -14,7 +14,7 @@ import pytest
 from paths import DATA
 
 from evokern.declaration.kernel import Baseline
-from evokern.device._comparison import comparison, reference_of
+from evokern.device._comparison import comparison, references_of
 from evokern.device._gpus import HeldGpu, LocalGpus
 from evokern.device.contract import BaselineResult, StartStep, Task
 from evokern.device.gpu.jobs import FREE, PLANNED, MeasureBaseline, TimeFirstLaunches
@@ -218,15 +218,16 @@ def test_gpus_of_several_models_are_refused_with_the_list() -> None:
         LocalGpus(gpus)
 
 
-def test_gpus_are_compared_by_the_fastest_baseline_else_by_the_default() -> None:
+def test_gpus_are_compared_by_the_fastest_baseline_and_the_default() -> None:
     """One that was wrong has no time."""
     default = cast(Any, "the default's job")
     slow, fast = (BaselineResult(f"takes {us}", (Timing(us, (us, us), ()),)) for us in (20.0, 10.0))
     wrong = BaselineResult("wrong", error="off by one")
-    found = reference_of([slow, wrong, fast], MeasureBaseline, default, 5.0)
+    found, second = references_of([slow, wrong, fast], MeasureBaseline, default, 5.0).each
     assert (found.name, found.job) == ("the baseline takes 10.0", MeasureBaseline(2))
     assert found.time_us(fast) == pytest.approx(10.0)
-    assert reference_of([wrong], MeasureBaseline, default, 5.0).job is default
+    assert (second.name, second.job) == ("the default candidate", default)
+    assert [one.job for one in references_of([wrong], MeasureBaseline, default, 5.0).each] == [default, default]
     assert comparison(["cuda:0", "cuda:1"], [10.0, 10.1], found.name) == (
         "2 GPUs measure, compared by the baseline takes 10.0: cuda:0 10 µs, cuda:1 10.1 µs (1.0% apart)"
     )

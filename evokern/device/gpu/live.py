@@ -19,8 +19,8 @@ from evokern.compile.headers import cuda_major
 from evokern.compile.pool import CompileSettings
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
-from evokern.device._comparison import comparison, reference_of
-from evokern.device._executors import Executors, Reference
+from evokern.device._comparison import comparison, references_of
+from evokern.device._executors import Executors, References
 from evokern.device._first import first_candidate, require_built
 from evokern.device._gpus import DEPTH, GpuPlan, Gpus, LocalGpus
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
@@ -170,19 +170,20 @@ class LiveDevice:
             notes.append(f"inputs, answers and references take {in_gib(planned)} of the GPU's memory in a worker")
         members.keep_spares()
         self._executors = Executors(members)
-        first_us: dict[int, float] = {}
+        first_us: dict[int, list[float]] = {}
         if others:
             task.on_step(StartStep("comparing the GPUs", steps - 1, steps))
-            reference = reference_of(
+            references = references_of(
                 baselines,
                 MeasureBaseline,
                 Evaluate(first, program, None, self._default_us),
                 _START_DEADLINE_S,
                 Prove(),
             )
-            first_us = self._compared(members, leader, reference)
-            self._executors.compare_by(reference, first_us)
-            notes.append(comparison([members.names[one] for one in first_us], [*first_us.values()], reference.name))
+            first_us = self._compared(members, leader, references)
+            self._executors.compare_by(references, first_us)
+            names, by_first = [members.names[place] for place in first_us], [one[0] for one in first_us.values()]
+            notes.append(comparison(names, by_first, references.each[0].name))
         hang_s = task.study.timing.hang_s
         self._pipeline = Pipeline(
             compilers,
@@ -205,7 +206,7 @@ class LiveDevice:
         }
         if others:
             environment["gpus"] = [
-                {"name": name, "uuid": gpu.uuid, "reference_us": first_us.get(place)}
+                {"name": name, "uuid": gpu.uuid, "reference_us": first_us[place][0] if place in first_us else None}
                 for place, (name, gpu) in enumerate(zip(members.names, members.held, strict=True))
                 if gpu is not None
             ]
@@ -216,27 +217,28 @@ class LiveDevice:
             environment["rates"] = asdict(rates)
         return StartReport(tuple(baselines), environment, tuple(notes))
 
-    def _compared(self, members: MemberPool, leader: int, reference: Reference) -> dict[int, float]:
-        """Return what the reference takes on each GPU that works, µs, after each has proved the gate's power.
+    def _compared(self, members: MemberPool, leader: int, references: References) -> dict[int, list[float]]:
+        """Return what each reference takes on each GPU that works, µs, after each has proved the gate's power.
 
         Raises:
-            DeviceError: it cannot be measured on one of them.
+            DeviceError: one cannot be measured on one of them.
         """
-        found = {}
+        found: dict[int, list[float]] = {}
         for place in members.working:
             name, pool = members.names[place], OneMember(members, place)
             if place != leader:
                 members.wait_ready(place)
                 run_single_job(pool, Prove(), _START_DEADLINE_S, f"start of the study on {name}")
-            answer = run_single_job(pool, reference.job, _START_DEADLINE_S, f"{reference.name} on {name}")
-            time_us = reference.time_us(answer)
-            if time_us is None:
-                raise DeviceError(
-                    f"{reference.name}, by which GPUs are compared, cannot be measured on {name}: "
-                    f"{getattr(answer, 'error', '') or getattr(answer, 'reason', answer)}; "
-                    "search on the others, with --device cuda:N,M"
-                )
-            found[place] = time_us
+            for reference in references.each:
+                answer = run_single_job(pool, reference.job, _START_DEADLINE_S, f"{reference.name} on {name}")
+                time_us = reference.time_us(answer)
+                if time_us is None:
+                    raise DeviceError(
+                        f"{reference.name}, by which GPUs are compared, cannot be measured on {name}: "
+                        f"{getattr(answer, 'error', '') or getattr(answer, 'reason', answer)}; "
+                        "search on the others, with --device cuda:N,M"
+                    )
+                found.setdefault(place, []).append(time_us)
         return found
 
     def _open(self, task: Task, profile: Profile, first: Config) -> tuple[ReportingPool, MemberPool]:
