@@ -28,6 +28,11 @@ def microseconds(value: float | None) -> str:
     return f"{value:,.{min(digits, 6)}f}"
 
 
+def factor_text(value: float) -> str:
+    """Return a factor in two digits, from 100 on in whole ones: `2.2`, `31`, `113`."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
+
+
 def told_apart(got: float, expected: float) -> tuple[str, str]:
     """Return two numbers with as many digits as show that they differ, and by how much: at least six."""
     difference = abs(got - expected)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evokern.device._executors import Reference, References
+from evokern.device._executors import Calibration, Reference
 from evokern.device.contract import BaselineResult
 from evokern.errors import DeviceError
 from evokern.measurement.statistics import geometric_mean
@@ -29,13 +29,13 @@ def require_one_model(gpus: Sequence[tuple[str, str]]) -> None:
         )
 
 
-def references_of(
+def calibration_of(
     baselines: Sequence[BaselineResult],
     baseline_job: Callable[[int], Any],
     default_job: Any,
     deadline_s: float,
     proof: Any = None,
-) -> References:
+) -> Calibration:
     """Return what GPUs are compared by: the fastest baseline, then the default candidate; timed as they always are.
 
     Where no baseline has a time it is the default candidate, twice: one time alone may be a disturbance.
@@ -53,7 +53,7 @@ def references_of(
     first = default
     if index is not None and times[index] is not None:
         first = Reference(f"the baseline {baselines[index].name}", baseline_job(index), _time_us)
-    return References((first, default), deadline_s, proof)
+    return Calibration((first, default), deadline_s, proof)
 
 
 def _time_us(answer: BaselineResult) -> float | None:

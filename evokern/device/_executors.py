@@ -42,10 +42,10 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class References:
+class Calibration:
     """What executors are compared by."""
 
-    each: Sequence[Reference]
+    references: Sequence[Reference]
     """The first is timed from time to time, each further one only while those before it are beyond the bound.
 
     A library's call alone would not do: cuDNN's attention took 9.38 µs on an H100 at a search's start and 9.95 a minute
@@ -86,26 +86,26 @@ class Executors(Forwarding):
         self.checks = [Checks() for _ in pool.names]
         """What is known of each."""
         self._asked: dict[int, tuple[Any, float]] = {}
-        self._references: References | None = None
+        self._calibration: Calibration | None = None
         self._own: dict[int, tuple[int, int | None]] = {}
         self._next_own = _FIRST_OWN_KEY
         self._why: dict[int, str] = {}
         self._remeasured: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
 
-    def compare_by(self, references: References, first_us: Mapping[int, Sequence[float]]) -> None:
+    def compare_by(self, calibration: Calibration, first_us: Mapping[int, Sequence[float]]) -> None:
         """Check the executors from now on.
 
         Args:
-            references: what each of them times.
+            calibration: what each of them times.
             first_us: what each reference took, µs, by place; those that are missing join when they have timed them.
         """
-        self._references = references
+        self._calibration = calibration
         for member, one in enumerate(self.checks):
             one.first_us, one.checked_at = [*first_us.get(member, ())], time.monotonic()
             if member not in first_us:
                 one.proving = True
                 self._pool.set_aside(member)
-                self._pool.submit(self._key(member, None), references.proof, references.deadline_s, member)
+                self._pool.submit(self._key(member, None), calibration.proof, calibration.deadline_s, member)
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
         """Queue a trial's job."""
@@ -169,7 +169,7 @@ class Executors(Forwarding):
 
     def _check_those_due(self) -> None:
         working = self._pool.working
-        if self._references is None or len(working) < 2:
+        if self._calibration is None or len(working) < 2:
             return
         now = time.monotonic()
         for member in working:
@@ -179,29 +179,29 @@ class Executors(Forwarding):
 
     def _time(self, member: int, place: int) -> None:
         """Have an executor time the reference at a place."""
-        assert self._references is not None
+        assert self._calibration is not None
         self.checks[member].checking = True
-        job = self._references.each[place].job
-        self._pool.submit(self._key(member, None), job, self._references.deadline_s, member)
+        job = self._calibration.references[place].job
+        self._pool.submit(self._key(member, None), job, self._calibration.deadline_s, member)
 
     def _checked(self, member: int, result: JobResult) -> None:
         """Take in a reference's time."""
-        assert self._references is not None
-        one, each, done = self.checks[member], self._references.each, result.status == "done"
+        assert self._calibration is not None
+        one, references, done = self.checks[member], self._calibration.references, result.status == "done"
         if one.proving and done:
             one.proving = False
             self._time(member, 0)
-        elif len(one.first_us) < len(each):
+        elif len(one.first_us) < len(references):
             self._joins(member, result)
         else:
-            reference, first_us = each[len(one.beyond)], one.first_us[len(one.beyond)]
+            reference, first_us = references[len(one.beyond)], one.first_us[len(one.beyond)]
             time_us = reference.time_us(result.value) if done else None
             if time_us is not None and abs(time_us / first_us - 1) <= MOST_DRIFT:
                 one.since.clear()
             else:
                 took = "could not be measured any more" if time_us is None else f"took {time_us:.4g} µs"
                 one.beyond.append(f"{reference.name} {took}, and {first_us:.4g} when it joined")
-                if len(one.beyond) < len(each):
+                if len(one.beyond) < len(references):
                     self._time(member, len(one.beyond))
                     return
                 self._set_aside(member, "; ".join(one.beyond))
@@ -209,19 +209,19 @@ class Executors(Forwarding):
 
     def _joins(self, member: int, result: JobResult) -> None:
         """Take in a first time; with the last of them the executor works."""
-        assert self._references is not None
-        one, each, name = self.checks[member], self._references.each, self._pool.names[member]
+        assert self._calibration is not None
+        one, references, name = self.checks[member], self._calibration.references, self._pool.names[member]
         one.checking, one.checked_at = False, time.monotonic()
-        time_us = each[len(one.first_us)].time_us(result.value) if result.status == "done" else None
+        time_us = references[len(one.first_us)].time_us(result.value) if result.status == "done" else None
         if time_us is None:
             why = result.value if result.status != "done" else "it cannot be compared"
             told("gpu_refused", f"{name} does not join: {why}", logging.WARNING, gpu=name)
             return
         one.first_us.append(time_us)
-        if len(one.first_us) < len(each):
+        if len(one.first_us) < len(references):
             self._time(member, len(one.first_us))
             return
-        message = f"{name} joins: {each[0].name} takes {one.first_us[0]:.4g} µs there"
+        message = f"{name} joins: {references[0].name} takes {one.first_us[0]:.4g} µs there"
         told("gpu_joins", message, logging.WARNING, gpu=name, reference_us=one.first_us[0])
         self._pool.readmit(member)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from evokern.analysis.control_verdict import control_verdict
@@ -83,6 +84,8 @@ class Facts:
     """Gene and value → why the champion cannot take that value alone; None where the search did not tell."""
     warm_start: Mapping[str, Any] | None = None
     """What `show --json` says of its warm start; None where it began cold."""
+    file: str = "evokern.db"
+    """Name of the database's file, for commands that a user may give."""
 
     @property
     def unit(self) -> str:
@@ -176,6 +179,7 @@ def gather(
         curves=_curves(reader, record, trials),
         chip=_chip(record, sessions),
         warm_start=reader.warm_start(record),
+        file=Path(reader.path).name,
         **_of_champion(reader, record, trials, best, refuted),
         learning=learning,
     )

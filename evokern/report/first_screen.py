@@ -8,6 +8,7 @@ from typing import Any
 
 from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Space, Value
+from evokern.report.advice import sentence, steps
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding
@@ -47,15 +48,9 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "control": _control(facts),
         "slow": slow_trials(facts),
         "progress": improvement(facts),
-        "next": _next(facts),
+        "next": sentence(steps(facts, GeneValues(facts))),
         "decides": _decides(facts),
     }
-
-
-def _next(facts: Facts) -> str:
-    """Return what to try next: what is predicted is to be measured first, what was not tried is no promise."""
-    told = str(GeneValues(facts).next_steps()["sentence"])
-    return f"measure it on the chip itself; {told}" if told and facts.record.predicted else told
 
 
 def _about(facts: Facts) -> list[tuple[str, str]]:

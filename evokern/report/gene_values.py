@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -25,8 +25,6 @@ ENDED_REFUTED = "refuted"
 """What the page's filter of outcomes calls trials that their verification refuted."""
 FIRST_WORDS = 70
 """Characters of a failure's reason that a line shows."""
-NAMED = 3
-"""Things to try that the first screen names of each kind; the section has all."""
 _TOLD_APART = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes that a line tells in columns of their own."""
 Places = npt.NDArray[np.intp]
@@ -69,6 +67,26 @@ class ValueLine:
     """What the champion is held against: in how many genes the best, or the nearest of those that failed, differs."""
     remark: str
     """Whether it was ever tried with the decisive choice."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A number of the champion's at an end of its gene's values, beyond which they could go on."""
+
+    gene: str
+    """The gene."""
+    value: int
+    """The champion's value."""
+    farther: int
+    """What would come next."""
+    beyond: str
+    """On which side that is: `beyond` the largest, or `below` the smallest."""
+    words: str
+    """The value among the gene's."""
+    why: str
+    """Why the champion could not take what would come next; empty where it could, or nobody knows."""
+    falling: str
+    """The fastest times with the last two values, where the end is faster; empty where it is not."""
 
 
 def link_to(gene: str, value: Value, outcome: str = "") -> str:
@@ -184,35 +202,58 @@ class GeneValues:
             if sum(bool(self._having[gene.name, value].size) for value in gene.values) > 1
         ]
 
-    def next_steps(self) -> dict[str, Any]:
-        """Return what the study leaves to try: numbers at the edge of what it allowed, values not fairly compared."""
+    def edges(self) -> list[Edge]:
+        """Return the genes whose values could go on beyond the champion's, those that decide most first."""
         best = self._facts.best
-        if best is None:
-            return {"edges": [], "closed": [], "untried": [], "pairs": [], "hopeless": [], "with": "", "sentence": ""}
-        effects = self._facts.learned.effects
-        # What was measured comes before what a model says.
-        order = [*costly(self._facts), *sorted(effects, key=lambda name: -effects[name].share)]
-        genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
-        genes.sort(key=lambda gene: order.index(gene.name) if gene.name in order else len(order))
         # Beyond the end of a gene that changes no machine code there is nothing to find.
         dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}
-        edges: list[tuple[str, str]] = []
-        closed: list[str] = []
-        for gene in (one for one in genes if one.name not in dead):
+        found = []
+        for gene in (one for one in self._of_champion() if one.name not in dead):
+            assert best is not None
             chosen = best.config[gene.name]
             farther = gene.beyond(chosen)
             if farther is None:
                 continue
-            short, words = _edge(gene, chosen)
+            assert isinstance(chosen, int)
             why = self._forbidden(gene, farther)
-            if why:
-                closed.append(f"{words}; {farther} is not feasible there, {why}")
-            else:
-                edges.append((short, words))
+            found.append(Edge(gene.name, chosen, farther, *_edge(gene, chosen), why, self._falling(gene, chosen)))
+        return found
+
+    def _of_champion(self) -> list[Gene]:
+        """Return the genes that have an effect in the champion: what was measured comes before what a model says."""
+        best = self._facts.best
+        if best is None:
+            return []
+        effects = self._facts.learned.effects
+        order = [*costly(self._facts), *sorted(effects, key=lambda name: -effects[name].share)]
+        genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
+        return sorted(genes, key=lambda gene: order.index(gene.name) if gene.name in order else len(order))
+
+    def _falling(self, gene: Gene, chosen: Value) -> str:
+        """Return the fastest times with the value beside the chosen one and with it, where it is faster."""
+        values = ordered(gene.values)
+        beside = values[-2] if chosen == values[-1] else values[1]
+        near_us, end_us = self._fastest_us(gene, beside), self._fastest_us(gene, chosen)
+        if not math.isfinite(near_us) or near_us <= end_us * (1 + TIE):
+            return ""
+        return f"fastest with {beside} {microseconds(near_us)}, with {chosen} {microseconds(end_us)} {self._facts.unit}"
+
+    def _fastest_us(self, gene: Gene, value: Value) -> float:
+        """Return the least time that was measured with a value where it has an effect, µs; infinite for none."""
+        mine = self._having[gene.name, value]
+        mine = mine[self._effective(gene, mine) & (self._end_of[mine] == self._code[self._words(Outcome.MEASURED)])]
+        return float(self._times_us[mine].min(initial=math.inf))
+
+    def untried(self) -> dict[str, Any]:
+        """Return what was never compared fairly with the champion: no trial has it with the choice that decides most.
+
+        That is no promise. Returns `untried` and `hopeless` (`HOPELESS_TRIALS`) values, `pairs` of a value and a second
+        change that lets the champion take it, and the choice that decides, `with`.
+        """
         untried: list[Linked] = []
         hopeless: list[Linked] = []
         pairs: list[str] = []
-        for gene, value in ((one, value) for one in genes for value in ordered(one.values)):
+        for gene, value in ((one, value) for one in self._of_champion() for value in ordered(one.values)):
             if self._untried(gene, value) and self._forbidden(gene, value):
                 other, changed = next(iter(self._seconds(gene, value).items()), ("", None))
                 pair = f"{gene.name}={value}", f"{other}={changed}"
@@ -221,24 +262,12 @@ class GeneValues:
             elif self._untried(gene, value):
                 link = link_to(gene.name, value) if self._having[gene.name, value].size else ""
                 (hopeless if self._hopeless(gene, value) else untried).append(Linked(f"{gene.name}={value}", link))
-        together = self._together
-        none = f"no gene's values could go on past their end{', as the constraints are' if closed else ''}"
-        parts = [_some([short for short, _ in edges])] if edges else []
-        if untried:
-            doubt = "" if self._facts.neighbours is not None else " (some may be infeasible there)"
-            more = f"; with a second change {len(pairs)} more" if pairs else ""
-            parts.append(f"with {together}, untried: {_some([one.words for one in untried])}{doubt}{more}")
-        elif together:
-            rest = " that the champion's other choices allow" if self._facts.neighbours else ""
-            parts.append(f"every {'other ' if hopeless else ''}value{rest} was tried with {together}")
         return {
-            "edges": [words for _, words in edges],
-            "closed": closed,
             "untried": untried,
             "pairs": pairs,
             "hopeless": hopeless,
-            "with": together,
-            "sentence": "; ".join(parts or [none]),
+            "with": self._together,
+            "doubted": self._facts.neighbours is None,
         }
 
     def _without_effect(self, gene: Gene) -> str:
@@ -337,12 +366,15 @@ class GeneValues:
 
     def _idle(self, gene: Gene) -> int:
         """Return in how many trials with a gene's default another choice takes its effect away."""
-        mine = self._having[gene.name, gene.default]
-        active = np.ones(len(mine), dtype=bool)
+        return int(np.count_nonzero(~self._effective(gene, self._having[gene.name, gene.default])))
+
+    def _effective(self, gene: Gene, places: Places) -> npt.NDArray[np.bool_]:
+        """Return in which of some trials no other choice takes a gene's effect away."""
+        active = np.ones(len(places), dtype=bool)
         for other, allowed in gene.when.items():
             matter = [self._space.gene(other).values.index(value) for value in allowed]
-            active &= np.isin(self._column[other][mine], matter)
-        return int(np.count_nonzero(~active))
+            active &= np.isin(self._column[other][places], matter)
+        return active
 
     def _compared(self, gene: Gene, value: Value, place: int | None, *, chosen: bool) -> Linked | None:
         """Return in how many genes the best trial with a value differs from the champion; None without either.
@@ -413,12 +445,7 @@ def _apart(words: str, count: int) -> str:
 
 
 def _edge(gene: Gene, chosen: Value) -> tuple[str, str]:
-    """Return what lies beyond the end of its values at which a number stands, shortly and in full."""
+    """Return at which end of its values a number stands, as `Edge` tells it: the side, and the value among them."""
     values = ordered(gene.values)
-    where, end = ("beyond", "largest") if chosen == values[-1] else ("below", "smallest")
-    return f"{gene.name} {where} {chosen}", f"{gene.name}={chosen} (the {end} of {', '.join(map(str, values))})"
-
-
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - NAMED
-    return ", ".join(words[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    side, end = ("beyond", "largest") if chosen == values[-1] else ("below", "smallest")
+    return side, f"{gene.name}={chosen} (the {end} of {', '.join(map(str, values))})"

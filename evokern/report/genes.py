@@ -9,6 +9,7 @@ from typing import Any
 
 from evokern.analysis.genes.gene_report import decides
 from evokern.declaration.space import Value
+from evokern.report.advice import steps
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding, link_to, ordered
 from evokern.report.plots import bars
@@ -38,7 +39,9 @@ def matrix(facts: Facts) -> dict[str, Any]:
     values_told = GeneValues(facts)
     return {
         "about": "trials with each value, the best of them, why others failed, and what to try next",
-        "next": values_told.next_steps(),
+        "next": steps(facts, values_told),
+        "edges": [edge for edge in values_told.edges() if edge.why or not edge.falling],
+        "compared": values_told.untried(),
         "lines": values_told.genes(),
         "never": values_told.never_timed(),
         "untried": values_told.never_tried(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from evokern.report.facts import Facts
@@ -15,7 +16,7 @@ from evokern.report.tables import TextTable
 from evokern.report.trial_counts import reasons
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import changed, microseconds, several
+from evokern.wording import changed, factor_text, microseconds, several
 
 SHOWN = (1.5, 6.0)
 """Multiples of the least time up to which the axis of times reaches: far slower ones would press the others flat."""
@@ -105,32 +106,55 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
     return plot
 
 
-def improvement(facts: Facts) -> str:
-    """Return when the best came and what the sampler's last trials brought, in words; nothing without a time."""
+@dataclass(frozen=True)
+class Gains:
+    """What the later trials of a study's sampler brought."""
+
+    trial: int
+    """The sampler's best."""
+    place: int
+    """Which of its evaluated trials that is, from 1 on."""
+    evaluated: int
+    """How many it has."""
+    half: float
+    """By how much the best of the first half is slower than the best, a share; infinite where there was none."""
+    quarter: float
+    """The same of the first three quarters."""
+
+    @staticmethod
+    def words(share: float) -> str:
+        """Return what trials brought, in words."""
+        return "the first time" if math.isinf(share) else f"{100 * share:.1f} %" if share > 0 else "nothing"
+
+
+def gains(facts: Facts) -> Gains | None:
+    """Return what the later trials brought; None without a time, or of too few trials."""
     trials = next(iter(facts.curves.values()), ())
     found = bests(trials, facts.refuted)
     curve = [(when.evaluated, time_us) for when, time_us in found]
     evaluated = sum(trial.outcome.evaluated for trial in trials)
     if not curve or evaluated < LEAST_TOLD:
-        return ""
+        return None
     last, time_us = curve[-1]
 
     def gained(share: float) -> float:
-        """Return by how much what was best after a share of the trials is slower than the best."""
         before = next((us for place, us in reversed(curve) if place <= evaluated * share), math.inf)
         return before / time_us - 1
 
-    half, quarter = gained(0.5), gained(0.75)
+    return Gains(found[-1][0].trial, last, evaluated, gained(0.5), gained(0.75))
+
+
+def improvement(facts: Facts) -> str:
+    """Return when the best came and what the sampler's last trials brought, in words; nothing without a time."""
+    told = gains(facts)
+    if told is None:
+        return ""
     return (
-        f"The sampler's best is trial {found[-1][0].trial}, its {_nth(last)} "
-        f"of {several(evaluated, 'evaluated trial')}; "
-        f"the second half brought {_gain(half)}, the last quarter {_gain(quarter)}: it "
-        f"{'was still improving' if quarter >= STILL else 'had all but stopped improving'}"
+        f"The sampler's best is trial {told.trial}, its {_nth(told.place)} "
+        f"of {several(told.evaluated, 'evaluated trial')}; "
+        f"the second half brought {told.words(told.half)}, the last quarter {told.words(told.quarter)}: it "
+        f"{'was still improving' if told.quarter >= STILL else 'had all but stopped improving'}"
     )
-
-
-def _gain(share: float) -> str:
-    return "the first time" if math.isinf(share) else f"{100 * share:.1f} %" if share > 0 else "nothing"
 
 
 def _nth(place: int) -> str:
@@ -237,15 +261,24 @@ def _in_common(facts: Facts, slow: Sequence[Trial]) -> str:
 
 def slow_meaning(facts: Facts) -> str:
     """Return what slow means in a study, with the factor of the best so far that its trials' evidence gives."""
-    evidence = [t.evaluation.evidence for t in facts.trials if t.outcome is Outcome.SLOW]
-    factors = [e["limit_us"] / e["elite_us"] for e in evidence if e.get("limit_us") and e.get("elite_us")]
-    shown = list(dict.fromkeys(f"{factor:.2g}" for factor in (min(factors), max(factors)))) if factors else []
-    factor = f"{' to '.join(shown)} times " if factors and min(factors) > 1 else ""
-    unchecked = sum(t.outcome is Outcome.SLOW and not t.evaluation.passed_gate for t in facts.trials)
+    slow = [t.evaluation for t in facts.trials if t.outcome is Outcome.SLOW]
+    limits = [
+        (e["limit_us"], e["elite_us"]) for e in (t.evidence for t in slow) if e.get("limit_us") and e.get("elite_us")
+    ]
+    # A few samples that lose against the best so far end a trial, too: those have no limit beyond its time.
+    factors = [limit / elite for limit, elite in limits if limit > elite]
+    shown = list(dict.fromkeys(factor_text(factor) for factor in (min(factors), max(factors)))) if factors else []
+    factor = f"{' to '.join(shown)} times " if factors else ""
     # Each arm is a search of its own: it races its own elites.
     arms = " (the control's trials: than the default's time and its own)" if facts.control is not None else ""
     if facts.record.predicted:
         return f"not timed to the end because predicted slower than {factor}the best so far{arms}; answer not checked"
+    unchecked = sum(not one.passed_gate for one in slow)
+    if 0 < len(factors) < len(slow):
+        rest = f"; {len(factors)} at their first launches, slower than {factor}that" + ", answer not checked" * bool(
+            unchecked
+        )
+        return f"not timed to the end because measured slower than the best so far{arms}{rest}"
     rest = f"; answer not checked of {unchecked}, stopped at their first launches" if unchecked else ""
     return f"not timed to the end because measured slower than {factor}the best so far{arms}{rest}"
 

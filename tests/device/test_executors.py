@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evokern.device import _executors
-from evokern.device._executors import GPU, Executors, Reference, References
+from evokern.device._executors import GPU, Calibration, Executors, Reference
 from evokern.errors import DeviceError
 from evokern.study.trial import Evaluation, Outcome, Timing
 from evokern.workers.jobs import JobResult
@@ -70,8 +70,8 @@ class Rig:
         self.executors = Executors(self.members)
         baseline = Reference("the baseline b", "baseline", lambda answer: answer)
         default = Reference("the default candidate", 200.0, lambda answer: answer.time_us)
-        self.references = References((baseline, default), 5.0, "proof")
-        self.executors.compare_by(self.references, {0: [100.0, 200.0], 1: [100.5, 200.0]})
+        self.calibration = Calibration((baseline, default), 5.0, "proof")
+        self.executors.compare_by(self.calibration, {0: [100.0, 200.0], 1: [100.5, 200.0]})
 
     def time(self, job: Any, place: int) -> Any:
         if job == "proof":
@@ -183,7 +183,7 @@ def test_a_gpu_that_is_lost_leaves_its_work_to_the_others(rig: Rig, caplog: pyte
 def test_one_that_joins_later_works_when_it_is_proved_and_compared(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """Until then no trial is its; afterwards its drift counts from its own first time."""
     caplog.set_level("INFO", "evokern")
-    rig.executors.compare_by(rig.references, {0: [100.0, 200.0]})
+    rig.executors.compare_by(rig.calibration, {0: [100.0, 200.0]})
     assert rig.pools[1].jobs == [(-1001, "proof")]
     rig.factors[1] = 1.5
     found = rig.run(range(20))

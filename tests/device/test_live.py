@@ -14,7 +14,7 @@ import pytest
 from paths import DATA
 
 from evokern.declaration.kernel import Baseline
-from evokern.device._comparison import comparison, references_of
+from evokern.device._comparison import calibration_of, comparison
 from evokern.device._gpus import HeldGpu, LocalGpus
 from evokern.device.contract import BaselineResult, StartStep, Task
 from evokern.device.gpu.jobs import FREE, PLANNED, MeasureBaseline, TimeFirstLaunches
@@ -223,11 +223,11 @@ def test_gpus_are_compared_by_the_fastest_baseline_and_the_default() -> None:
     default = cast(Any, "the default's job")
     slow, fast = (BaselineResult(f"takes {us}", (Timing(us, (us, us), ()),)) for us in (20.0, 10.0))
     wrong = BaselineResult("wrong", error="off by one")
-    found, second = references_of([slow, wrong, fast], MeasureBaseline, default, 5.0).each
+    found, second = calibration_of([slow, wrong, fast], MeasureBaseline, default, 5.0).references
     assert (found.name, found.job) == ("the baseline takes 10.0", MeasureBaseline(2))
     assert found.time_us(fast) == pytest.approx(10.0)
     assert (second.name, second.job) == ("the default candidate", default)
-    assert [one.job for one in references_of([wrong], MeasureBaseline, default, 5.0).each] == [default, default]
+    assert [one.job for one in calibration_of([wrong], MeasureBaseline, default, 5.0).references] == [default, default]
     assert comparison(["cuda:0", "cuda:1"], [10.0, 10.1], found.name) == (
         "2 GPUs measure, compared by the baseline takes 10.0: cuda:0 10 µs, cuda:1 10.1 µs (1.0% apart)"
     )

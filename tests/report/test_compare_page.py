@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from evokern.analysis.compare.compare import ComparedRun, Reading, compare
 from evokern.cli.app import app
-from evokern.report.compare_page import compare_page
+from evokern.report.pages.compare_page import compare_page
 
 
 def run_of(label: str, time_us: float, **changes: object) -> ComparedRun:

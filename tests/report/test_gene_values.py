@@ -14,6 +14,7 @@ from evokern.analysis.genes.genes import GeneFinding
 from evokern.analysis.genes.importance import GeneEffect
 from evokern.declaration.space import Mutation, Parameter, Space, Value
 from evokern.report import gather, page
+from evokern.report.advice import Advice, steps
 from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
 from evokern.report.gene_values import (
@@ -30,7 +31,7 @@ from evokern.report.genes import effects, matrix
 from evokern.report.marks import MARKS, REFUTED
 from evokern.report.origin import words
 from evokern.report.space import convergence_plot, improvement, outcomes, slow_trials
-from evokern.store import ProofRecord, open_readonly
+from evokern.store import ProofRecord, Verification, open_readonly
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 from evokern.wording import microseconds
 
@@ -165,19 +166,22 @@ def test_genes_without_effect_in_the_champion_are_marked(facts: Facts) -> None:
     """Another choice takes the effect away; such a gene is neither at an edge nor lacks a comparison."""
     inactive = {row["name"]: row["inactive"] for row in GeneValues(facts).genes()}
     assert {name: words for name, words in inactive.items() if words} == {"SPLIT": "CORES=wgmma"}
-    steps = GeneValues(facts).next_steps()
-    assert all("SPLIT" not in text for text in (steps["sentence"], *steps["edges"]))
+    told = GeneValues(facts)
+    assert "SPLIT" not in {edge.gene for edge in told.edges()}
+    assert all("SPLIT" not in one.words for one in told.untried()["untried"])
     assert line(facts, "SPLIT", 2).remark == ""
     assert line(facts, "STAGES", 2).without_effect == 5
 
 
-def test_what_to_try_next_is_at_the_edge_or_untried_with_the_decisive_choice(facts: Facts) -> None:
+def test_what_nobody_tried_is_told_as_no_promise(facts: Facts) -> None:
     """The gene that costs most when taken back is decisive; a count of one has nothing below."""
     assert decisive_choice(facts) == ("CORES", "wgmma")
-    told = GeneValues(facts).next_steps()
-    assert told["edges"] == ["TILE=128 (the largest of 16, 64, 128)", "STAGES=3 (the largest of 1, 2, 3)"]
-    untried = {one.words: bool(one.link) for one in told["untried"]}
-    assert untried == {
+    told = GeneValues(facts)
+    assert [edge.words for edge in told.edges()] == [
+        "TILE=128 (the largest of 16, 64, 128)",
+        "STAGES=3 (the largest of 1, 2, 3)",
+    ]
+    assert {one.words: bool(one.link) for one in told.untried()["untried"]} == {
         "LAYOUT=padded": True,
         "LAYOUT=plain": True,
         "TILE=16": True,
@@ -186,25 +190,68 @@ def test_what_to_try_next_is_at_the_edge_or_untried_with_the_decisive_choice(fac
         "STAGES=1": False,
         "STAGES=2": True,
     }
-    assert first_screen(facts)["next"] == told["sentence"]
+    assert told.untried()["with"] == "CORES=wgmma"
     inner = {"CORES": "wgmma", "TILE": 64, "STAGES": 2}
     best = Trial(1, Proposal(SPACE.with_changes(SPACE.default(), inner)), measured_at(1, 5.0))
-    within = GeneValues(replace(facts, best=best)).next_steps()
-    assert within["edges"] == []
-    assert told["sentence"].startswith("TILE beyond 128, STAGES beyond 3; with CORES=wgmma, untried: TILE=16, ")
-    assert within["sentence"].startswith("with CORES=wgmma, untried: ")
+    assert GeneValues(replace(facts, best=best)).edges() == []
 
 
-def test_a_value_that_was_slow_in_many_trials_is_no_advice(facts: Facts) -> None:
+def advised(facts: Facts) -> list[Advice]:
+    return steps(facts, GeneValues(facts))
+
+
+def test_what_to_do_next_follows_from_results(facts: Facts) -> None:
+    """Verify, search on where that pays, more values where times fell up to the end, profile: each with its command."""
+    proved = replace(facts, verification=Verification(True, "passed", 1.0))
+    told = advised(replace(facts, curves={"evo": (*facts.trials, replace(facts.trials[0], number=7))}))
+    assert [step.short for step in told[:2]] == [
+        "verify it",
+        "not a longer search of the same values (the last quarter of the trials brought nothing)",
+    ]
+    # The fastest with 64 took 7 µs and with 128 5; STAGES had no effect where it was 2.
+    assert told[2].short == "allow TILE beyond 128 in the kernel"
+    assert "TILE (fastest with 64 7.02, with 128 5.00 µs; 256 comes next)" in told[2].words
+    assert "STAGES" not in told[2].words
+    assert [bool(step.command) for step in told] == [True, False, False, True]
+    assert told[-1].command == f"evokern profile {facts.record.name}"
+    assert first_screen(facts)["next"].startswith("verify it; ")
+    assert all("verify" not in step.short for step in advised(proved))
+    better = (*facts.trials, replace(facts.trials[1], number=7, evaluation=measured_at(7, 3.0)))
+    on = next(step for step in advised(replace(proved, curves={"evo": better})) if "search on" in step.short)
+    assert on.command == f"evokern search {facts.record.name} --extend 30m"
+    predicted = replace(proved, record=replace(facts.record, predicted=True), file="my runs.db")
+    first = advised(predicted)[0]
+    assert first.short == "measure it on the chip itself"
+    assert first.command.endswith(f"--warm-start 'my runs.db:{facts.record.name}'")
+
+
+def test_nothing_is_advised_while_a_search_runs_or_without_a_champion(facts: Facts) -> None:
+    """Whoever watches it can wait for its end."""
+    running = replace(facts, sessions=(*facts.sessions[:-1], replace(facts.sessions[-1], ended=None)))
+    assert advised(facts)
+    assert advised(running) == advised(replace(facts, best=None)) == []
+    assert first_screen(running)["next"] == ""
+
+
+def test_beyond_an_end_that_a_constraint_sets_is_no_advice(facts: Facts) -> None:
+    """It is told as what it is, with the reason."""
+    why = "tile_within_rows: needs 256 rows, has 128 rows (never filled)"
+    barred = replace(facts, neighbours={("TILE", 256): {"reason": why}})
+    assert all("TILE" not in step.words for step in advised(barred))
+    assert [edge.why for edge in matrix(barred)["edges"] if edge.gene == "TILE"] == [why]
+    assert [edge.gene for edge in matrix(facts)["edges"]] == ["STAGES"], "the other is advised"
+
+
+def test_a_value_that_was_slow_in_many_trials_stands_apart(facts: Facts) -> None:
     """Ten slow trials with it, and it stands apart; one that was measured, and it is advice as before."""
     config = SPACE.with_changes(SPACE.default(), {"LAYOUT": "plain"})
     first, many = len(facts.trials), HOPELESS_TRIALS
     more = tuple(Trial(first + place, Proposal(config), slow(3.1), float(first + place)) for place in range(many))
-    told = GeneValues(replace(facts, trials=(*facts.trials, *more))).next_steps()
+    told = GeneValues(replace(facts, trials=(*facts.trials, *more))).untried()
     assert [one.words for one in told["hopeless"]] == ["LAYOUT=plain"]
-    assert "LAYOUT=plain" not in [one.words for one in told["untried"]] and "LAYOUT=plain" not in told["sentence"]
+    assert "LAYOUT=plain" not in [one.words for one in told["untried"]]
     timed = (*more[:-1], replace(more[-1], evaluation=measured_at(first + many, 9.0)))
-    told = GeneValues(replace(facts, trials=(*facts.trials, *timed))).next_steps()
+    told = GeneValues(replace(facts, trials=(*facts.trials, *timed))).untried()
     assert told["hopeless"] == [] and "LAYOUT=plain" in [one.words for one in told["untried"]]
 
 
@@ -239,32 +286,24 @@ def test_what_slow_trials_have_in_common_is_told(facts: Facts) -> None:
     assert f"; {len(lost)} of them have CORES={' or '.join(sorted(values))}, with which none was ever fast" in told
 
 
-def test_advice_is_what_the_champion_can_take(facts: Facts) -> None:
-    """Values that its other choices forbid are not advised, and their lines say why; else a doubt is told."""
-    assert "(some may be infeasible there)" in GeneValues(facts).next_steps()["sentence"]
+def test_what_the_champion_cannot_take_is_told_with_the_reason(facts: Facts) -> None:
+    """Values that its other choices forbid stand apart, and their lines say why; else a doubt is told."""
+    assert GeneValues(facts).untried()["doubted"]
     why = "wgmma_reads_swizzled_tiles: chunks are swizzled"
     barred: dict[tuple[str, Value], dict[str, Any]] = {
         ("LAYOUT", "padded"): {"reason": why, "together": {"CORES": "mma", "WARPS": 4, "TILE": 128}},
-        ("STAGES", 4): {"reason": "buffers_within_steps: needs 4 buffers, has 3 buffers (never filled)"},
     }
     told = GeneValues(replace(facts, neighbours=barred))
-    steps = told.next_steps()
-    assert "LAYOUT=padded" not in [one.words for one in steps["untried"]]
-    assert "infeasible" not in steps["sentence"]
+    found = told.untried()
+    assert "LAYOUT=padded" not in [one.words for one in found["untried"]]
+    assert not found["doubted"]
     # What it could take with a second change is told with it, one that keeps the choice that decides.
-    assert steps["pairs"] == ["LAYOUT=padded with WARPS=4"]
-    assert "; with a second change 1 more" in steps["sentence"]
+    assert found["pairs"] == ["LAYOUT=padded with WARPS=4"]
     padded = next(line for gene in told.genes() for line in gene["lines"] if line.value == "padded")
     assert padded.remark == (
         f"the champion cannot take it alone, {why}; it could with WARPS=4 (1 trial had both) "
         "or TILE=128 (untried) or CORES=mma (3 trials had both); never tried with CORES=wgmma: no fair comparison"
     )
-    # An edge that a constraint sets is no advice, and is told as what it is.
-    assert steps["edges"] == ["TILE=128 (the largest of 16, 64, 128)"]
-    assert steps["closed"] == [
-        "STAGES=3 (the largest of 1, 2, 3); 4 is not feasible there, "
-        "buffers_within_steps: needs 4 buffers, has 3 buffers (never filled)"
-    ]
 
 
 def test_a_model_that_explains_little_ranks_nothing(facts: Facts) -> None:
@@ -319,6 +358,16 @@ def test_slow_means_one_thing_everywhere(facts: Facts) -> None:
     other = replace(facts.trials[4], evaluation=slow(2.2))
     told = slow_trials(replace(facts, trials=(*facts.trials[:4], other, *facts.trials[5:])))
     assert "slower than 2.2 to 3.1 times the best so far" in told
+    # A few samples that lost against the best so far end a trial, too: no factor is told of those.
+    raced = replace(
+        facts.trials[4], evaluation=replace(measured_at(4, 6.0), outcome=Outcome.SLOW, evidence={"elite_us": 5.0})
+    )
+    far = replace(facts.trials[5], evaluation=slow(113.2))
+    told = slow_trials(replace(facts, trials=(*facts.trials[:4], raced, far, *facts.trials[6:])))
+    assert told.endswith(
+        "measured slower than the best so far; 1 at their first launches, slower than 113 times that, "
+        "answer not checked"
+    )
     drawn = tuple(
         replace(t, proposal=replace(t.proposal, control=t.number == 4)) if t.outcome is Outcome.SLOW else t
         for t in facts.trials
@@ -360,8 +409,8 @@ def test_without_a_champion_nothing_is_held_against_one(tmp_path: Path) -> None:
     write_study(tmp_path / "r.db", 30, only_wrong=True)
     with open_readonly(tmp_path / "r.db") as reader:
         facts = gather(reader, None)
-    told: dict[str, Any] = GeneValues(facts).next_steps()
-    assert (told["sentence"], told["edges"], told["untried"]) == ("", [], [])
+    told = GeneValues(facts)
+    assert (advised(facts), told.edges(), told.untried()["untried"]) == ([], [], [])
     every = [one for row in GeneValues(facts).genes() for one in row["lines"] if one.trials.link]
     assert {one.told.words for one in every} == {"there is no champion"}
     assert all(one.failed[0].words.startswith(f"{one.trials.words} wrong: ") for one in every)

@@ -19,7 +19,7 @@ from evokern.analysis.profile.simulated import CandidateProfile, LaunchProfile
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device.gpu.nsight import METRICS
-from evokern.report.profile_page import profile_page
+from evokern.report.pages.profile_page import profile_page
 from evokern.study.trial import Resources
 
 BOUND = Bottleneck("memory-bound", ("l2 alone would take 2 of 3 µs",), {})

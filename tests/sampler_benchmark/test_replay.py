@@ -21,7 +21,7 @@ from evokern.device.contract import Task
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import StudyError, UsageError
 from evokern.export.t4 import t4
-from evokern.report.replay_page import replay_page
+from evokern.report.pages.replay_page import replay_page
 from evokern.sampler_benchmark import Repeat, Settings, repeat, replay
 from evokern.sampler_benchmark.repeat import Curve, one_repeat
 from evokern.sampler_benchmark.score import half_width, random_fractions, score, worth

@@ -71,7 +71,7 @@ def compare(
     if markdown is not None and str(markdown) != "-":
         save(markdown, as_markdown(found), "--markdown")
     if html is not None:
-        from evokern.report.compare_page import compare_page
+        from evokern.report.pages.compare_page import compare_page
 
         save(html, compare_page(found), "--html")
     if output.json:

@@ -141,7 +141,7 @@ def profile(
 def _page(subject: ProfileSubject, found: CountedCandidate | CandidateProfile, html: Path) -> None:
     """Write the profile as a page."""
     from evokern.declaration.render import render
-    from evokern.report.profile_page import profile_page
+    from evokern.report.pages.profile_page import profile_page
 
     rendered = render(subject.kernel, subject.config, subject.problem)
     sources = {"": rendered.source, **rendered.headers}

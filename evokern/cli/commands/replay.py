@@ -91,7 +91,7 @@ def replay(
         jobs=jobs, on_repeat=progress,
     )  # fmt: skip
     if plot is not None:
-        from evokern.report.replay_page import replay_page
+        from evokern.report.pages.replay_page import replay_page
 
         save(plot, replay_page(result), "--plot")
     if output.json:

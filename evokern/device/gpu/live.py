@@ -19,8 +19,8 @@ from evokern.compile.headers import cuda_major
 from evokern.compile.pool import CompileSettings
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
-from evokern.device._comparison import comparison, references_of
-from evokern.device._executors import Executors, References
+from evokern.device._comparison import calibration_of, comparison
+from evokern.device._executors import Calibration, Executors
 from evokern.device._first import first_candidate, require_built
 from evokern.device._gpus import DEPTH, GpuPlan, Gpus, LocalGpus
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
@@ -173,17 +173,17 @@ class LiveDevice:
         first_us: dict[int, list[float]] = {}
         if others:
             task.on_step(StartStep("comparing the GPUs", steps - 1, steps))
-            references = references_of(
+            calibration = calibration_of(
                 baselines,
                 MeasureBaseline,
                 Evaluate(first, program, None, self._default_us),
                 _START_DEADLINE_S,
                 Prove(),
             )
-            first_us = self._compared(members, leader, references)
-            self._executors.compare_by(references, first_us)
+            first_us = self._compared(members, leader, calibration)
+            self._executors.compare_by(calibration, first_us)
             names, by_first = [members.names[place] for place in first_us], [one[0] for one in first_us.values()]
-            notes.append(comparison(names, by_first, references.each[0].name))
+            notes.append(comparison(names, by_first, calibration.references[0].name))
         hang_s = task.study.timing.hang_s
         self._pipeline = Pipeline(
             compilers,
@@ -217,7 +217,7 @@ class LiveDevice:
             environment["rates"] = asdict(rates)
         return StartReport(tuple(baselines), environment, tuple(notes))
 
-    def _compared(self, members: MemberPool, leader: int, references: References) -> dict[int, list[float]]:
+    def _compared(self, members: MemberPool, leader: int, calibration: Calibration) -> dict[int, list[float]]:
         """Return what each reference takes on each GPU that works, µs, after each has proved the gate's power.
 
         Raises:
@@ -229,7 +229,7 @@ class LiveDevice:
             if place != leader:
                 members.wait_ready(place)
                 run_single_job(pool, Prove(), _START_DEADLINE_S, f"start of the study on {name}")
-            for reference in references.each:
+            for reference in calibration.references:
                 answer = run_single_job(pool, reference.job, _START_DEADLINE_S, f"{reference.name} on {name}")
                 time_us = reference.time_us(answer)
                 if time_us is None:

@@ -27,7 +27,7 @@ def replay_page(result: ReplayResult) -> str:
         result: what the replay found.
     """
     return (
-        environment(__package__)
+        environment("evokern.report")
         .get_template("replay.html.j2")
         .render(
             heading=f"Replay of {result.space}",

@@ -88,7 +88,7 @@ def profile_page(found: CandidateProfile | CountedCandidate, sources: Mapping[st
     else:
         view |= {"tiles": _counted_tiles(found), "counters": _counters(found), "launches": [],
                  "files": [_file(name, text, file, {}) for name, text in sources.items()]}  # fmt: skip
-    return environment(__package__).get_template("profile.html.j2").render(view)
+    return environment("evokern.report").get_template("profile.html.j2").render(view)
 
 
 def merged(found: CandidateProfile) -> dict[tuple[str, int], dict[str, Any]]:

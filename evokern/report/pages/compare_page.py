@@ -25,7 +25,7 @@ def compare_page(found: Comparison) -> str:
     unit = "predicted µs" if predicted else "µs"
     changed = [(name, _plain(old), _plain(new)) for name, (old, new) in changes(found.old, found.new).items()]
     return (
-        environment(__package__)
+        environment("evokern.report")
         .get_template("compare.html.j2")
         .render(
             heading=f"{found.new.kernel} on {found.new.device}",
