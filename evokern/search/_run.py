@@ -21,7 +21,7 @@ from evokern.search._arms import ArmSchedule, control_seed
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
-from evokern.search.champion import UNLIMITED_S, ChampionVerification, reserve
+from evokern.search.champion import INTERRUPTED, UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
 from evokern.search.identity import SearchTarget, agree, check_candidates, check_timing_rule, same_genes
 from evokern.search.in_turn import against_baseline
@@ -151,8 +151,9 @@ def _one_session(
     end = loop.spent()
     if end is not None:
         end = own.paused(loop, end)
-        if part.overdue_s is not None and verifies:
-            _verify_overdue(target, session, loop, reporter, stop, part.overdue_s, factories)
+        overdue_s = _overdue_s(session, loop, kept_s, UNLIMITED_S[target.device.predicted], part)
+        if overdue_s is not None and verifies:
+            _verify_overdue(target, session, loop, reporter, stop, overdue_s, factories)
             end = "interrupted" if loop.stop_requested else end
     else:
         reporter.opening(loop)
@@ -182,9 +183,28 @@ def _one_session(
                 budget_s = session.study.budget_s
                 seconds = UNLIMITED_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
                 verification.finish(seconds, lambda: loop.stop_requested)
-                stop.late = loop.stop_requested
+                if loop.stop_requested:
+                    end, stop.late = "interrupted", True
     reporter.end(loop, end)
     return end
+
+
+def _overdue_s(session: Session, loop: Loop, kept_s: float, unlimited_s: float, part: SessionPart) -> float | None:
+    """Return the seconds that the champion's verification has in a session with nothing to search; None for none.
+
+    Where its user stopped the one at the end of the search, the same command does it.
+
+    Args:
+        session: of the study.
+        loop: which has restored its trials.
+        kept_s: what the study's budget keeps for it.
+        unlimited_s: what it may take where no budget ends the search.
+        part: which part of the study this session does.
+    """
+    if part.overdue_s is not None or loop.best is None:
+        return part.overdue_s
+    why = session.verification_stopped(loop.best.number)
+    return (kept_s or unlimited_s) if why == INTERRUPTED else None
 
 
 def _verify_overdue(

@@ -28,6 +28,8 @@ RESERVED_S = {False: 10.0, True: 60.0}
 """Most seconds of a budget that are kept for it: on a GPU, and on a simulated device."""
 UNLIMITED_S = {False: 10.0, True: 300.0}
 """Seconds that it may take where no budget ends the search."""
+INTERRUPTED = "interrupted"
+"""Why a verification came to nothing that its user stopped."""
 MOST_REFUTED = 5
 """Champions that may be refuted before the search is over."""
 EARLY_CORES = 4
@@ -193,7 +195,7 @@ class ChampionVerification:
                     return "the budget ended before it was done"
         except (EvokernError, OSError) as error:
             return str(error).splitlines()[0]
-        return "interrupted"
+        return INTERRUPTED
 
     def _found(self, result: JobResult) -> str:
         """Keep what a job found; return why it found nothing."""

@@ -84,7 +84,14 @@ class Reader(ReadFile):
 
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
         """Return what is proved of a trial."""
-        found = verification(study, trial, self.proofs(study, "verify"), self.proofs(study, "undone"))
+        latest = [session.end_reason for session in self.sessions(study)][-1:]
+        found = verification(
+            study,
+            trial,
+            self.proofs(study, "verify"),
+            self.proofs(study, "undone"),
+            interrupted=latest == ["interrupted"],
+        )
         if found.verified and (changed := self.damaged_sources(study, trial)):
             files = ", ".join(map(repr, changed))
             return replace(found, verified=None, reason=f"the kept source {files} of what was verified is damaged")

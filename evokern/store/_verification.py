@@ -30,7 +30,12 @@ class Verification:
 
 
 def verification(
-    study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord], undone: Sequence[ProofRecord]
+    study: StudyRecord,
+    trial: Trial,
+    proofs: Sequence[ProofRecord],
+    undone: Sequence[ProofRecord],
+    *,
+    interrupted: bool,
 ) -> Verification:
     """Return what is proved of a trial.
 
@@ -39,13 +44,15 @@ def verification(
         trial: the trial.
         proofs: what `verify` found of the study, the first one first.
         undone: verifications at the end of searches that came to nothing, the first one first.
+        interrupted: whether its user stopped the study's latest session.
     """
     # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
     share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
     if not mine:
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
-        why = whys[-1] if whys else "nobody asked, or the budget ended first"
+        never = "the search was stopped before" if interrupted else "nobody asked, or the budget ended first"
+        why = whys[-1] if whys else never
         return Verification(None, f"{why}; `evokern verify {study.name} --trial {trial.number}` does it", share)
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():

@@ -211,9 +211,19 @@ class Session:
 
     def proofs(self) -> list[ProofRecord]:
         """Return what verifications of this study found, the first one first."""
+        return self._proofs("verify")
+
+    def verification_stopped(self, trial: int) -> str:
+        """Return why the latest verification of a trial came to nothing; empty where one found something or none was."""
+        if any(proof.trial == trial for proof in self.proofs()):
+            return ""
+        undone = [proof for proof in self._proofs("undone") if proof.trial == trial]
+        return str(undone[-1].result["why"]) if undone else ""
+
+    def _proofs(self, kind: str) -> list[ProofRecord]:
         with explained(self._store.path):
             where, table = "study = ? AND kind = ?", "evokern_proofs"
-            rows = require_sound(self._db, self._store.path, table, where, [self.study.uuid, "verify"])
+            rows = require_sound(self._db, self._store.path, table, where, [self.study.uuid, kind])
             return [required(self._store.path, table, row, ProofRecord.of) for row in rows]
 
     def first_environment(self, key: str) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,13 +19,14 @@ from evokern.cli.app import app
 from evokern.declaration.space import Config
 from evokern.hardware.profiles import chip
 from evokern.progress import best_text
-from evokern.search import Progress
+from evokern.search import Progress, champion
 from evokern.search.champion import LEAD_S, ChampionVerification, reserve
 from evokern.store import add_proof, open_readonly
 from evokern.store._proofs import ProofRecord
 from evokern.store._verification import verification as verification_of
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+from evokern.workers.jobs import JobResult
 
 STUDY = f'''kernel = "{DATA}/kernels/tail_bug"
 problems = ["64,4096"]
@@ -67,7 +71,9 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
         first, summary = reader.best(record), reader.summary(record)
         assert first is not None
         tried = [ProofRecord("undone", first.number, "", {"why": "no core was free"})]
-        assert verification_of(record, first, [], tried).reason.startswith("no core was free; `evokern verify tails")
+        told = [verification_of(record, first, [], undone, interrupted=True).reason for undone in (tried, [])]
+        assert told[0].startswith("no core was free; `evokern verify tails")
+        assert told[1].startswith("the search was stopped before; `evokern verify tails")
     assert (None, True) == (summary["verified"], summary["verified_reason"].startswith("nobody asked"))
     add_proof(db, record, "verify", first.number, {"stages": {"fuzz": {"state": "failed", "detail": "wrong at 3,5"}}})
     code, told = invoke("verify", "tails", "--db", str(db), "--fuzz", "1s", "--json")
@@ -82,6 +88,40 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
     assert f"refuted: trial {first.number}, fuzz: wrong at 3,5" in shown
     assert [line for line in shown if line.endswith("(refuted)") and line.split()[0] == str(first.number)]
     assert f"trial {first.number}" not in str(json.loads(told)["playoff"])
+
+
+def test_who_stops_the_verification_is_told_so_and_the_same_command_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the last trial is an interruption as any: exit code 130, and the verification alone is left."""
+    monkeypatch.chdir(DATA)
+    study, db = tmp_path / "tails.toml", tmp_path / "t.db"
+    study.write_text(STUDY.replace('["forgotten"]', '["right"]'))
+    verified: list[int] = []
+
+    def stopped(_self: ChampionVerification, _trial: Trial, _end: float, wish: Callable[[], bool]) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert wish()
+        return champion.INTERRUPTED
+
+    def passes(self: ChampionVerification, trial: Trial, end: float, _wish: Callable[[], bool]) -> str:
+        assert end - time.monotonic() > champion.UNLIMITED_S[True] - 5.0
+        verified.append(trial.number)
+        stages = {"own problem": {"state": "passed", "detail": "all", "share": 1.0, "covered": True}}
+        return self._found(JobResult(trial.number, "done", {"stages": stages}, 1.0))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChampionVerification, "_answered", stopped)
+        code, told = invoke("search", str(study), "--trials", "1", "--db", str(db))
+        assert (code, "interrupted; nothing is lost" in told) == (130, True)
+        assert "not verified: interrupted; `evokern verify tails" in told
+    monkeypatch.setattr(ChampionVerification, "_answered", passes)
+    code, told = invoke("search", str(study), "--trials", "1", "--db", str(db), "--no-verify")
+    assert (code, verified) == (0, []), "not asked for"
+    code, told = invoke("search", str(study), "--trials", "1", "--db", str(db))
+    assert (code, verified, "verified" in told) == (0, [0], True)
+    assert invoke("search", str(study), "--trials", "1", "--db", str(db))[0] == 0
+    assert verified == [0], "it is verified"
 
 
 class Recorded:
