@@ -76,9 +76,15 @@ class Output:
         if not self.json:
             print(visible(text))
 
-    def remark(self, text: str) -> None:
-        """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out."""
-        LOGGER.info(text, extra={_SHOWN: self.remarks})
+    def remark(self, text: str, *, logged: bool = False) -> None:
+        """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out.
+
+        Args:
+            text: the line.
+            logged: whether an event says the same in the log.
+        """
+        if not logged:
+            LOGGER.info(text, extra={_SHOWN: self.remarks})
         if self.remarks:
             self.tell(visible(text))
 

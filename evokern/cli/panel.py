@@ -81,7 +81,7 @@ class Watcher:
             self._output.remark(_opening(progress))
             self._opened = True
         for note in progress.notes[self._noted :]:
-            self._output.remark(f"note: {note}")
+            self._output.remark(f"note: {note}", logged=True)
         self._noted = max(self._noted, len(progress.notes))
         if progress.event == "start":
             self._output.remark(_start(progress))
