@@ -45,7 +45,8 @@ def proof(facts: Facts) -> dict[str, Any]:
     played = result.get("playoff")
     best = facts.best
     return {
-        "about": "every choice of the champion, the gate's figures, each stage of the verification, the playoff",
+        "about": "every choice of the champion, the gate's figures, each stage of the verification"
+        f"{', the playoff' * bool(played)}",
         "trial": best.number if best else None,
         "drawn_by": ", drawn by the control" if best and best.control else "",
         "choices": [

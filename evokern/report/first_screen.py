@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Space, Value
-from evokern.report.advice import sentence, steps
+from evokern.report.advice import faster_without, sentence, simpler, steps
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding
@@ -87,7 +87,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
             -(effects[gene.name].share if gene.name in effects else 0.0),
         )
     )
-    faster = {row["gene"] for row in _faster_without(facts)} if worth else set()
+    faster = {row["gene"] for row in faster_without(facts)} if worth else set()
     rows = [
         {
             "gene": gene.name,
@@ -108,7 +108,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
         "shown": shown,
         "more": [row for row in rows if row not in shown],
         "same": len(facts.record.genes) - len(changed),
-        "faster": _told_faster(facts, len(changed)) if worth else "",
+        "faster": told.words if worth and (told := simpler(facts)) else "",
         "ablated": bool(worth),
     }
 
@@ -131,47 +131,6 @@ def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
             text += f" [{low:+.1f}, {high:+.1f}]"
         found[row["gene"]] = row["ratio"], text
     return found
-
-
-def _faster_without(facts: Facts) -> list[dict[str, Any]]:
-    """Return the rows of the champion's ablation in which it is faster without a choice, the fastest first."""
-    assert facts.ablation is not None
-    rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] < 1 - TIE]
-    return sorted(rows, key=lambda row: float(row["ratio"]))
-
-
-def _told_faster(facts: Facts, changed: int) -> str:
-    """Return which choices the champion would be faster without, or as fast with fewer; nothing where there is none.
-
-    Args:
-        facts: the study, whose champion was ablated.
-        changed: in how many genes the champion differs from the default.
-    """
-    rows = _faster_without(facts)
-    assert facts.ablation is not None
-    path = facts.ablation.result.get("path", ())
-    on_the_way = [(place, row) for place, row in enumerate(path[1:], 1) if row["gene"] and row["time_us"]]
-    place, row = min(on_the_way, key=lambda one: float(one[1]["ratio"]), default=(0, None))
-    if row and row["ratio"] < min([1 - TIE, *(one["ratio"] for one in rows)]):
-        return f"Faster, not verified: {_on_the_way(facts, path, place)}"
-    if not rows:
-        # What is as fast with fewer changes is the better program: the first such is.
-        if path and path[0]["time_us"] and path[0]["ratio"] <= 1 + TIE:
-            return f"As fast: the default ({microseconds(path[0]['time_us'])} {facts.unit})"
-        place = next((place for place, row in on_the_way if row["ratio"] <= 1 + TIE), changed)
-        fewer = f"As fast with {place} of the {changed} changes, not verified: "
-        return fewer + _on_the_way(facts, path, place) if place < changed else ""
-    first, more = rows[0], len(rows) - 1
-    rest = f" and {more} more" if more else ""
-    return (
-        f"Faster, not verified: {first['gene']}={first['value']} ({microseconds(first['time_us'])} {facts.unit}){rest}"
-    )
-
-
-def _on_the_way(facts: Facts, path: Sequence[Mapping[str, Any]], place: int) -> str:
-    """Return the candidate at a place of an ablation's way from the default, and its time."""
-    changes = ", ".join(f"{row['gene']}={row['value']}" for row in path[1 : place + 1])
-    return f"the default with {changes} ({microseconds(path[place]['time_us'])} {facts.unit})"
 
 
 def _speed(facts: Facts) -> dict[str, Any]:

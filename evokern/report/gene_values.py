@@ -29,8 +29,6 @@ _TOLD_APART = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes that a line tells in columns of their own."""
 Places = npt.NDArray[np.intp]
 """Trials, by their places among all of a study."""
-HOPELESS_TRIALS = 10
-"""Trials with a value, none of them measured, from which on it is no advice to try it with the decisive choice."""
 
 
 @dataclass(frozen=True)
@@ -244,32 +242,6 @@ class GeneValues:
         mine = mine[self._effective(gene, mine) & (self._end_of[mine] == self._code[self._words(Outcome.MEASURED)])]
         return float(self._times_us[mine].min(initial=math.inf))
 
-    def untried(self) -> dict[str, Any]:
-        """Return what was never compared fairly with the champion: no trial has it with the choice that decides most.
-
-        That is no promise. Returns `untried` and `hopeless` (`HOPELESS_TRIALS`) values, `pairs` of a value and a second
-        change that lets the champion take it, and the choice that decides, `with`.
-        """
-        untried: list[Linked] = []
-        hopeless: list[Linked] = []
-        pairs: list[str] = []
-        for gene, value in ((one, value) for one in self._of_champion() for value in ordered(one.values)):
-            if self._untried(gene, value) and self._forbidden(gene, value):
-                other, changed = next(iter(self._seconds(gene, value).items()), ("", None))
-                pair = f"{gene.name}={value}", f"{other}={changed}"
-                if other and other != (self._decisive or ("",))[0] and " with ".join(reversed(pair)) not in pairs:
-                    pairs.append(" with ".join(pair))
-            elif self._untried(gene, value):
-                link = link_to(gene.name, value) if self._having[gene.name, value].size else ""
-                (hopeless if self._hopeless(gene, value) else untried).append(Linked(f"{gene.name}={value}", link))
-        return {
-            "untried": untried,
-            "pairs": pairs,
-            "hopeless": hopeless,
-            "with": self._together,
-            "doubted": self._facts.neighbours is None,
-        }
-
     def _without_effect(self, gene: Gene) -> str:
         """Return which choice of the champion takes a gene's effect away; empty where it has one."""
         chosen = self._facts.best.config if self._facts.best else {}
@@ -324,19 +296,15 @@ class GeneValues:
         """Return why the champion cannot take a value while all else stays; empty where it can, or nobody knows."""
         return str((self._facts.neighbours or {}).get((gene.name, value), {}).get("reason", ""))
 
-    def _seconds(self, gene: Gene, value: Value) -> dict[str, Value]:
-        """Return second changes, gene → value, each of which lets the champion take a value that it cannot alone.
+    def _together_with(self, gene: Gene, value: Value) -> str:
+        """Return with which second change the champion could take a value, to end a sentence; empty where with none.
 
-        Those that keep the decisive choice come first.
+        One that takes the choice back that decides most is told where there is no other.
         """
         found: dict[str, Value] = (self._facts.neighbours or {}).get((gene.name, value), {}).get("together", {})
         decisive = self._decisive[0] if self._decisive else ""
-        return dict(sorted(found.items(), key=lambda change: change[0] == decisive))
-
-    def _together_with(self, gene: Gene, value: Value) -> str:
-        """Return with which second change the champion could take a value, to end a sentence; empty where with none."""
         told = []
-        for other, changed in self._seconds(gene, value).items():
+        for other, changed in ({name: of for name, of in found.items() if name != decisive} or found).items():
             having = self._having[gene.name, value], self._having[other, changed]
             both = np.intersect1d(*having, assume_unique=True).size
             tried = f"{several(both, 'trial')} had both" if both else "untried"
@@ -420,15 +388,6 @@ class GeneValues:
         all_of_them = f"{kind} in all {mine.size} trials; the nearest differs"
         words = _apart(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
         return Linked(words, f"#trial={self._facts.trials[nearest].number}")
-
-    def _hopeless(self, gene: Gene, value: Value) -> bool:
-        """Tell whether so many trials had a value and none of them was measured that it is no advice."""
-        mine = self._having[gene.name, value]
-        measured = [
-            self._code[words]
-            for words in (self._words(Outcome.MEASURED), self._words(Outcome.DUPLICATE), ENDED_REFUTED)
-        ]
-        return mine.size >= HOPELESS_TRIALS and not np.isin(self._end_of[mine], measured).any()
 
     def _untried(self, gene: Gene, value: Value) -> bool:
         """Tell whether no trial has a value together with the decisive choice, although it has an effect there."""

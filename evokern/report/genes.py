@@ -38,10 +38,8 @@ def matrix(facts: Facts) -> dict[str, Any]:
     chosen = facts.best.config if facts.best else {}
     values_told = GeneValues(facts)
     return {
-        "about": "trials with each value, the best of them, why others failed, and what to try next",
+        "about": "trials with each value, the best of them, why others failed, and what to do next",
         "next": steps(facts, values_told),
-        "edges": [edge for edge in values_told.edges() if edge.why or not edge.falling],
-        "compared": values_told.untried(),
         "lines": values_told.genes(),
         "never": values_told.never_timed(),
         "untried": values_told.never_tried(),
@@ -126,13 +124,15 @@ def effects(facts: Facts) -> dict[str, Any]:
     explained = f"{100 * max(learned.explained or 0.0, 0.0):.0f} %"
     model = "a model of all trials" if learned.trusted else f"a weak model, a hint at most (it explains {explained})"
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
+    paired = _pair_matrices(facts, order[:PAIRED]) if facts.measured else []
     costs = [
         (f"{name}={_value(value, learned.partial.get(name, ()))}", ratio - 1, f"+{_percent(ratio - 1)}")
         for name in order[:DECIDING]
         for value, ratio in learned.effects[name].relative.items()
     ]
     return {
-        "about": f"{decided} decide most by {model}; findings, what each value costs, two genes together"
+        "about": f"{decided} decide{'s' * (', ' not in decided)} most by {model}; findings, what each value costs"
+        f"{', two genes together' * bool(paired)}"
         if decided
         else "what pairs of trials and failures tell of the genes",
         "findings": _findings(facts),
@@ -144,7 +144,7 @@ def effects(facts: Facts) -> dict[str, Any]:
         "ablated": ", ".join(costly(facts)[:PAIRED]),
         "effects": TextTable(head, rows, (1, 2, 5, 6)),
         "costs": bars("Predicted cost of each value", costs),
-        "pairs": _pair_matrices(facts, order[:PAIRED]) if facts.measured else [],
+        "pairs": paired,
     }
 
 

@@ -26,6 +26,8 @@ LEAST_TOLD = 8
 
 STILL = 0.01
 """A search whose last quarter of trials brought less has all but stopped improving."""
+LATE = 0.1
+"""Part of the trials, the last ones, among which a best came late."""
 COMMON = 3
 """A reason is told of slow trials that at least one in so many shares."""
 
@@ -121,6 +123,11 @@ class Gains:
     quarter: float
     """The same of the first three quarters."""
 
+    @property
+    def late(self) -> bool:
+        """Whether the best came among the last tenth of the trials, faster than what was best before."""
+        return self.quarter > 0 and self.place > (1 - LATE) * self.evaluated
+
     @staticmethod
     def words(share: float) -> str:
         """Return what trials brought, in words."""
@@ -154,6 +161,7 @@ def improvement(facts: Facts) -> str:
         f"of {several(told.evaluated, 'evaluated trial')}; "
         f"the second half brought {told.words(told.half)}, the last quarter {told.words(told.quarter)}: it "
         f"{'was still improving' if told.quarter >= STILL else 'had all but stopped improving'}"
+        f"{', though its best came late' * (told.quarter < STILL and told.late)}"
     )
 
 

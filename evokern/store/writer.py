@@ -214,7 +214,7 @@ class Session:
         return self._proofs("verify")
 
     def verification_stopped(self, trial: int) -> str:
-        """Return why the latest verification of a trial came to nothing; empty where one found something or none was."""
+        """Return why the latest verification of a trial came to nothing; empty where it did not, or none was."""
         if any(proof.trial == trial for proof in self.proofs()):
             return ""
         undone = [proof for proof in self._proofs("undone") if proof.trial == trial]

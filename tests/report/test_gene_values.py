@@ -18,7 +18,6 @@ from evokern.report.advice import Advice, steps
 from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
 from evokern.report.gene_values import (
-    HOPELESS_TRIALS,
     GeneValues,
     Linked,
     ValueLine,
@@ -166,31 +165,18 @@ def test_genes_without_effect_in_the_champion_are_marked(facts: Facts) -> None:
     """Another choice takes the effect away; such a gene is neither at an edge nor lacks a comparison."""
     inactive = {row["name"]: row["inactive"] for row in GeneValues(facts).genes()}
     assert {name: words for name, words in inactive.items() if words} == {"SPLIT": "CORES=wgmma"}
-    told = GeneValues(facts)
-    assert "SPLIT" not in {edge.gene for edge in told.edges()}
-    assert all("SPLIT" not in one.words for one in told.untried()["untried"])
+    assert "SPLIT" not in {edge.gene for edge in GeneValues(facts).edges()}
     assert line(facts, "SPLIT", 2).remark == ""
     assert line(facts, "STAGES", 2).without_effect == 5
 
 
-def test_what_nobody_tried_is_told_as_no_promise(facts: Facts) -> None:
+def test_the_champion_stands_at_the_end_of_some_genes(facts: Facts) -> None:
     """The gene that costs most when taken back is decisive; a count of one has nothing below."""
     assert decisive_choice(facts) == ("CORES", "wgmma")
-    told = GeneValues(facts)
-    assert [edge.words for edge in told.edges()] == [
+    assert [edge.words for edge in GeneValues(facts).edges()] == [
         "TILE=128 (the largest of 16, 64, 128)",
         "STAGES=3 (the largest of 1, 2, 3)",
     ]
-    assert {one.words: bool(one.link) for one in told.untried()["untried"]} == {
-        "LAYOUT=padded": True,
-        "LAYOUT=plain": True,
-        "TILE=16": True,
-        "TILE=64": True,
-        "WARPS=2": True,
-        "STAGES=1": False,
-        "STAGES=2": True,
-    }
-    assert told.untried()["with"] == "CORES=wgmma"
     inner = {"CORES": "wgmma", "TILE": 64, "STAGES": 2}
     best = Trial(1, Proposal(SPACE.with_changes(SPACE.default(), inner)), measured_at(1, 5.0))
     assert GeneValues(replace(facts, best=best)).edges() == []
@@ -202,27 +188,69 @@ def advised(facts: Facts) -> list[Advice]:
 
 def test_what_to_do_next_follows_from_results(facts: Facts) -> None:
     """Verify, search on where that pays, more values where times fell up to the end, profile: each with its command."""
+    name = facts.record.name
     proved = replace(facts, verification=Verification(True, "passed", 1.0))
     told = advised(replace(facts, curves={"evo": (*facts.trials, replace(facts.trials[0], number=7))}))
-    assert [step.short for step in told[:2]] == [
+    assert [step.short for step in told] == [
         "verify it",
-        "not a longer search of the same values (the last quarter of the trials brought nothing)",
+        "no longer search of the same values",
+        "allow TILE beyond 128 in the kernel",
+        "profile it",
     ]
+    assert told[1].words.endswith("promises little: the last quarter of the sampler's trials brought nothing.")
     # The fastest with 64 took 7 µs and with 128 5; STAGES had no effect where it was 2.
-    assert told[2].short == "allow TILE beyond 128 in the kernel"
     assert "TILE (fastest with 64 7.02, with 128 5.00 µs; 256 comes next)" in told[2].words
     assert "STAGES" not in told[2].words
     assert [bool(step.command) for step in told] == [True, False, False, True]
-    assert told[-1].command == f"evokern profile {facts.record.name}"
+    assert told[-1].command == f"evokern profile {name} --db r.db"
+    assert advised(replace(facts, file="evokern.db"))[-1].command == f"evokern profile {name}"
     assert first_screen(facts)["next"].startswith("verify it; ")
-    assert all("verify" not in step.short for step in advised(proved))
-    better = (*facts.trials, replace(facts.trials[1], number=7, evaluation=measured_at(7, 3.0)))
-    on = next(step for step in advised(replace(proved, curves={"evo": better})) if "search on" in step.short)
-    assert on.command == f"evokern search {facts.record.name} --extend 30m"
-    predicted = replace(proved, record=replace(facts.record, predicted=True), file="my runs.db")
-    first = advised(predicted)[0]
-    assert first.short == "measure it on the chip itself"
-    assert first.command.endswith(f"--warm-start 'my runs.db:{facts.record.name}'")
+    found = [step.short for step in advised(proved)]
+    assert (found[0], found[-1]) == ("allow TILE beyond 128 in the kernel", "export it")
+
+
+def test_who_should_search_on_is_told_how(facts: Facts) -> None:
+    """Where the last quarter brought a per cent, or the best came late; more trials where those were the limit."""
+    ended = replace(facts.sessions[-1], ended="2026-11-25", end_reason="budget")
+    found = replace(facts, sessions=(ended,))
+
+    def on(best_us: float, **record: Any) -> list[Advice]:
+        better = (*facts.trials, replace(facts.trials[1], number=7, evaluation=measured_at(7, best_us)))
+        told = replace(found, curves={"evo": better}, record=replace(found.record, **record))
+        return [step for step in advised(told) if step.short == "search on"]
+
+    assert on(3.0)[0].command == f"evokern resume {facts.record.name} --db r.db --extend 30m"
+    assert on(4.99)[0].words.endswith(" %, and its best is number 8 of 8.")
+    assert on(5.5) == []
+    found = replace(facts, sessions=(replace(ended, end_reason="trials"),))
+    assert on(3.0, trials_limit=30)[0].command.endswith("--trials 60")
+
+
+def test_what_was_predicted_is_to_be_measured(facts: Facts) -> None:
+    """On the chip that was simulated, from what was found here."""
+    record = replace(facts.record, predicted=True, device="sim:l4")
+    told = next(step for step in advised(replace(facts, record=record, file="my runs.db")) if "measure" in step.short)
+    assert told.short == "measure on a real L4"
+    assert told.command.endswith(f"--db measured.db --warm-start 'my runs.db:{facts.record.name}'")
+
+
+def test_a_simpler_candidate_that_an_ablation_found_is_to_be_tried(facts: Facts) -> None:
+    """As the study's file would have it: what it takes back, held at the defaults."""
+    assert facts.ablation is not None
+    rows = [
+        {"gene": "", "value": None, "time_us": 8.0, "ratio": 1.6},
+        {"gene": "CORES", "value": "wgmma", "time_us": 5.5, "ratio": 1.1},
+        {"gene": "TILE", "value": 128, "time_us": 5.0, "ratio": 1.0},
+        {"gene": "WARPS", "value": 1, "time_us": 5.0, "ratio": 1.0},
+        {"gene": "STAGES", "value": 3, "time_us": 5.0, "ratio": 1.0},
+    ]
+    taken = replace(facts.ablation, result={**facts.ablation.result, "path": rows})
+    told = next(step for step in advised(replace(facts, ablation=taken)) if "simpler" in step.short)
+    assert (
+        "As fast with 2 of the 4 changes, not verified: the default with CORES=wgmma, TILE=128 (5.00 µs)" in told.words
+    )
+    assert "genes = { WARPS = [2], STAGES = [2] }" in told.words
+    assert told.command == f"evokern search {facts.record.name} --db simpler.db --warm-start r.db:{facts.record.name}"
 
 
 def test_nothing_is_advised_while_a_search_runs_or_without_a_champion(facts: Facts) -> None:
@@ -234,25 +262,11 @@ def test_nothing_is_advised_while_a_search_runs_or_without_a_champion(facts: Fac
 
 
 def test_beyond_an_end_that_a_constraint_sets_is_no_advice(facts: Facts) -> None:
-    """It is told as what it is, with the reason."""
+    """The values' section has the reason."""
     why = "tile_within_rows: needs 256 rows, has 128 rows (never filled)"
     barred = replace(facts, neighbours={("TILE", 256): {"reason": why}})
     assert all("TILE" not in step.words for step in advised(barred))
-    assert [edge.why for edge in matrix(barred)["edges"] if edge.gene == "TILE"] == [why]
-    assert [edge.gene for edge in matrix(facts)["edges"]] == ["STAGES"], "the other is advised"
-
-
-def test_a_value_that_was_slow_in_many_trials_stands_apart(facts: Facts) -> None:
-    """Ten slow trials with it, and it stands apart; one that was measured, and it is advice as before."""
-    config = SPACE.with_changes(SPACE.default(), {"LAYOUT": "plain"})
-    first, many = len(facts.trials), HOPELESS_TRIALS
-    more = tuple(Trial(first + place, Proposal(config), slow(3.1), float(first + place)) for place in range(many))
-    told = GeneValues(replace(facts, trials=(*facts.trials, *more))).untried()
-    assert [one.words for one in told["hopeless"]] == ["LAYOUT=plain"]
-    assert "LAYOUT=plain" not in [one.words for one in told["untried"]]
-    timed = (*more[:-1], replace(more[-1], evaluation=measured_at(first + many, 9.0)))
-    told = GeneValues(replace(facts, trials=(*facts.trials, *timed))).untried()
-    assert told["hopeless"] == [] and "LAYOUT=plain" in [one.words for one in told["untried"]]
+    assert [edge.why for edge in GeneValues(barred).edges() if edge.gene == "TILE"] == [why]
 
 
 def test_a_gene_whose_values_take_the_same_is_not_decisive(facts: Facts) -> None:
@@ -287,23 +301,17 @@ def test_what_slow_trials_have_in_common_is_told(facts: Facts) -> None:
 
 
 def test_what_the_champion_cannot_take_is_told_with_the_reason(facts: Facts) -> None:
-    """Values that its other choices forbid stand apart, and their lines say why; else a doubt is told."""
-    assert GeneValues(facts).untried()["doubted"]
+    """And with which second change it could; one that takes the decisive choice back only where there is no other."""
     why = "wgmma_reads_swizzled_tiles: chunks are swizzled"
-    barred: dict[tuple[str, Value], dict[str, Any]] = {
-        ("LAYOUT", "padded"): {"reason": why, "together": {"CORES": "mma", "WARPS": 4, "TILE": 128}},
-    }
-    told = GeneValues(replace(facts, neighbours=barred))
-    found = told.untried()
-    assert "LAYOUT=padded" not in [one.words for one in found["untried"]]
-    assert not found["doubted"]
-    # What it could take with a second change is told with it, one that keeps the choice that decides.
-    assert found["pairs"] == ["LAYOUT=padded with WARPS=4"]
-    padded = next(line for gene in told.genes() for line in gene["lines"] if line.value == "padded")
-    assert padded.remark == (
-        f"the champion cannot take it alone, {why}; it could with WARPS=4 (1 trial had both) "
-        "or TILE=128 (untried) or CORES=mma (3 trials had both); never tried with CORES=wgmma: no fair comparison"
-    )
+    together: dict[str, Value] = {"CORES": "mma", "WARPS": 4, "TILE": 128}
+
+    def remark(seconds: dict[str, Value]) -> str:
+        barred: dict[tuple[str, Value], dict[str, Any]] = {("LAYOUT", "padded"): {"reason": why, "together": seconds}}
+        return line(replace(facts, neighbours=barred), "LAYOUT", "padded").remark
+
+    alone, never = f"the champion cannot take it alone, {why}; it could with ", "; never tried with CORES=wgmma"
+    assert remark(together).startswith(f"{alone}WARPS=4 (1 trial had both) or TILE=128 (untried){never}")
+    assert remark({"CORES": "mma"}).startswith(f"{alone}CORES=mma (3 trials had both){never}")
 
 
 def test_a_model_that_explains_little_ranks_nothing(facts: Facts) -> None:
@@ -409,8 +417,7 @@ def test_without_a_champion_nothing_is_held_against_one(tmp_path: Path) -> None:
     write_study(tmp_path / "r.db", 30, only_wrong=True)
     with open_readonly(tmp_path / "r.db") as reader:
         facts = gather(reader, None)
-    told = GeneValues(facts)
-    assert (advised(facts), told.edges(), told.untried()["untried"]) == ([], [], [])
+    assert (advised(facts), GeneValues(facts).edges()) == ([], [])
     every = [one for row in GeneValues(facts).genes() for one in row["lines"] if one.trials.link]
     assert {one.told.words for one in every} == {"there is no champion"}
     assert all(one.failed[0].words.startswith(f"{one.trials.words} wrong: ") for one in every)
