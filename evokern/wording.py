@@ -124,13 +124,13 @@ def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
 
 def warm_start_text(warm: Mapping[str, Any]) -> str:
     """Return what a study began with, from what `show --json` says of it."""
-    also = f",{led}" if (led := led_by(warm.get("leaders", 0))) else ""
+    also = f",{more}" if (more := and_those_of(warm.get("further", 0))) else ""
     return f"{several(warm['candidates'], 'candidate')} of {warm['source']}{also}"
 
 
-def led_by(studies: int) -> str:
+def and_those_of(studies: int) -> str:
     """Return what further studies add to a warm start, to go on with; empty for none."""
-    return f" and the fastest of {studies} further stud{'y' if studies == 1 else 'ies'}" if studies else ""
+    return f" and those of {studies} further stud{'y' if studies == 1 else 'ies'}" if studies else ""
 
 
 def marks(gene: Gene) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from evokern.declaration.space import Space
 from evokern.errors import StudyError, nearest
-from evokern.samplers._prior import SIMULATED, Prior
+from evokern.samplers._prior import DISTANT, SIMULATED, Entries, FurtherStudy, Prior
 from evokern.samplers.contract import (
     Explain,
     Foresighted,
@@ -31,7 +31,7 @@ from evokern.study.settings import SAMPLERS
 
 MOST_OPTION = 1_000_000
 """Largest number that a sampler's option may be: counts of trials or of draws."""
-VERSIONS: Mapping[str, int] = {"evo": 2}
+VERSIONS: Mapping[str, int] = {"evo": 3}
 """Sampler → version of its rules, where it is not the first: a study goes on by those that it began with."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""
@@ -120,11 +120,14 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
 
 
 __all__ = [
+    "DISTANT",
     "SIMULATED",
     "VERSIONS",
     "WARM",
+    "Entries",
     "Explain",
     "Foresighted",
+    "FurtherStudy",
     "History",
     "Prior",
     "Sampler",

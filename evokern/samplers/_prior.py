@@ -12,20 +12,48 @@ SIMULATED = "sim"
 """Source of a prior whose times a time model gave at the study's own problem and chip."""
 
 
+Entries = tuple[tuple[Config, float], ...]
+"""Canonical configuration and its log(time), on any scale; each configuration once, best first."""
+DISTANT = 2.0
+"""Distance of a problem of which nothing else is known: that of a factor of four in a dimension."""
+LEADERS = 3
+"""Fastest candidates of further studies, the nearest first, that are tried after the nearest one's. Distinct ones: two
+studies may have found the same."""
+
+
+@dataclass(frozen=True)
+class FurtherStudy:
+    """What another study found, besides the nearest one."""
+
+    entries: Entries
+    """Its candidates."""
+    distance: float
+    """How far its problem is from this study's, as powers of two."""
+
+
 @dataclass(frozen=True)
 class Prior:
     """Configurations of this space with the log times that something else gave them."""
 
-    entries: tuple[tuple[Config, float], ...]
-    """Canonical configuration and its log(time), on any scale; each configuration once, best first."""
+    entries: Entries
+    """What they are."""
     source: str
     """Where they come from, for messages: `runs.db:attention-s128`, `sim:h200`."""
     used: tuple[str, ...] = ()
     """Genes that the source and this space share."""
     ignored: tuple[str, ...] = ()
     """Genes that only one of them has, with the reason: unknown here, or absent there and set to the default."""
-    leaders: tuple[Config, ...] = ()
-    """What was fastest in further studies, the nearest first: tried after the best entry; no more is known of them."""
+    distance: float = DISTANT
+    """How far the source's problem is from this study's, as powers of two."""
+    further: tuple[FurtherStudy, ...] = ()
+    """What further studies found, the nearest first."""
+
+    @property
+    def leaders(self) -> tuple[Config, ...]:
+        """What was fastest in further studies and is not the best entry, the nearest first, `LEADERS` at most."""
+        found = dict.fromkeys(one.entries[0][0] for one in self.further)
+        found.pop(self.entries[0][0], None)
+        return tuple(found)[:LEADERS]
 
     @property
     def modelled(self) -> bool:

@@ -6,7 +6,7 @@
 | 2 | the problem: `problem_distance`, a mean over this study's problems of the distance to the other's nearest one |
 | 3 | the number of candidates with a time, most first; then the study that was searched last |
 
-The fastest candidates of the next ones come with it: `LEADERS`.
+What the next ones on the same device found comes with it: `FURTHER`.
 
 What counts as the same kernel: its name, problems that this one's fields can read, and genes that are `alike`. The code
 may have changed since. Studies at the very same problems are left out (`--fresh`, another seed: a search that is begun
@@ -26,19 +26,20 @@ from evokern.declaration.space import Config, Gene, Value
 from evokern.device.recorded.recording import chip_of_model
 from evokern.errors import StoreError, UsageError
 from evokern.measurement.timing import FIRST_TIMING_RULE
-from evokern.samplers import Prior, objective
+from evokern.samplers import Entries, FurtherStudy, Prior, objective
 from evokern.search.identity import SearchTarget
 from evokern.store import Reader, StudyRecord, open_readonly
 from evokern.study.trial import Outcome
-from evokern.wording import led_by
+from evokern.wording import and_those_of
 
 LEAST_TIMED = 8
 """Candidates with a time below which a study says too little: as many fill the first trials."""
 UNLIKE = 2.0
 """Distance of two values that have no ratio (a flag, a data type): that of a factor of four in a dimension."""
-LEADERS = 3
-"""Fastest candidates of further studies, the nearest first, that are tried after the nearest one's. Distinct ones: two
-studies may have found the same."""
+FURTHER = 12
+"""Studies that come with the nearest one, the nearer first."""
+EACH = 64
+"""Candidates of each: the fastest half of them, and others evenly spread over the rest."""
 SHARED_GENES = 0.5
 """Share of the genes of two kernels that both must have."""
 
@@ -57,28 +58,34 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     for index, db in enumerate(paths):
         with suppress(*([StoreError] if index else [])), open_readonly(db) as reader:
             rank_before: tuple[float, float] | None = None
-            fastest: set[Config] = set()
+            taken = 0
             ranked = sorted(_eligible(reader, record, target), key=lambda entry: entry[0])
             for place, (rank, study) in enumerate(ranked):
-                if len(fastest) > LEADERS and rank != rank_before:
+                if taken > FURTHER and rank != rank_before:
                     break
-                prior = _prior_of(reader, study, target, f"{db}:{study.name}")
+                prior = _prior_of(reader, study, target, f"{db}:{study.name}", rank[1])
                 if prior is not None:
                     rank_before = rank
-                    fastest.add(prior.entries[0][0])
+                    taken += 1
                     found.append(((*rank, -len(prior.entries), index, place), study, prior))
     if not found:
         return None
     (place_of_best, study, prior), *others = sorted(found, key=lambda entry: entry[0])
-    leaders = dict.fromkeys(other.entries[0][0] for place_of, _, other in others if place_of[0] == place_of_best[0])
-    leaders.pop(prior.entries[0][0], None)
-    prior = replace(prior, leaders=tuple(leaders)[:LEADERS])
+    further = [FurtherStudy(_thinned(one.entries), one.distance) for at, _, one in others if at[0] == place_of_best[0]]
+    prior = replace(prior, further=tuple(further[:FURTHER]))
     where = f"{study.problems_in_words()} on {study.device}"
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     return prior, (
         f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates"
-        f"{led_by(len(prior.leaders))}{lacking}; --warm-start none begins without"
+        f"{and_those_of(len(prior.further))}{lacking}; --warm-start none begins without"
     )
+
+
+def _thinned(entries: Entries) -> Entries:
+    """Return at most `EACH` entries, best first: the fastest half, others evenly spread over the rest."""
+    best, rest = entries[: EACH // 2], entries[EACH // 2 :]
+    step = max(1.0, len(rest) / (EACH - len(best)))
+    return (*best, *(rest[int(at * step)] for at in range(min(len(rest), EACH - len(best)))))
 
 
 def known_times(reader: Reader, study: StudyRecord) -> list[tuple[Config, float]]:
@@ -150,10 +157,10 @@ def _timed_otherwise(study: StudyRecord, record: StudyRecord) -> bool:
     return len(rules) > 1
 
 
-def _prior_of(reader: Reader, study: StudyRecord, target: SearchTarget, source: str) -> Prior | None:
+def _prior_of(reader: Reader, study: StudyRecord, target: SearchTarget, source: str, distance: float) -> Prior | None:
     """Return what a study says of the candidates at hand; None where that is too little."""
     try:
         prior = Prior.from_trials(target.space, known_times(reader, study), source)
     except UsageError:  # no trial of it has values that are known here
         return None
-    return prior if len(prior.entries) >= LEAST_TIMED else None
+    return replace(prior, distance=distance) if len(prior.entries) >= LEAST_TIMED else None

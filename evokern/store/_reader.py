@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from evokern.store._files import close_reading, connect_readonly, explained
 from evokern.store._proofs import IN_TURN, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
-from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us
+from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us, stored_entries
 from evokern.study.trial import Outcome, Trial
 
 _NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}
@@ -208,8 +207,8 @@ def _trials_of(playoff: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 def _warm_start_of(row: Row) -> dict[str, Any]:
-    logs = [log for _, log in json.loads(row["entries"])]
-    return {"source": str(row["source"]), "candidates": len(logs) - logs.count(None), "leaders": logs.count(None)}
+    studies = [study for study, _, entries in stored_entries(row["entries"]) for _ in entries]
+    return {"source": str(row["source"]), "candidates": studies.count(0), "further": max(studies, default=0)}
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:

@@ -13,6 +13,7 @@ from evokern.declaration.problem import ProblemField, key_of, meanings_of, words
 from evokern.declaration.space import Config, Gene, Value
 from evokern.device.contract import BaselineResult
 from evokern.errors import StudyError
+from evokern.samplers import DISTANT
 from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
 
 Row = Mapping[str, Any]
@@ -399,3 +400,16 @@ def proposal_of(row: Row) -> Proposal:
 def trial_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None) -> Trial:
     """Return the trial that a row with an outcome holds (samples as in `evaluation_of`)."""
     return Trial(row["number"], proposal_of(row), evaluation_of(row, samples), row["seconds"] or 0.0)
+
+
+def stored_entries(text: str) -> list[tuple[int, float, list[Any]]]:
+    """Return what a database holds of a warm start.
+
+    Returns:
+        For the nearest study, 0, and for each further one, 1 and so on: its number, how far its problem is, and its
+        candidates as lists of the places of their genes' values and of log(time).
+    """
+    told = json.loads(text)
+    if told and isinstance(told[0][0], list):  # written before further studies came with it; those told a fastest one
+        return [(0, DISTANT, [entry for entry in told if entry[1] is not None])]
+    return [(number, distance, entries) for number, (distance, entries) in enumerate(told)]

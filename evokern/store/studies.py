@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evokern.declaration.space import Config, Space
-from evokern.samplers import Prior
+from evokern.samplers import FurtherStudy, Prior
 from evokern.store._addition import now
 from evokern.store._files import explained
 from evokern.store._integrity import change_rows, require_sound, required, write_row
 from evokern.store._written_file import WrittenFile, update_row
-from evokern.store.records import Row, StudyRecord, dumps
+from evokern.store.records import Row, StudyRecord, dumps, stored_entries
 from evokern.store.writer import Session
 
 
@@ -66,9 +66,13 @@ class Store(WrittenFile):
     def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
         """Keep the warm start that a study begins with."""
         places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
-        told = [*prior.entries, *((config, None) for config in prior.leaders)]
+        studies = [(prior.distance, prior.entries), *((one.distance, one.entries) for one in prior.further)]
         entries = [
-            [[place[value] for place, value in zip(places, config.values(), strict=True)], log] for config, log in told
+            [
+                distance,
+                [[[at[value] for at, value in zip(places, config.values(), strict=True)], log] for config, log in of],
+            ]
+            for distance, of in studies
         ]
         row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
         with self.transaction():
@@ -88,14 +92,16 @@ class Store(WrittenFile):
             rows = [row for row in require_sound(self.db, self.path, "evokern_priors") if row["study"] == record.uuid]
 
         def prior_of(row: Row) -> Prior:
-            told = [
-                (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
-                for indices, log in json.loads(row["entries"])
+            def config(indices: Sequence[int]) -> Config:
+                return Config({g.name: g.values[at] for g, at in zip(record.genes, indices, strict=True)})
+
+            (_, distance, entries), *further = [
+                (study, distance, tuple((config(indices), log) for indices, log in of))
+                for study, distance, of in stored_entries(row["entries"])
             ]
-            entries = tuple((config, log) for config, log in told if log is not None)
-            leaders = tuple(config for config, log in told if log is None)
             used, ignored = (tuple(json.loads(row[name])) for name in ("used", "ignored"))
-            return Prior(entries, row["source"], used, ignored, leaders)
+            others = tuple(FurtherStudy(of, distance) for _, distance, of in further)
+            return Prior(entries, row["source"], used, ignored, distance, others)
 
         return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
 from evokern.errors import StudyError
-from evokern.samplers import History, Prior, make_sampler
+from evokern.samplers import FurtherStudy, History, Prior, make_sampler
 from evokern.samplers.contract import TrialResult
 from evokern.samplers.evo import EvoSampler
 from evokern.samplers.evo._candidates import asked, elites_of, neighbours
@@ -24,7 +24,7 @@ from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._generations import boundary
-from evokern.samplers.evo._model import LINEAR, Scale, fit, representative
+from evokern.samplers.evo._model import LINEAR, Known, Scale, fit, representative
 from evokern.samplers.evo._observations import OPERATORS, Ledger
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
@@ -201,9 +201,12 @@ def test_the_rest_of_the_first_generation_is_told_ahead(warm: bool) -> None:
     drawn = {space.sample(random.Random(n)) for n in range(30)} - {None}
     known = [(config, log_time(config)) for config in drawn if config is not None]
     prior = Prior.from_trials(space, sorted(known, key=lambda one: one[1]), "a study") if warm else None
+    if prior is not None:
+        prior = replace(prior, further=tuple(FurtherStudy((prior.entries[at],), 1.0) for at in (3, 5, 9)))
     sampler, history = EvoSampler(space, 3, 4, prior=prior), History(space)
     told: list[Config] = []
-    for number in range(8 + warm):
+    size = 1 + 3 + 1 if warm else 8
+    for number in range(size):
         while history.told <= number - 4:
             config = history.pending[history.told]
             history.tell(TrialResult(history.told, config, *measured(config)[:2]))
@@ -211,7 +214,7 @@ def test_the_rest_of_the_first_generation_is_told_ahead(warm: bool) -> None:
         assert proposal is not None
         assert not number or proposal.config == told[0]
         told = list(sampler.likely())
-        assert len(told) == min(7 + warm - number, 8)
+        assert len(told) == min(size - 1 - number, 8)
         history.commit(number, proposal)
 
 
@@ -306,13 +309,14 @@ def test_what_was_fastest_in_further_studies_comes_after_the_best() -> None:
     """Each once; also where none of the nearest study's candidates is feasible here."""
     space = kernel_space()
     feasible = [c for c in space.grid() if space.feasible(c)]
-    leaders = (feasible[5], feasible[11], feasible[5])
+    fastest = (feasible[5], feasible[11], feasible[5])
+    further = tuple(FurtherStudy(((config, 0.0), (feasible[21], 1.0)), 2.0) for config in fastest)
     near = Prior.from_trials(space, [(c, log_time(c)) for c in feasible[::7]], "runs.db:near")
-    proposals, _ = search(space, measured, 12, window=1, prior=replace(near, leaders=leaders))
+    proposals, _ = search(space, measured, 12, window=1, prior=replace(near, further=further))
     assert [p.config for p in proposals[:3]] == [near.entries[0][0], feasible[5], feasible[11]]
     assert [p.info["operator"] for p in proposals[:4]] == ["prior"] * 3 + ["default"]
     turned_away = [c for c in space.grid() if not space.feasible(c)][:9]
-    none = Prior(tuple((c, float(at)) for at, c in enumerate(turned_away)), "runs.db:near", leaders=leaders)
+    none = Prior(tuple((c, float(at)) for at, c in enumerate(turned_away)), "runs.db:near", further=further)
     proposals, _ = search(space, measured, 12, window=1, prior=none)
     assert [p.config for p in proposals[:2]] == [feasible[5], feasible[11]]
 
@@ -536,7 +540,7 @@ def test_the_gene_that_decides_gets_the_shorter_length_scale() -> None:
     genome = Genome(Space((Parameter("A", (1, 2, 4, 8, 16)), Parameter("B", (1, 2, 4, 8, 16)))))
     features, rows = features_of(genome), genome.rows(genome.space.grid())
     values = np.array([float(genome.config(row).A) for row in rows])
-    logs = fit(features, rows, np.log(values), np.zeros(len(rows), dtype=bool))
+    logs = fit(features, Known.of(rows, np.log(values)))
     assert logs[1] > logs[3] + 1.0  # ranks of A, ranks of B
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from evokern.device.recorded.table import measured
 from evokern.errors import StoreError, StudyError
 from evokern.hardware.profiles import CHIPS
 from evokern.search import Progress
-from evokern.search._nearest_study import LEAST_TIMED, UNLIKE, alike, problem_distance
+from evokern.search._nearest_study import EACH, LEAST_TIMED, UNLIKE, alike, problem_distance
 from evokern.store import Store, add_proof, open_readonly
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
@@ -94,7 +95,9 @@ def db(known: Path, tmp_path: Path) -> Path:
 def test_a_new_study_begins_with_the_nearest_one(db: Path) -> None:
     """Nobody asks for it; one line says what was taken and how to begin without; the best of it is the first trial."""
     (note,) = begun(db, scaled("new"))
-    assert note.startswith("warm start from study near (ROWS=64 COLS=512 on NVIDIA H200): 16 candidates; ")
+    assert note.startswith(
+        "warm start from study near (ROWS=64 COLS=512 on NVIDIA H200): 16 candidates and those of 1 further study; "
+    )
     assert note.endswith("--warm-start none begins without")
     assert source(db, "new") == f"{db}:near"
     with open_readonly(db) as reader:
@@ -124,13 +127,34 @@ def test_the_fastest_of_further_studies_are_tried_too(db: Path) -> None:
     assert len(set(wanted)) > 1, "studies that found the same have nothing to add"
     leaders = [config for config in dict.fromkeys(wanted[1:]) if config != wanted[0]]
     (note,) = begun(db, scaled("new"), trials=1)
-    one = len(leaders) == 1
-    assert f"16 candidates and the fastest of {len(leaders)} further stud{'y' if one else 'ies'}; " in note
+    assert "16 candidates and those of 2 further studies; " in note
     begun(db, scaled("new"))
     assert configs(db, "new")[: 1 + len(leaders)] == [wanted[0], *leaders]
     with open_readonly(db) as reader:
         warm = reader.summary(reader.study("new"))["warm_start"]
-    assert (warm["candidates"], warm["leaders"]) == (16, len(leaders))
+    assert (warm["candidates"], warm["further"]) == (16, 2)
+
+
+def test_what_was_taken_is_kept_whole(db: Path) -> None:
+    """Distances and times of every study, so that an interrupted search goes on alike; of a large one some."""
+    begun(db, scaled("large", "128,512"), warm_start="none", trials=EACH + 20)
+    begun(db, scaled("new"), trials=1)
+    with Store(db) as store:
+        record = store.study("new")
+        assert record is not None
+        prior = store.prior(record)
+    assert prior is not None
+    assert (prior.distance, [one.distance for one in prior.further]) == (1.0, [2.0, 10.0])
+    assert [len(prior.entries), *(len(one.entries) for one in prior.further)] == [16, EACH, 24]
+    times = [value for _, value in prior.further[0].entries]
+    assert times == sorted(times)
+    with open_readonly(db) as reader:
+        best = reader.best(reader.study("large"))
+    assert best is not None
+    assert (prior.further[0].entries[0][0], times[0]) == (
+        best.config,
+        pytest.approx(math.log(best.evaluation.time_us or 0)),
+    )
 
 
 def test_the_same_problem_is_no_source(db: Path) -> None:

@@ -105,6 +105,29 @@ def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
     return Made.joined(parts)
 
 
+def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> Made:
+    """Return what other studies' fastest lead to: they themselves, changed, mixed; some twice, or infeasible.
+
+    Args:
+        pool: feasibility.
+        elites: these candidates, the best first.
+        rng: random numbers.
+    """
+    nobody = np.full(max(CROSSED, len(elites)), -1)
+    one, two = elites[rng.integers(len(elites), size=(2, CROSSED))]
+    mixed = pool.genome.canonical(np.where(rng.random((CROSSED, len(pool.genome))) < 0.5, one, two))
+    count = rng.integers(1, 4, size=CROSSED)
+    changed = pool.changed(elites[rng.integers(len(elites), size=CROSSED)], rng, count)
+    return Made.joined(
+        [
+            _made(elites, np.full(len(elites), OPERATORS.index("prior")), nobody[: len(elites)]),
+            neighbours(pool.genome, elites[:SURROUNDED], nobody[: min(SURROUNDED, len(elites))]),
+            _made(changed, np.where(count > 1, 1, 0), nobody[:CROSSED]),
+            _made(mixed, np.full(CROSSED, 2), nobody[:CROSSED]),
+        ]
+    )
+
+
 def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Made:
     """Return everything that differs from a row in one gene, and what follows from it."""
     gene = np.repeat(np.arange(len(genome)), genome.sizes)

@@ -7,7 +7,6 @@ data decide which ones count; groups that seldom do are marked, so that the mode
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,26 +32,32 @@ class Features:
     """Mean of each column over all combinations of values."""
     variance: Floats
     """Variance of each column over them."""
-    expected: Callable[[Rows], Floats] | None = None
-    """What a prior expects of rows, from 0 (best) to 1: the last column, and a group of its own. None without one."""
+    problems: bool = False
+    """Whether trials of other studies are seen, too: then the last column, a group of its own, is a trial's problem."""
 
-    def __call__(self, rows: Rows) -> Floats:
-        """Return the columns of rows, shape (n, columns)."""
+    def __call__(self, rows: Rows, problem: Floats | None = None) -> Floats:
+        """Return the columns of rows, shape (n, columns).
+
+        Args:
+            rows: configurations.
+            problem: how far each one's problem is from this study's; None for this study's own.
+        """
         parts = [table[rows[:, gene]] for gene, table in enumerate(self.tables)]
-        if self.expected is not None:
-            parts.append(self.expected(rows)[:, None])
+        if self.problems:
+            parts.append(np.zeros((len(rows), 1)) if problem is None else problem[:, None])
         columns: Floats = np.concatenate(parts, axis=1)
         return columns
 
-    def expecting(self, expected: Callable[[Rows], Floats]) -> Features:
-        """Return these features with a column more: what a prior expects, taken as uniform over all combinations."""
+    def with_problems(self) -> Features:
+        """Return these features with a column more: how far a trial's problem is from this study's."""
         return Features(
             self.tables,
             np.append(self.groups, self.groups.max(initial=-1) + 1),
             np.append(self.bare, False),
-            np.append(self.centre, 1 / 2),
-            np.append(self.variance, 1 / 12),
-            expected,
+            # What is asked about is of this study.
+            np.append(self.centre, 0.0),
+            np.append(self.variance, 0.0),
+            problems=True,
         )
 
 

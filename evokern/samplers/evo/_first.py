@@ -9,7 +9,7 @@ from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import PriorModel
+from evokern.samplers.evo._prior import OtherStudies, TimeModelPrior
 from evokern.samplers.genome import Rows
 
 TRIALS = 8
@@ -18,31 +18,24 @@ FROM_PRIOR = 8
 """Trials that the best of a time model's prior fill."""
 PRIOR_SHARE = 0.75
 """Its share in the trials after them."""
-FROM_STUDY = 1
-"""The same where another study found the prior: its best ones are alike, and may all be slow here. The best of further
-studies come with it."""
-STUDY_SHARE = 0.5
-"""Its share in the trials after that one."""
 DRAWN = 48
 """Rows from which the one is taken of which least is known."""
 
 
-def size(prior: PriorModel | None) -> int:
+def size(prior: TimeModelPrior | OtherStudies | None) -> int:
     """Return the trials of the first generation, the prior's among them."""
-    return TRIALS + (0 if prior is None else _leading(prior))
-
-
-def _leading(prior: PriorModel) -> int:
-    """Return the trials that a prior's best ones fill, and those of further studies."""
-    return _own(prior) + len(prior.leaders)
-
-
-def _own(prior: PriorModel) -> int:
-    return FROM_PRIOR if prior.modelled else FROM_STUDY
+    if isinstance(prior, OtherStudies):
+        # What they found is known to the model: it asks better than a design that knows nothing.
+        return 1 + len(prior.leaders) + 1
+    return TRIALS + (0 if prior is None else FROM_PRIOR)
 
 
 def propose(
-    pool: Pool, features: Features, seen: Observations, prior: PriorModel | None, rng: np.random.Generator
+    pool: Pool,
+    features: Features,
+    seen: Observations,
+    prior: TimeModelPrior | OtherStudies | None,
+    rng: np.random.Generator,
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator; None when nothing is left.
 
@@ -50,15 +43,14 @@ def propose(
     """
     genome = pool.genome
     tried = int((seen.operators == OPERATORS.index("prior")).sum())
-    if prior is not None and tried < _leading(prior):
-        for rows in (prior.best, prior.leaders)[tried >= _own(prior) :]:
-            if len(from_prior := pool.admissible(rows, seen.keys)):
-                return from_prior[:1], "prior"
+    for rows, until in _of_prior(prior):
+        if tried < until and len(from_prior := pool.admissible(rows, seen.keys)):
+            return from_prior[:1], "prior"
     default = genome.rows([_default(genome.space)])
     if len(left := pool.admissible(default, seen.keys)):
         return left, "default"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
-    if prior is not None and rng.random() < (PRIOR_SHARE if prior.modelled else STUDY_SHARE):
+    if isinstance(prior, TimeModelPrior) and rng.random() < PRIOR_SHARE:
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
     if not len(drawn):
         known = np.concatenate([default[pool.feasible(default)], seen.rows])
@@ -68,6 +60,18 @@ def propose(
     if not len(drawn):
         return None
     return drawn[[int(np.argmax(unknown(features, drawn, seen.rows)))]], operator
+
+
+def _of_prior(prior: TimeModelPrior | OtherStudies | None) -> list[tuple[Rows, int]]:
+    """Return what of a prior is tried first, each with the number of trials of it that come before what follows."""
+    match prior:
+        case TimeModelPrior():
+            return [(prior.best, FROM_PRIOR)]
+        case OtherStudies():
+            # Of the nearest one only the best: its best ones are alike, and may all be slow here.
+            return [(prior.best, 1), (prior.leaders, 1 + len(prior.leaders))]
+        case None:
+            return []
 
 
 def _default(space: Space) -> Config:

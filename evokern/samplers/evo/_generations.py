@@ -16,16 +16,18 @@ from evokern.samplers.evo import _candidates
 from evokern.samplers.evo._candidates import Made
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Candidates
-from evokern.samplers.evo._model import Model, fit, representative
+from evokern.samplers.evo._model import Known, Model, fit, representative
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import PriorModel
+from evokern.samplers.evo._prior import OtherStudies, TimeModelPrior
 from evokern.samplers.evo._validity import Validity
 from evokern.samplers.genome import Keys
 from evokern.samplers.inert_genes import InertGenes
 
 MODEL_ROWS = 384
 """Most trials that condition the model: the best half of them, and the rest spread over all."""
+OTHERS_ROWS = 256
+"""Most trials of other studies among them; as this study's own grow numerous they make room."""
 GENERATION = 24
 """Most trials of a generation."""
 GROWTH = 32
@@ -69,7 +71,7 @@ class Generations:
         features: Features,
         seed: int,
         in_flight: Callable[[int], int],
-        prior: PriorModel | None,
+        prior: TimeModelPrior | OtherStudies | None,
     ) -> None:
         """Remember what every generation needs.
 
@@ -114,14 +116,13 @@ class Generations:
         then = self.visible(start, seen)
         rng = np.random.default_rng([self._seed, start])
         logs = self._logs_at(boundary(start, FIT_GROWTH), seen)
-        kept = representative(then.values, ~then.finished, MODEL_ROWS)
-        model = Model(self._features, logs, then.rows[kept], then.values[kept], then.finished[kept], GENERATION)
+        model = Model(self._features, logs, self._known(then), GENERATION)
         validity, inert = Validity(self._genome, then), InertGenes(self._genome, then.rows, then.fingerprints)
         finished = int(then.finished.sum())
 
         def weight_of(made: Made) -> Floats:
             weight = np.log(validity(made.rows) + 1e-9)
-            if self._prior is not None and self._prior.modelled:
+            if isinstance(self._prior, TimeModelPrior):
                 weight += np.log(self._prior.preference(made.rows, finished))
             weight -= LATE * LATE_FADES / (LATE_FADES + finished) * self._genome.late(made.rows)
             return weight
@@ -146,6 +147,8 @@ class Generations:
         for turn in range(1 + _candidates.ROUNDS):
             if turn == 0:
                 made = _candidates.bred(self._pool, then, rng)
+                if isinstance(self._prior, OtherStudies):
+                    made = Made.joined([made, _candidates.bred_from(self._pool, self._prior.elites, rng)])
             else:
                 rows = np.concatenate([part[0].rows for part in parts])
                 parents = np.concatenate([part[0].parents[:, 0] for part in parts])
@@ -172,9 +175,16 @@ class Generations:
 
     def _logs_at(self, number: int, seen: Observations) -> Floats:
         if self._logs is None or self._logs[0] != number:
-            then = self.visible(number, seen)
-            self._logs = number, fit(self._features, then.rows, then.values, then.failed)
+            self._logs = number, fit(self._features, self._known(self.visible(number, seen)))
         return self._logs[1]
+
+    def _known(self, then: Observations) -> Known:
+        """Return the trials that condition a model: this study's, and as far as these leave room those of others."""
+        kept = representative(then.values, ~then.finished, MODEL_ROWS)
+        own = Known(then.rows[kept], then.values[kept], then.finished[kept], np.zeros(len(kept)))
+        if not isinstance(self._prior, OtherStudies):
+            return own
+        return own.beside(self._prior.known(then, min(OTHERS_ROWS, MODEL_ROWS - len(kept))))
 
 
 def boundary(number: int, growth: int, most: int | None = None) -> int:

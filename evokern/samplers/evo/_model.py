@@ -94,20 +94,60 @@ def representative(values: Floats, must: npt.NDArray[np.bool_], most: int) -> np
     return np.flatnonzero(kept)
 
 
-def fit(features: Features, rows: Rows, values: Floats, failed: npt.NDArray[np.bool_]) -> Floats:
-    """Return the length scales that explain finished trials best.
+@dataclass(frozen=True)
+class Known:
+    """Trials that condition a model: those with a result first, pending ones behind."""
+
+    rows: Rows
+    """Their configurations."""
+    values: Floats
+    """Their log times; NaN where there is none: a failure, or pending."""
+    finished: npt.NDArray[np.bool_]
+    """Which of them have a result."""
+    problem: Floats
+    """How far each one's problem is from this study's: 0 for its own."""
+
+    @classmethod
+    def of(cls, rows: Rows, values: Floats, problem: Floats | None = None) -> Known:
+        """Return trials with a time each."""
+        there = np.zeros(len(rows)) if problem is None else problem
+        return cls(rows, values, np.ones(len(rows), dtype=bool), there)
+
+    def take(self, kept: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Known:
+        """Return some of them, by position or by mask."""
+        return Known(self.rows[kept], self.values[kept], self.finished[kept], self.problem[kept])
+
+    def beside(self, other: Known | None) -> Known:
+        """Return these with finished ones of other studies, before the pending ones."""
+        if other is None:
+            return self
+        parts = self.take(self.finished), other, self.take(~self.finished)
+        return Known(
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.finished for part in parts]),
+            np.concatenate([part.problem for part in parts]),
+        )
+
+
+def fit(features: Features, known: Known) -> Floats:
+    """Return the length scales that explain finished trials best, `FIT_ROWS` of this study and of others each.
 
     Args:
         features: columns and groups.
-        rows: the trials' configurations.
-        values: their log times, NaN where there is none.
-        failed: which of them failed; the rest without a time is pending and left out.
+        known: the trials; pending ones are left out.
     """
-    known = ~np.isnan(values) | failed
-    rows, values = rows[known], values[known]
-    kept = representative(values, np.zeros(len(values), dtype=bool), FIT_ROWS)
-    targets, _ = targets_of(values[kept])
-    return fit_weights(features, features(rows[kept]), standardised(targets), SPREAD)
+    known = known.take(known.finished)
+    own = known.problem == 0.0
+    kept = np.concatenate(
+        [
+            np.flatnonzero(part)[representative(known.values[part], np.zeros(int(part.sum()), dtype=bool), FIT_ROWS)]
+            for part in (own, ~own)
+        ]
+    )
+    known = known.take(kept)
+    targets, _ = targets_of(known.values)
+    return fit_weights(features, features(known.rows, known.problem), standardised(targets), SPREAD)
 
 
 @dataclass(frozen=True)
@@ -123,32 +163,22 @@ class Forecast:
 class Model:
     """Predicts the time of candidates from trials that keep coming in."""
 
-    def __init__(
-        self,
-        features: Features,
-        logs: Floats,
-        rows: Rows,
-        values: Floats,
-        finished: npt.NDArray[np.bool_],
-        room: int,
-    ) -> None:
+    def __init__(self, features: Features, logs: Floats, known: Known, room: int) -> None:
         """Condition on trials.
 
         Args:
             features: columns and groups.
             logs: fitted log weights and log noise.
-            rows: configurations of the trials, those with a result first.
-            values: their log times, NaN where there is none.
-            finished: which of them have a result; the rest is pending.
+            known: the trials, of this study at least one that is finished.
             room: rows that may be added later.
         """
         self._features = features
-        known = int(finished.sum())
-        targets, self._scale = targets_of(values[:known])
+        finished = int(known.finished.sum())
+        targets, self._scale = targets_of(known.values[:finished])
         self._centre, self._spread = float(targets.mean()), float(targets.std()) + 1e-9
         y = standardised(targets)
-        self._best = float(y.min())
-        self._process = Process(features, logs, features(rows), y, room, LINEAR)
+        self._best = float(y[known.problem[:finished] == 0.0].min())
+        self._process = Process(features, logs, features(known.rows, known.problem), y, room, LINEAR)
 
     def candidates(self, rows: Rows) -> Candidates:
         """Return rows as the process sees them, to be asked about again and again."""

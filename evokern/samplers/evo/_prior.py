@@ -1,19 +1,23 @@
-"""What a warm start says of candidates that it does not name: a model of its entries over the whole space.
+"""What a warm start says of candidates that it does not name.
 
-A time model's word on this very study is taken as it is, and fades. What another study found is about another problem
-or another version of the kernel: how much of it holds here is for the data to say, so it is one more column of the
-features.
+A time model's word on this very study is taken as it is, spread over the space by a model of its own, and fades. What
+other studies found is about other problems or versions of the kernel: how much of it holds here is for the data to say,
+so it is observations of the same model, at problems of their own.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers._prior import Prior
+from evokern.declaration.space import Config
+from evokern.samplers._prior import Entries, Prior
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process
-from evokern.samplers.evo._model import LINEAR, fit, representative, standardised, targets_of
+from evokern.samplers.evo._model import LINEAR, Known, fit, representative, standardised, targets_of
+from evokern.samplers.evo._observations import Observations
 from evokern.samplers.genome import Genome, Rows
 
 STRENGTH = 10.0
@@ -25,44 +29,91 @@ GOOD = 0.2
 """Difference in log(time) up to which a configuration is not far behind."""
 MISJUDGED = 0.4
 """Difference in log(time) by which a prior may misjudge a code choice: a factor of one and a half."""
-BEYOND = 0.2
-"""How far below a prior's best entry candidates are still told apart, in standard deviations of its entries."""
 ENTRIES = 192
-"""Most entries from which the prior's model is made: the best half of them, and the rest spread over all."""
+"""Most entries from which a time model's prior is made: the best half of them, and the rest spread over all."""
+ELITES = 12
+"""Fastest candidates of other studies from which new ones are made."""
+APART = (0.5, 0.25, 1.5)
+"""Place of another study in the column of problems, this one's being 0: at the same problem, for each power of two that
+its problem is away, and at most."""
 
 
-class PriorModel:
-    """A prior, spread from its entries over the whole space."""
+class TimeModelPrior:
+    """What a time model says of this very study, spread from its entries over the whole space."""
 
     def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
-        self.modelled = prior.modelled
-        """Whether a time model gave its times for this very study."""
         rows = genome.rows(config for config, _ in prior.entries)
         values = np.array([value for _, value in prior.entries])
         self.best: Rows = rows[_distinct_times(values)]
-        """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
-        self.leaders: Rows = genome.rows(prior.leaders)
-        """What was fastest in further studies, the nearest first."""
+        """Its configurations, best first; of those that it gives nearly the same time only the first."""
         self.good: Rows = rows[_not_far_behind(genome, rows, values)]
         """Its configurations that are not far behind its best, or not behind the best with the same code choice."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
         targets = standardised(targets_of(values[kept])[0])
-        logs = fit(features, rows[kept], values[kept], np.zeros(len(kept), dtype=bool))
+        logs = fit(features, Known.of(rows[kept], values[kept]))
         self._process = Process(features, logs, features(rows[kept]), targets, 0, LINEAR)
-        self._least, self._most = float(targets.min()) - BEYOND, float(targets.max()) + 1e-9
-
-    def expected(self, rows: Rows) -> Floats:
-        """Return what the prior expects of rows: 0 is better than all of its entries by a little, 1 its worst one."""
-        mean, _ = self._process.predict(self._process.candidates(self._features(rows)))
-        share: Floats = np.clip((mean - self._least) / (self._most - self._least), 0.0, 1.0)
-        return share
 
     def preference(self, rows: Rows, finished: int) -> Floats:
         """Return the factor on the acquisition of each row after `finished` trials: it fades to 1."""
         mean, _ = self._process.predict(self._process.candidates(self._features(rows)))
         preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + finished))
         return preference
+
+
+class OtherStudies:
+    """What other studies found, as observations of this study's model.
+
+    Their times differ from this one's by a factor each, which what several of them tried tells: the default at least.
+    """
+
+    def __init__(self, prior: Prior, genome: Genome) -> None:
+        self.best: Rows = genome.rows(config for config, _ in prior.entries)
+        """The nearest one's configurations, best first."""
+        self.leaders: Rows = genome.rows(prior.leaders)
+        """What was fastest in further ones, the nearest first."""
+        studies = [(prior.distance, prior.entries), *((one.distance, one.entries) for one in prior.further)]
+        nearest = dict(prior.entries)
+        self._rows: Rows = np.concatenate([genome.rows(config for config, _ in entries) for _, entries in studies])
+        self._keys = genome.keys(self._rows)
+        self._values = np.concatenate([_as_there(entries, nearest) for _, entries in studies])
+        least, each, most = APART
+        self._problem = np.concatenate(
+            [np.full(len(entries), min(least + each * distance, most)) for distance, entries in studies]
+        )
+
+    @cached_property
+    def elites(self) -> Rows:
+        """Their fastest candidates, each once."""
+        order = np.argsort(self._values, kind="stable")
+        _, first = np.unique(self._keys[order], return_index=True)
+        return self._rows[order[np.sort(first)][:ELITES]]
+
+    def known(self, seen: Observations, most: int) -> Known | None:
+        """Return what they found, as this study would have timed it; None before it has timed a candidate of theirs.
+
+        Args:
+            seen: this study's trials.
+            most: trials of theirs at most: the best half of them, and the rest spread over all.
+        """
+        there = np.flatnonzero(seen.timed)
+        behind = [
+            float(seen.values[at] - self._values[same].mean())
+            for at in there
+            if (same := self._keys == seen.keys[at]).any()
+        ]
+        if not behind or most <= 0:
+            return None
+        kept = representative(self._values, np.zeros(len(self._values), dtype=bool), most)
+        return Known.of(self._rows[kept], self._values[kept] + float(np.median(behind)), self._problem[kept])
+
+
+def _as_there(entries: Entries, nearest: dict[Config, float]) -> Floats:
+    """Return a study's log times as the nearest one would have them: by what both tried, else by their best."""
+    values = np.array([value for _, value in entries])
+    shared = [nearest[config] - value for config, value in entries if config in nearest]
+    behind = float(np.median(shared)) if shared else min(nearest.values()) - float(values.min())
+    return values + behind
 
 
 def _distinct_times(values: Floats) -> list[int]:

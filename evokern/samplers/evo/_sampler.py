@@ -23,7 +23,7 @@ from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import PriorModel
+from evokern.samplers.evo._prior import OtherStudies, TimeModelPrior
 from evokern.samplers.genome import Genome, Rows
 from evokern.study.trial import Proposal
 
@@ -59,9 +59,11 @@ class EvoSampler:
         self._pool = Pool(self._genome, explain or (lambda config: "infeasible"))
         self._features = features = features_of(self._genome)
         self._seed = seed
-        self._prior = None if prior is None else PriorModel(prior, self._genome, features)
-        if self._prior is not None and not self._prior.modelled:
-            features = features.expecting(self._prior.expected)
+        self._prior: TimeModelPrior | OtherStudies | None = None
+        if prior is not None and prior.modelled:
+            self._prior = TimeModelPrior(prior, self._genome, features)
+        elif prior is not None:
+            self._prior, features = OtherStudies(prior, self._genome), features.with_problems()
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
         self._first = _first.size(self._prior)
         self._ledger = Ledger(self._genome, in_flight)
