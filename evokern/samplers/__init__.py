@@ -16,7 +16,7 @@ from typing import Any
 
 from evokern.declaration.space import Space
 from evokern.errors import StudyError, nearest
-from evokern.samplers._prior import DISTANT, SIMULATED, Entries, FurtherStudy, Prior
+from evokern.samplers._prior import DISTANT, EACH, FURTHER, SIMULATED, Entries, FurtherStudy, Prior
 from evokern.samplers.contract import (
     Explain,
     Foresighted,
@@ -121,6 +121,8 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
 
 __all__ = [
     "DISTANT",
+    "EACH",
+    "FURTHER",
     "SIMULATED",
     "VERSIONS",
     "WARM",

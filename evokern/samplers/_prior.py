@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from evokern.declaration.space import Config, Space, Value
 from evokern.errors import StudyError
@@ -16,6 +16,10 @@ Entries = tuple[tuple[Config, float], ...]
 """Canonical configuration and its log(time), on any scale; each configuration once, best first."""
 DISTANT = 2.0
 """Distance of a problem of which nothing else is known: that of a factor of four in a dimension."""
+FURTHER = 12
+"""Further studies that come with the nearest one."""
+EACH = 64
+"""Candidates of each: the fastest half of them, and others evenly spread over the rest."""
 LEADERS = 3
 """Fastest candidates of further studies, the nearest first, that are tried after the nearest one's. Distinct ones: two
 studies may have found the same."""
@@ -55,6 +59,16 @@ class Prior:
         found.pop(self.entries[0][0], None)
         return tuple(found)[:LEADERS]
 
+    def beside(self, others: Sequence[Prior]) -> Prior:
+        """Return this prior with what further studies found.
+
+        Args:
+            others: what each of them says, the nearest first: `FURTHER` are taken, `EACH` candidates of one.
+        """
+        return replace(
+            self, further=tuple(FurtherStudy(_thinned(one.entries), one.distance) for one in others[:FURTHER])
+        )
+
     @property
     def modelled(self) -> bool:
         """Whether a time model gave its times for this very study; else they are of another problem or version."""
@@ -92,3 +106,11 @@ class Prior:
                 best[config] = min(value, best.get(config, value))
         ordered = sorted(best.items(), key=lambda entry: (entry[1], entry[0].key))
         return cls(tuple(ordered), source, used, ignored)
+
+
+def _thinned(entries: Entries) -> Entries:
+    """Return at most `EACH` entries, best first."""
+    best, rest = entries[: EACH // 2], entries[EACH // 2 :]
+    room = EACH - len(best)
+    step = max(1.0, len(rest) / room)
+    return (*best, *(rest[int(at * step)] for at in range(min(len(rest), room))))

@@ -6,7 +6,7 @@
 | 2 | the problem: `problem_distance`, a mean over this study's problems of the distance to the other's nearest one |
 | 3 | the number of candidates with a time, most first; then the study that was searched last |
 
-What the next ones on the same device found comes with it: `FURTHER`.
+What the next ones on the same device found comes with it (`Prior.beside`).
 
 What counts as the same kernel: its name, problems that this one's fields can read, and genes that are `alike`. The code
 may have changed since. Studies at the very same problems are left out (`--fresh`, another seed: a search that is begun
@@ -26,7 +26,7 @@ from evokern.declaration.space import Config, Gene, Value
 from evokern.device.recorded.recording import chip_of_model
 from evokern.errors import StoreError, UsageError
 from evokern.measurement.timing import FIRST_TIMING_RULE
-from evokern.samplers import Entries, FurtherStudy, Prior, objective
+from evokern.samplers import FURTHER, Prior, objective
 from evokern.search.identity import SearchTarget
 from evokern.store import Reader, StudyRecord, open_readonly
 from evokern.study.trial import Outcome
@@ -36,10 +36,6 @@ LEAST_TIMED = 8
 """Candidates with a time below which a study says too little: as many fill the first trials."""
 UNLIKE = 2.0
 """Distance of two values that have no ratio (a flag, a data type): that of a factor of four in a dimension."""
-FURTHER = 12
-"""Studies that come with the nearest one, the nearer first."""
-EACH = 64
-"""Candidates of each: the fastest half of them, and others evenly spread over the rest."""
 SHARED_GENES = 0.5
 """Share of the genes of two kernels that both must have."""
 
@@ -71,21 +67,13 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     if not found:
         return None
     (place_of_best, study, prior), *others = sorted(found, key=lambda entry: entry[0])
-    further = [FurtherStudy(_thinned(one.entries), one.distance) for at, _, one in others if at[0] == place_of_best[0]]
-    prior = replace(prior, further=tuple(further[:FURTHER]))
+    prior = prior.beside([other for place, _, other in others if place[0] == place_of_best[0]])
     where = f"{study.problems_in_words()} on {study.device}"
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     return prior, (
         f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates"
         f"{and_those_of(len(prior.further))}{lacking}; --warm-start none begins without"
     )
-
-
-def _thinned(entries: Entries) -> Entries:
-    """Return at most `EACH` entries, best first: the fastest half, others evenly spread over the rest."""
-    best, rest = entries[: EACH // 2], entries[EACH // 2 :]
-    step = max(1.0, len(rest) / (EACH - len(best)))
-    return (*best, *(rest[int(at * step)] for at in range(min(len(rest), EACH - len(best)))))
 
 
 def known_times(reader: Reader, study: StudyRecord) -> list[tuple[Config, float]]:

@@ -3,6 +3,7 @@ r"""`python tests/bench/sweeps.py run|told …`: what a sweep saves whose studie
 ```
 python tests/bench/sweeps.py run FOLDER --seeds 0-2
 python tests/bench/sweeps.py told FOLDER
+python tests/bench/sweeps.py predicted FOLDER --chip h200 --seeds 1,2
 ```
 
 `run` makes two sweeps a seed, side by side, each with a half of the cores: a cold one (`--warm-start none`), and a warm
@@ -10,6 +11,9 @@ one that is interrupted three times, by SIGINT, SIGKILL and SIGINT, at moments d
 same command. Then it exports the warm one's champions, and builds them with nvcc where there is one. An hour and more;
 the same command goes on. `told` says after how many seconds and trials of a study's own time each was within 5 % of the
 best that the cold sweep found for that study in the end; one that never was counts with all it spent.
+
+`predicted` searches the same problems of one chip without gate and verification, in one process: each cold, and warm
+with what the warm searches before it found. Predictions are kept in FOLDER; some three minutes a seed.
 """
 
 from __future__ import annotations
@@ -24,14 +28,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from gpu_searches import WITHIN, facts, seeds_of
 
+from evokern.declaration.kernel import Problem
+from evokern.declaration.space import Config
+from evokern.samplers import Prior
+from evokern.search._nearest_study import problem_distance
 from evokern.study.trial import Outcome
 
 SIGNALS = (signal.SIGINT, signal.SIGKILL, signal.SIGINT)
@@ -148,6 +157,49 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
+def predicted(given: argparse.Namespace) -> int:
+    """Print what simulated sweeps of predicted times take; returns the exit code."""
+    # Imported here: it keeps libraries to one thread, which the searches of `run` are not to inherit.
+    from transfer import Place, Predictions, searched, timed
+
+    given.folder.mkdir(parents=True, exist_ok=True)
+    places = []
+    for b, h, s in PROBLEMS:
+        answers = Predictions("attention", given.chip, f"{b},{h},{s},64,0", given.folder)
+        places.append((answers.problem, Place(f"{b},{h},{s}", answers.space, answers)))
+
+    def within(values: Sequence[float | None], target: float) -> int:
+        return next((n for n, value in enumerate(values, 1) if value is not None and value <= target), len(values))
+
+    for seed in seeds_of(given.seeds):
+        targets: list[float] = []
+        for way in ("cold", "warm"):
+            found: list[tuple[Problem, list[tuple[Config, float]]]] = []
+            took, gains = [], []
+            for place, (problem, where) in enumerate(places):
+                prior = None
+                if way == "warm" and found:
+                    far = [problem_distance(problem, other) for other, _ in found]
+                    order = sorted(range(len(found)), key=lambda at: (far[at], -len(found[at][1]), at))
+                    told = [Prior.from_trials(where.space, found[at][1], "before") for at in order]
+                    priors = [replace(one, distance=far[at]) for one, at in zip(told, order, strict=True)]
+                    prior = priors[0].beside(priors[1:])
+                trials = searched(where, seed, given.trials, prior)
+                values = [value for _, value in trials]
+                best = min(value for value in values if value is not None)
+                if way == "cold":
+                    targets.append(best)
+                found.append((problem, timed(trials)))
+                took.append(within(values, targets[place] + math.log(1 + WITHIN)))
+                gains.append(math.exp(targets[place] - best))
+            print(
+                f"{given.chip} seed {seed} {way}: {sum(took)} trials to within {WITHIN:.0%} of the cold one's best "
+                f"({', '.join(map(str, took))}); at the end {fmean(gains):.3f} times as fast",
+                flush=True,
+            )
+    return 0
+
+
 @dataclass
 class Spent:
     """What studies took until each was as fast as asked, one that never was with all it took."""
@@ -216,6 +268,12 @@ def main() -> int:
     one.add_argument("--seeds", default="0-2", help="N or FROM-TO")
     one.add_argument("--trials", type=int, default=32, help="of each study")
     one.set_defaults(run=run)
+    three = parts.add_parser("predicted", help="simulate them with predicted times")
+    three.add_argument("folder", type=Path, help="where predictions are kept")
+    three.add_argument("--chip", default="h200")
+    three.add_argument("--seeds", default="1,2", help="N, FROM-TO or a list")
+    three.add_argument("--trials", type=int, default=30, help="of each study")
+    three.set_defaults(run=predicted)
     two = parts.add_parser("told", help="print what they took")
     two.add_argument("folder", type=Path)
     two.set_defaults(run=told)

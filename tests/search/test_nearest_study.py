@@ -21,8 +21,9 @@ from evokern.device import Request
 from evokern.device.recorded.table import measured
 from evokern.errors import StoreError, StudyError
 from evokern.hardware.profiles import CHIPS
+from evokern.samplers import EACH
 from evokern.search import Progress
-from evokern.search._nearest_study import EACH, LEAST_TIMED, UNLIKE, alike, problem_distance
+from evokern.search._nearest_study import LEAST_TIMED, UNLIKE, alike, problem_distance
 from evokern.store import Store, add_proof, open_readonly
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
