@@ -96,13 +96,14 @@ class OtherStudies:
             seen: this study's trials.
             most: trials of theirs at most: the best half of them, and the rest spread over all.
         """
-        there = np.flatnonzero(seen.timed)
+        if most <= 0:
+            return None
         behind = [
             float(seen.values[at] - self._values[same].mean())
-            for at in there
+            for at in np.flatnonzero(seen.timed)
             if (same := self._keys == seen.keys[at]).any()
         ]
-        if not behind or most <= 0:
+        if not behind:
             return None
         kept = representative(self._values, np.zeros(len(self._values), dtype=bool), most)
         return Known.of(self._rows[kept], self._values[kept] + float(np.median(behind)), self._problem[kept])
