@@ -194,18 +194,17 @@ def test_the_first_generation_shows_every_code_choice() -> None:
         assert set(gene.values) == {p.config[gene.name] for p in proposals}
 
 
-@pytest.mark.parametrize("warm", [False, True])
-def test_the_rest_of_the_first_generation_is_told_ahead(warm: bool) -> None:
+@pytest.mark.parametrize(("warm", "more", "size"), [(False, 0, 8), (True, 0, 9), (True, 3, 5)])
+def test_the_rest_of_the_first_generation_is_told_ahead(warm: bool, more: int, size: int) -> None:
     """What comes before the model speaks is known from the first trial on, whatever the results are."""
     space = kernel_space()
     drawn = {space.sample(random.Random(n)) for n in range(30)} - {None}
     known = [(config, log_time(config)) for config in drawn if config is not None]
     prior = Prior.from_trials(space, sorted(known, key=lambda one: one[1]), "a study") if warm else None
     if prior is not None:
-        prior = replace(prior, further=tuple(FurtherStudy((prior.entries[at],), 1.0) for at in (3, 5, 9)))
+        prior = replace(prior, further=tuple(FurtherStudy((prior.entries[at],), 1.0) for at in (3, 5, 9)[:more]))
     sampler, history = EvoSampler(space, 3, 4, prior=prior), History(space)
     told: list[Config] = []
-    size = 1 + 3 + 1 if warm else 8
     for number in range(size):
         while history.told <= number - 4:
             config = history.pending[history.told]

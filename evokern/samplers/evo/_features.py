@@ -7,7 +7,9 @@ data decide which ones count; groups that seldom do are marked, so that the mode
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,8 @@ class Features:
     """Mean of each column over all combinations of values."""
     variance: Floats
     """Variance of each column over them."""
+    expected: Callable[[Rows], Floats] | None = None
+    """What another study expects of rows, from 0 (best) to 1: the last column, a group of its own. None for none."""
     problems: bool = False
     """Whether trials of other studies are seen, too: then the last column, a group of its own, is a trial's problem."""
 
@@ -43,21 +47,29 @@ class Features:
             problem: how far each one's problem is from this study's; None for this study's own.
         """
         parts = [table[rows[:, gene]] for gene, table in enumerate(self.tables)]
+        if self.expected is not None:
+            parts.append(self.expected(rows)[:, None])
         if self.problems:
             parts.append(np.zeros((len(rows), 1)) if problem is None else problem[:, None])
         columns: Floats = np.concatenate(parts, axis=1)
         return columns
 
+    def expecting(self, expected: Callable[[Rows], Floats]) -> Features:
+        """Return these features with a column more: what another study expects, taken as uniform over all rows."""
+        return self._with_column(1 / 2, 1 / 12, expected=expected)
+
     def with_problems(self) -> Features:
         """Return these features with a column more: how far a trial's problem is from this study's."""
+        return self._with_column(0.0, 0.0, problems=True)  # what is asked about is of this study
+
+    def _with_column(self, centre: float, variance: float, **what: Any) -> Features:
         return Features(
             self.tables,
             np.append(self.groups, self.groups.max(initial=-1) + 1),
             np.append(self.bare, False),
-            # What is asked about is of this study.
-            np.append(self.centre, 0.0),
-            np.append(self.variance, 0.0),
-            problems=True,
+            np.append(self.centre, centre),
+            np.append(self.variance, variance),
+            **what,
         )
 
 

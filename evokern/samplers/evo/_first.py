@@ -9,7 +9,7 @@ from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import OtherStudies, TimeModelPrior
+from evokern.samplers.evo._prior import NearestStudy, OtherStudies, StudyPrior, TimeModelPrior
 from evokern.samplers.genome import Rows
 
 TRIALS = 8
@@ -18,23 +18,31 @@ FROM_PRIOR = 8
 """Trials that the best of a time model's prior fill."""
 PRIOR_SHARE = 0.75
 """Its share in the trials after them."""
+STUDY_SHARE = 0.5
+"""The same where another study is the prior."""
 DRAWN = 48
 """Rows from which the one is taken of which least is known."""
 
 
-def size(prior: TimeModelPrior | OtherStudies | None) -> int:
+def size(prior: StudyPrior | None) -> int:
     """Return the trials of the first generation, the prior's among them."""
-    if isinstance(prior, OtherStudies):
-        # What they found is known to the model: it asks better than a design that knows nothing.
-        return 1 + len(prior.leaders) + 1
-    return TRIALS + (0 if prior is None else FROM_PRIOR)
+    match prior:
+        case OtherStudies():
+            # What they found is known to the model: it asks better than a design that knows nothing.
+            return 1 + len(prior.leaders) + 1
+        case NearestStudy():
+            return 1 + len(prior.leaders) + TRIALS
+        case TimeModelPrior():
+            return FROM_PRIOR + TRIALS
+        case None:
+            return TRIALS
 
 
 def propose(
     pool: Pool,
     features: Features,
     seen: Observations,
-    prior: TimeModelPrior | OtherStudies | None,
+    prior: StudyPrior | None,
     rng: np.random.Generator,
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator; None when nothing is left.
@@ -50,7 +58,8 @@ def propose(
     if len(left := pool.admissible(default, seen.keys)):
         return left, "default"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
-    if isinstance(prior, TimeModelPrior) and rng.random() < PRIOR_SHARE:
+    share = PRIOR_SHARE if isinstance(prior, TimeModelPrior) else STUDY_SHARE
+    if isinstance(prior, TimeModelPrior | NearestStudy) and rng.random() < share:
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
     if not len(drawn):
         known = np.concatenate([default[pool.feasible(default)], seen.rows])
@@ -62,12 +71,12 @@ def propose(
     return drawn[[int(np.argmax(unknown(features, drawn, seen.rows)))]], operator
 
 
-def _of_prior(prior: TimeModelPrior | OtherStudies | None) -> list[tuple[Rows, int]]:
+def _of_prior(prior: StudyPrior | None) -> list[tuple[Rows, int]]:
     """Return what of a prior is tried first, each with the number of trials of it that come before what follows."""
     match prior:
         case TimeModelPrior():
             return [(prior.best, FROM_PRIOR)]
-        case OtherStudies():
+        case NearestStudy() | OtherStudies():
             # Of the nearest one only the best: its best ones are alike, and may all be slow here.
             return [(prior.best, 1), (prior.leaders, 1 + len(prior.leaders))]
         case None:

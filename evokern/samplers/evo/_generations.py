@@ -19,7 +19,7 @@ from evokern.samplers.evo._gaussian import Candidates
 from evokern.samplers.evo._model import Known, Model, fit, representative
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import OtherStudies, TimeModelPrior
+from evokern.samplers.evo._prior import OtherStudies, StudyPrior, TimeModelPrior
 from evokern.samplers.evo._validity import Validity
 from evokern.samplers.genome import Keys
 from evokern.samplers.inert_genes import InertGenes
@@ -71,7 +71,7 @@ class Generations:
         features: Features,
         seed: int,
         in_flight: Callable[[int], int],
-        prior: TimeModelPrior | OtherStudies | None,
+        prior: StudyPrior | None,
     ) -> None:
         """Remember what every generation needs.
 

@@ -1,8 +1,9 @@
 """What a warm start says of candidates that it does not name.
 
-A time model's word on this very study is taken as it is, spread over the space by a model of its own, and fades. What
-other studies found is about other problems or versions of the kernel: how much of it holds here is for the data to say,
-so it is observations of the same model, at problems of their own.
+A time model's word on this very study is taken as it is, and fades. What another study found is about another problem
+or another version of the kernel: how much of it holds here is for the data to say, so it is one more column of the
+features. Several other studies tell that themselves, by how much they differ: they are observations of this study's
+model, at problems of their own.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ MISJUDGED = 0.4
 """Difference in log(time) by which a prior may misjudge a code choice: a factor of one and a half."""
 ENTRIES = 192
 """Most entries from which a time model's prior is made: the best half of them, and the rest spread over all."""
+BEYOND = 0.2
+"""How far below a prior's best entry candidates are still told apart, in standard deviations of its entries."""
+SEVERAL = 3
+"""Studies from which on they are observations. Of a landscape of attention with 1,024 keys alone, at 512: .61, .67 and
+.74 of the optimum after 20, 35 and 60 trials as observations, .69, .76 and .84 as a column (4 seeds); of up to eleven
+studies the other way round (docs/sampler.md)."""
 ELITES = 12
 """Fastest candidates of other studies from which new ones are made."""
 APART = (0.5, 0.25, 1.5)
@@ -38,14 +45,16 @@ APART = (0.5, 0.25, 1.5)
 its problem is away, and at most."""
 
 
-class TimeModelPrior:
-    """What a time model says of this very study, spread from its entries over the whole space."""
+class _SpreadPrior:
+    """A prior's entries, spread over the whole space by a model of their own."""
 
     def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
         rows = genome.rows(config for config, _ in prior.entries)
         values = np.array([value for _, value in prior.entries])
         self.best: Rows = rows[_distinct_times(values)]
-        """Its configurations, best first; of those that it gives nearly the same time only the first."""
+        """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
+        self.leaders: Rows = genome.rows(prior.leaders)
+        """What was fastest in further studies, the nearest first."""
         self.good: Rows = rows[_not_far_behind(genome, rows, values)]
         """Its configurations that are not far behind its best, or not behind the best with the same code choice."""
         self._features = features
@@ -53,16 +62,33 @@ class TimeModelPrior:
         targets = standardised(targets_of(values[kept])[0])
         logs = fit(features, Known.of(rows[kept], values[kept]))
         self._process = Process(features, logs, features(rows[kept]), targets, 0, LINEAR)
+        self._least, self._most = float(targets.min()) - BEYOND, float(targets.max()) + 1e-9
+
+    def _mean(self, rows: Rows) -> Floats:
+        return self._process.predict(self._process.candidates(self._features(rows)))[0]
+
+
+class TimeModelPrior(_SpreadPrior):
+    """What a time model says of this very study."""
 
     def preference(self, rows: Rows, finished: int) -> Floats:
         """Return the factor on the acquisition of each row after `finished` trials: it fades to 1."""
-        mean, _ = self._process.predict(self._process.candidates(self._features(rows)))
+        mean = self._mean(rows)
         preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + finished))
         return preference
 
 
+class NearestStudy(_SpreadPrior):
+    """What another study found, and what was fastest in one or two more."""
+
+    def expected(self, rows: Rows) -> Floats:
+        """Return what it expects of rows: 0 is better than all of its entries by a little, 1 its worst one."""
+        share: Floats = np.clip((self._mean(rows) - self._least) / (self._most - self._least), 0.0, 1.0)
+        return share
+
+
 class OtherStudies:
-    """What other studies found, as observations of this study's model.
+    """What several other studies found, as observations of this study's model.
 
     Their times differ from this one's by a factor each, which what several of them tried tells: the default at least.
     """
@@ -107,6 +133,20 @@ class OtherStudies:
             return None
         kept = representative(self._values, np.zeros(len(self._values), dtype=bool), most)
         return Known.of(self._rows[kept], self._values[kept] + float(np.median(behind)), self._problem[kept])
+
+
+StudyPrior = TimeModelPrior | NearestStudy | OtherStudies
+"""What a study may begin with."""
+
+
+def study_prior(prior: Prior, genome: Genome, features: Features) -> tuple[StudyPrior, Features]:
+    """Return what a prior says, and the features of a model that listens to it."""
+    if prior.modelled:
+        return TimeModelPrior(prior, genome, features), features
+    if 1 + len(prior.further) >= SEVERAL:
+        return OtherStudies(prior, genome), features.with_problems()
+    nearest = NearestStudy(prior, genome, features)
+    return nearest, features.expecting(nearest.expected)
 
 
 def _as_there(entries: Entries, nearest: dict[Config, float]) -> Floats:

@@ -23,7 +23,7 @@ from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import OtherStudies, TimeModelPrior
+from evokern.samplers.evo._prior import StudyPrior, study_prior
 from evokern.samplers.genome import Genome, Rows
 from evokern.study.trial import Proposal
 
@@ -59,11 +59,9 @@ class EvoSampler:
         self._pool = Pool(self._genome, explain or (lambda config: "infeasible"))
         self._features = features = features_of(self._genome)
         self._seed = seed
-        self._prior: TimeModelPrior | OtherStudies | None = None
-        if prior is not None and prior.modelled:
-            self._prior = TimeModelPrior(prior, self._genome, features)
-        elif prior is not None:
-            self._prior, features = OtherStudies(prior, self._genome), features.with_problems()
+        self._prior: StudyPrior | None = None
+        if prior is not None:
+            self._prior, features = study_prior(prior, self._genome, features)
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
         self._first = _first.size(self._prior)
         self._ledger = Ledger(self._genome, in_flight)
