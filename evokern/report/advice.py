@@ -12,10 +12,13 @@ from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues
 from evokern.report.plots import percent
 from evokern.report.space import STILL, gains
-from evokern.wording import command, microseconds
+from evokern.store import DEFAULT_DB
+from evokern.study.discovery import study_files
+from evokern.wording import command, microseconds, several
 
-DEFAULT_DB = "evokern.db"
-"""Name of the database that commands take unless told otherwise."""
+FEW = 60
+"""Evaluated trials of the sampler below which a search is not told to end, whatever the last ones brought: one of nine
+that had found nothing but the default was 1.23 times as fast after 36."""
 NAMED = 2
 """Genes whose values end too early that the first screen names."""
 
@@ -56,6 +59,8 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
     if facts.verification.verified is None:
         why = "nobody knows yet whether it is right outside the search's gate"
         found.append(Advice("verify it", f"Verify the champion: {why}.", command("verify", name, *db)))
+    # A study that does not come with evokern is searched by its file, which is called as it is.
+    study = name if name in study_files() else f"{name}.toml"
     start = ("--warm-start", f"{facts.file}:{name}")
     if facts.record.predicted:
         chip = facts.record.device.removeprefix("sim:").upper()
@@ -64,7 +69,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
                 f"measure on a real {chip}",
                 f"Measure on a real {chip}, beside the baseline: a model's times are good for order, no more. A search "
                 "there begins with this champion and with what was nearly as fast here.",
-                command("search", name, "--device", "cuda:0", "--db", "measured.db", *start),
+                command("search", study, "--device", "cuda:0", "--db", "measured.db", *start),
             )
         )
     if told := simpler(facts):
@@ -74,7 +79,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
             f"genes = {{ {held} }}, and search there, beginning with what is known."
         )
         device = ("--device", facts.record.device) if facts.record.predicted else ()
-        line = command("search", name, *device, "--db", "simpler.db", *start)
+        line = command("search", study, *device, "--db", "simpler.db", *start)
         found.append(Advice("search among simpler ones", words, line))
     found += [*_search_on(facts, db), *_more_values(values), _profile(facts, db)]
     if facts.verification.verified:
@@ -93,18 +98,20 @@ def _toml(value: Value) -> str:
 
 
 def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
+    name, limit, ended = facts.record.name, facts.record.trials_limit, facts.sessions[-1].end_reason
+    more = ("--trials", str(2 * limit)) if limit and ended == "trials" else ("--extend", "30m")
+    if ended in ("interrupted", "paused", "failed"):
+        return [Advice("go on", "Go on: the search did not come to its end.", command("resume", name, *db))]
     gained = gains(facts)
-    if gained is None:
-        return []
+    if gained is None or gained.evaluated < FEW:
+        evaluated = gained.evaluated if gained else sum(trial.outcome.evaluated for trial in facts.trials)
+        words = f"Search on: {several(evaluated, 'trial')} tell little of a space of {len(facts.record.genes)} genes."
+        return [Advice("search on", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials brought {gained.words(gained.quarter)}"
     if gained.quarter >= STILL or gained.late:
         came = f", and its best is number {gained.place} of {gained.evaluated}" if gained.late else ""
-        limit = facts.record.trials_limit
-        more = (
-            ("--trials", str(2 * limit)) if limit and facts.sessions[-1].end_reason == "trials" else ("--extend", "30m")
-        )
-        on = command("resume", facts.record.name, *db, *more)
-        return [Advice("search on", f"Search on, it had not come to rest: {brought}{came}.", on)]
+        words = f"Search on, it had not come to rest: {brought}{came}."
+        return [Advice("search on", words, command("resume", name, *db, *more))]
     words = f"A longer search of the same values promises little: {brought}."
     return [Advice("no longer search of the same values", words)]
 

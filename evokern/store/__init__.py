@@ -7,6 +7,7 @@ the kernel's folder nor the study's file.
 from __future__ import annotations
 
 from evokern.store._arms import Reached, arms, bests, control_table
+from evokern.store._files import DEFAULT_DB
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, has_studies, open_readonly
@@ -17,6 +18,7 @@ from evokern.store.studies import Store
 from evokern.store.writer import Session
 
 __all__ = [
+    "DEFAULT_DB",
     "OWN_PROBLEM",
     "ProfileRecord",
     "ProofRecord",

@@ -22,6 +22,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 """File systems whose locks and shared memory SQLite's write-ahead log cannot rely on (sqlite.org/wal.html)."""
 
+DEFAULT_DB = "evokern.db"
+"""The database that commands take unless told otherwise."""
+
 
 def file_system(path: Path) -> str:
     """Return the type of the file system that holds a path, empty where the system does not say.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from evokern.store._proofs import ProofRecord
 from evokern.store.records import StudyRecord
 from evokern.study.trial import Trial
+from evokern.wording import command
 
 OWN_PROBLEM = "own problem"
 """Stage of a verification that runs blocks of the study's own problems."""
@@ -36,6 +37,7 @@ def verification(
     undone: Sequence[ProofRecord],
     *,
     interrupted: bool,
+    db: str = "",
 ) -> Verification:
     """Return what is proved of a trial.
 
@@ -45,15 +47,18 @@ def verification(
         proofs: what `verify` found of the study, the first one first.
         undone: verifications at the end of searches that came to nothing, the first one first.
         interrupted: whether its user stopped the study's latest session.
+        db: the database, for the command that verifies; empty for the one that commands take unless told otherwise.
     """
     # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
     share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
+    where = ("--db", db) if db else ()
     if not mine:
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
         never = "the search was stopped before" if interrupted else "nobody asked, or the budget ended first"
         why = whys[-1] if whys else never
-        return Verification(None, f"{why}; `evokern verify {study.name} --trial {trial.number}` does it", share)
+        line = command("verify", study.name, "--trial", trial.number, *where)
+        return Verification(None, f"{why}; `{line}` does it", share)
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
         if stage.get("state") == "failed":
@@ -61,7 +66,7 @@ def verification(
     own = stages.get(OWN_PROBLEM)
     shapes = study.problems_in_words()
     if study.predicted and own is None:
-        reason = f"the last verification did not run {shapes} itself; `evokern verify {study.name}` does"
+        reason = f"the last verification did not run {shapes} itself; `{command('verify', study.name, *where)}` does"
         return Verification(None, reason, share)
     if own is not None:
         share = own.get("share", share)

@@ -13,7 +13,7 @@ from stored_studies import measured_at, write_study
 from evokern.analysis.genes.genes import GeneFinding
 from evokern.analysis.genes.importance import GeneEffect
 from evokern.declaration.space import Mutation, Parameter, Space, Value
-from evokern.report import gather, page
+from evokern.report import advice, gather, page
 from evokern.report.advice import Advice, steps
 from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
@@ -186,8 +186,9 @@ def advised(facts: Facts) -> list[Advice]:
     return steps(facts, GeneValues(facts))
 
 
-def test_what_to_do_next_follows_from_results(facts: Facts) -> None:
+def test_what_to_do_next_follows_from_results(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify, search on where that pays, more values where times fell up to the end, profile: each with its command."""
+    monkeypatch.setattr(advice, "FEW", 8)
     name = facts.record.name
     proved = replace(facts, verification=Verification(True, "passed", 1.0))
     told = advised(replace(facts, curves={"evo": (*facts.trials, replace(facts.trials[0], number=7))}))
@@ -206,11 +207,14 @@ def test_what_to_do_next_follows_from_results(facts: Facts) -> None:
     assert advised(replace(facts, file="evokern.db"))[-1].command == f"evokern profile {name}"
     assert first_screen(facts)["next"].startswith("verify it; ")
     found = [step.short for step in advised(proved)]
-    assert (found[0], found[-1]) == ("allow TILE beyond 128 in the kernel", "export it")
+    assert (found[0], found[1], found[-1]) == ("search on", "allow TILE beyond 128 in the kernel", "export it")
 
 
-def test_who_should_search_on_is_told_how(facts: Facts) -> None:
+def test_who_should_search_on_is_told_how(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the last quarter brought a per cent, or the best came late; more trials where those were the limit."""
+    few = [step for step in advised(facts) if step.short == "search on"]
+    assert few[0].words == "Search on: 7 trials tell little of a space of 6 genes."
+    monkeypatch.setattr(advice, "FEW", 8)
     ended = replace(facts.sessions[-1], ended="2026-11-25", end_reason="budget")
     found = replace(facts, sessions=(ended,))
 
@@ -224,6 +228,10 @@ def test_who_should_search_on_is_told_how(facts: Facts) -> None:
     assert on(5.5) == []
     found = replace(facts, sessions=(replace(ended, end_reason="trials"),))
     assert on(3.0, trials_limit=30)[0].command.endswith("--trials 60")
+    stopped = replace(facts, sessions=(replace(ended, end_reason="interrupted"),))
+    assert [step.command for step in advised(stopped) if step.short == "go on"] == [
+        f"evokern resume {facts.record.name} --db r.db"
+    ]
 
 
 def test_what_was_predicted_is_to_be_measured(facts: Facts) -> None:
@@ -231,7 +239,9 @@ def test_what_was_predicted_is_to_be_measured(facts: Facts) -> None:
     record = replace(facts.record, predicted=True, device="sim:l4")
     told = next(step for step in advised(replace(facts, record=record, file="my runs.db")) if "measure" in step.short)
     assert told.short == "measure on a real L4"
-    assert told.command.endswith(f"--db measured.db --warm-start 'my runs.db:{facts.record.name}'")
+    name = facts.record.name
+    assert told.command.startswith(f"evokern search {name}.toml --device cuda:0 "), "it is no study of the package"
+    assert told.command.endswith(f"--db measured.db --warm-start 'my runs.db:{name}'")
 
 
 def test_a_simpler_candidate_that_an_ablation_found_is_to_be_tried(facts: Facts) -> None:
@@ -250,7 +260,8 @@ def test_a_simpler_candidate_that_an_ablation_found_is_to_be_tried(facts: Facts)
         "As fast with 2 of the 4 changes, not verified: the default with CORES=wgmma, TILE=128 (5.00 µs)" in told.words
     )
     assert "genes = { WARPS = [2], STAGES = [2] }" in told.words
-    assert told.command == f"evokern search {facts.record.name} --db simpler.db --warm-start r.db:{facts.record.name}"
+    name = facts.record.name
+    assert told.command == f"evokern search {name}.toml --db simpler.db --warm-start r.db:{name}"
 
 
 def test_nothing_is_advised_while_a_search_runs_or_without_a_champion(facts: Facts) -> None:
