@@ -22,7 +22,7 @@ from evokern.measurement.roofline import Limit
 from evokern.report.marks import outcome_words
 from evokern.report.trial_counts import ValueFacts, tunability
 from evokern.samplers.genome import Genome, Rows
-from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
+from evokern.store import DEFAULT_DB, ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
 from evokern.wording import counts, microseconds
 
@@ -84,7 +84,7 @@ class Facts:
     """Gene and value → why the champion cannot take that value alone; None where the search did not tell."""
     warm_start: Mapping[str, Any] | None = None
     """What `show --json` says of its warm start; None where it began cold."""
-    file: str = "evokern.db"
+    file: str = DEFAULT_DB
     """Name of the database's file, for commands that a user may give."""
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Space, Value
-from evokern.report.advice import faster_without, sentence, simpler, steps
+from evokern.report.advice import changed_genes, faster_without, sentence, simpler, steps
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding
@@ -80,7 +80,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
         return {"trial": None}
     worth = _worth(facts)
     effects = facts.learned.effects
-    changed = [gene for gene in facts.record.genes if best.config[gene.name] != gene.default]
+    changed = changed_genes(facts)
     changed.sort(
         key=lambda gene: (
             -worth[gene.name][0] if gene.name in worth else 0.0,

@@ -98,8 +98,8 @@ def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
     made = pool.changed(seen.rows[parent], rng, count)
     parts.append(_made(made, np.where(count > 1, 1, 0), seen.numbers[parent]))
     one, two = elites[rng.integers(len(elites), size=(2, CROSSED))]
-    mixed = np.where(rng.random((CROSSED, len(pool.genome))) < 0.5, seen.rows[one], seen.rows[two])
-    parts.append(_made(pool.genome.canonical(mixed), np.full(CROSSED, 2), seen.numbers[one], seen.numbers[two]))
+    mixed = _mixed(pool.genome, seen.rows[one], seen.rows[two], rng)
+    parts.append(_made(mixed, np.full(CROSSED, 2), seen.numbers[one], seen.numbers[two]))
     drawn = pool.anywhere(rng, DRAWN, seen.keys)
     parts.append(_made(drawn, np.full(len(drawn), OPERATORS.index("immigrant")), np.full(len(drawn), -1)))
     return Made.joined(parts)
@@ -113,19 +113,25 @@ def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> Made:
         elites: these candidates, the best first.
         rng: random numbers.
     """
-    nobody = np.full(max(CROSSED, len(elites)), -1)
+    nobody = np.full(CROSSED, -1)
     one, two = elites[rng.integers(len(elites), size=(2, CROSSED))]
-    mixed = pool.genome.canonical(np.where(rng.random((CROSSED, len(pool.genome))) < 0.5, one, two))
+    mixed = _mixed(pool.genome, one, two, rng)
     count = rng.integers(1, 4, size=CROSSED)
     changed = pool.changed(elites[rng.integers(len(elites), size=CROSSED)], rng, count)
+    first = elites[:SURROUNDED]
     return Made.joined(
         [
-            _made(elites, np.full(len(elites), OPERATORS.index("prior")), nobody[: len(elites)]),
-            neighbours(pool.genome, elites[:SURROUNDED], nobody[: min(SURROUNDED, len(elites))]),
-            _made(changed, np.where(count > 1, 1, 0), nobody[:CROSSED]),
-            _made(mixed, np.full(CROSSED, 2), nobody[:CROSSED]),
+            _made(elites, np.full(len(elites), OPERATORS.index("prior")), np.full(len(elites), -1)),
+            neighbours(pool.genome, first, np.full(len(first), -1)),
+            _made(changed, np.where(count > 1, 1, 0), nobody),
+            _made(mixed, np.full(CROSSED, 2), nobody),
         ]
     )
+
+
+def _mixed(genome: Genome, one: Rows, two: Rows, rng: np.random.Generator) -> Rows:
+    """Return children that have each gene of one of their parents."""
+    return genome.canonical(np.where(rng.random((len(one), len(genome))) < 0.5, one, two))
 
 
 def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Made:
