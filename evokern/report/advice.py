@@ -12,7 +12,7 @@ from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues
 from evokern.report.plots import percent
 from evokern.report.space import STILL, gains
-from evokern.store import DEFAULT_DB
+from evokern.store import db_option
 from evokern.study.discovery import study_files
 from evokern.wording import command, microseconds, several
 
@@ -54,7 +54,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
     """
     if facts.best is None or (facts.sessions and facts.sessions[-1].ended is None):
         return []
-    name, db = facts.record.name, () if facts.file == DEFAULT_DB else ("--db", facts.file)
+    name, db = facts.record.name, db_option(facts.file)
     found = []
     if facts.verification.verified is None:
         why = "nobody knows yet whether it is right outside the search's gate"

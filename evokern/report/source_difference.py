@@ -13,6 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.specialize.conditionals import inline_headers
@@ -78,20 +79,26 @@ class SourceDifference:
         self._branches: list[_Branch] = []
         self._asked: dict[int, list[str]] = {}
         self._read_branches(stream)
-        self._covering: list[list[_Branch]] = [[] for _ in self._lines]
+        covering: list[list[_Branch]] = [[] for _ in self._lines]
         for branch in self._branches:
             for line in range(branch.first, min(branch.last + 1, len(self._lines))):
-                self._covering[line].append(branch)
+                covering[line].append(branch)
+        # Lines of the same branches stand together.
+        self._regions: list[tuple[_Branch, ...]] = list(dict.fromkeys(map(tuple, covering)))
+        numbers = {region: number for number, region in enumerate(self._regions)}
+        self._region = [numbers[tuple(branches)] for branches in covering]
         self._constants = _constants(text)
         self._places = _places(self._lines, sources)
         names = "|".join(re.escape(gene.name) for gene in genes)
         self._gene = re.compile(rf"\b(?:{names})\b") if names else None
+        self._naming = {index for index, line in enumerate(self._lines) if self._gene and self._gene.search(line)}
         # Only these lines can differ: conditions, what stands in branches, and what names a gene.
         self._alive = [
             index
-            for index, line in enumerate(self._lines)
-            if index in self._asked or self._covering[index] or (self._gene and self._gene.search(line))
+            for index in range(len(self._lines))
+            if index in self._asked or covering[index] or index in self._naming
         ]
+        self._kept: tuple[Config, list[str | None]] | None = None
 
     @property
     def known(self) -> bool:
@@ -100,11 +107,11 @@ class SourceDifference:
 
     def between(self, champion: Config, other: Config) -> list[DifferenceLine]:
         """Return the lines that two candidates do not have in common, at most `MOST_LINES`, in the source's order."""
-        mine, others = self._view(champion), self._view(other)
+        if self._kept is None or self._kept[0] != champion:
+            self._kept = champion, self._view(champion)
         found: list[DifferenceLine] = []
         before, file = -2, ""
-        for index in self._alive:
-            one, two = mine(index), others(index)
+        for index, one, two in zip(self._alive, self._kept[1], self._view(other), strict=True):
             if one == two:
                 continue
             place = self._places[index]
@@ -117,8 +124,8 @@ class SourceDifference:
             found = [*found[:MOST_LINES], DifferenceLine("@", f"and {left} more lines")]
         return found
 
-    def _view(self, config: Config) -> Callable[[int], str | None]:
-        """Return what tells how a line stands in a candidate's source; None where it does not."""
+    def _view(self, config: Config) -> list[str | None]:
+        """Return how each line that can differ stands in a candidate's source; None where it does not."""
         values: dict[str, int] = {}
         written: dict[str, str] = {}
         for gene in self._genes:
@@ -138,23 +145,26 @@ class SourceDifference:
                 answers[condition] = None if found is None else bool(found)
             return answers[condition]
 
+        def stands(region: Sequence[_Branch]) -> bool:
+            return all(holds(branch.condition) in (None, branch.wanted) for branch in region)
+
+        standing = [stands(region) for region in self._regions]
+
         def line(index: int) -> str | None:
-            for branch in self._covering[index]:
-                answer = holds(branch.condition)
-                if answer is not None and answer is not branch.wanted:
-                    return None
+            if not standing[self._region[index]]:
+                return None
             text = self._lines[index]
             asked = self._asked.get(index)
             if asked:
                 told = [holds(condition) for condition in asked]
                 words = ", ".join("undecided" if one is None else "true" if one else "false" for one in told)
                 return f"{text.rstrip()}  // {words}" if any(one is not None for one in told) else text
-            if self._gene is None:
+            if self._gene is None or index not in self._naming:
                 return text
             code, slashes, comment = text.partition("//")
             return self._gene.sub(lambda found: written[found[0]], code) + slashes + comment
 
-        return line
+        return [line(index) for index in self._alive]
 
     def _read_branches(self, stream: TokenStream) -> None:
         opened: list[tuple[int, str, list[str]]] = []
@@ -236,10 +246,14 @@ def _value(text: str, values: Mapping[str, int], constants: Mapping[str, str], w
     plain = known.replace("&&", " and ").replace("||", " or ").replace("\n", " ").replace("\\", " ")
     plain = re.sub(r"!(?!=)", " not ", plain)
     try:
-        tree = ast.parse(plain.strip(), mode="eval").body
-        return _worked_out(tree, values, constants, within)
+        return _worked_out(_tree(plain.strip()), values, constants, within)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+@lru_cache(maxsize=2048)
+def _tree(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _worked_out(

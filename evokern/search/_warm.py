@@ -160,9 +160,8 @@ def recorded_prior(target: SearchTarget, source: str) -> Prior:
 def prior_summary(prior: Prior) -> str:
     """Return what a prior consists of, in a sentence: genes used, genes ignored."""
     ignored = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
-    return (
-        f"warm start from {prior.source}: {len(prior.entries)} candidates; genes used: {', '.join(prior.used)}{ignored}"
-    )
+    used = ", ".join(prior.used) if prior.ignored else f"all {len(prior.used)}"
+    return f"warm start from {prior.source}: {len(prior.entries)} candidates; genes used: {used}{ignored}"
 
 
 def _searched(target: SearchTarget, record: StudyRecord, say: Notify) -> Prior:

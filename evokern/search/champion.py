@@ -15,10 +15,11 @@ from evokern.declaration.space import Config
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import limits_for
 from evokern.search.identity import SearchTarget
-from evokern.store import Session
+from evokern.store import Session, db_option
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import Study
 from evokern.study.trial import Outcome, Trial
+from evokern.wording import command
 from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 RESERVED_SHARE = {False: 0.2, True: 0.1}
@@ -152,8 +153,8 @@ class ChampionVerification:
             why = "" if trial.number in self._known else self._answered(trial, end, stopped)
             if why:
                 self._session.not_proved(trial.number, why)
-                name = self._session.study.name
-                self._note(f"trial {trial.number} is not verified: {why}; `evokern verify {name}` does it")
+                line = command("verify", self._session.study.name, *db_option(self._session.db))
+                self._note(f"trial {trial.number} is not verified: {why}; `{line}` does it")
             if why or self._known.get(trial.number):
                 return
         if len(left) > MOST_REFUTED:

@@ -7,7 +7,7 @@ the kernel's folder nor the study's file.
 from __future__ import annotations
 
 from evokern.store._arms import Reached, arms, bests, control_table
-from evokern.store._files import DEFAULT_DB
+from evokern.store._files import DEFAULT_DB, db_option
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, has_studies, open_readonly
@@ -36,6 +36,7 @@ __all__ = [
     "bests",
     "control_table",
     "database_of",
+    "db_option",
     "dumps",
     "fastest_baseline",
     "has_studies",

@@ -26,6 +26,11 @@ DEFAULT_DB = "evokern.db"
 """The database that commands take unless told otherwise."""
 
 
+def db_option(path: str | Path) -> tuple[str, ...]:
+    """Return what a command line needs to name a database; nothing for the one that commands take."""
+    return () if str(path) == DEFAULT_DB else ("--db", str(path))
+
+
 def file_system(path: Path) -> str:
     """Return the type of the file system that holds a path, empty where the system does not say.
 

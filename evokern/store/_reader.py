@@ -13,7 +13,7 @@ from evokern.errors import StoreError
 from evokern.files import is_file
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
-from evokern.store._files import DEFAULT_DB, close_reading, connect_readonly, explained
+from evokern.store._files import close_reading, connect_readonly, explained
 from evokern.store._proofs import IN_TURN, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
@@ -90,7 +90,7 @@ class Reader(ReadFile):
             self.proofs(study, "verify"),
             self.proofs(study, "undone"),
             interrupted=latest == ["interrupted"],
-            db="" if str(self.path) == DEFAULT_DB else str(self.path),
+            db=self.path,
         )
         if found.verified and (changed := self.damaged_sources(study, trial)):
             files = ", ".join(map(repr, changed))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from evokern.store._files import db_option
 from evokern.store._proofs import ProofRecord
 from evokern.store.records import StudyRecord
 from evokern.study.trial import Trial
@@ -19,7 +21,7 @@ class Verification:
     """Whether a trial was verified."""
 
     verified: bool | None
-    """True: every stage passed, and its outputs are covered; False: refuted; None: nobody asked, or it is undecided."""
+    """True: every stage passed, and its outputs are covered; False: refuted; None: not verified, or undecided."""
     reason: str
     """What was proved, what refuted it, or why nothing is known."""
     share: float | None
@@ -37,7 +39,7 @@ def verification(
     undone: Sequence[ProofRecord],
     *,
     interrupted: bool,
-    db: str = "",
+    db: Path,
 ) -> Verification:
     """Return what is proved of a trial.
 
@@ -47,15 +49,15 @@ def verification(
         proofs: what `verify` found of the study, the first one first.
         undone: verifications at the end of searches that came to nothing, the first one first.
         interrupted: whether its user stopped the study's latest session.
-        db: the database, for the command that verifies; empty for the one that commands take unless told otherwise.
+        db: the database, for the command that verifies.
     """
     # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
     share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
-    where = ("--db", db) if db else ()
+    where = db_option(db)
     if not mine:
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
-        never = "the search was stopped before" if interrupted else "nobody asked, or the budget ended first"
+        never = "the search was stopped before" if interrupted else "its search ended without a verification"
         why = whys[-1] if whys else never
         line = command("verify", study.name, "--trial", trial.number, *where)
         return Verification(None, f"{why}; `{line}` does it", share)

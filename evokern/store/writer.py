@@ -50,6 +50,8 @@ class Session:
         self._db = store.db
         self.study = study
         """The study."""
+        self.db = store.path
+        """The database."""
         self.uuid = str(uuid.uuid4())
         """Identity of this session."""
         self._trials: dict[int, str] = {}

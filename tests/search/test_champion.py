@@ -71,10 +71,10 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
         first, summary = reader.best(record), reader.summary(record)
         assert first is not None
         tried = [ProofRecord("undone", first.number, "", {"why": "no core was free"})]
-        told = [verification_of(record, first, [], undone, interrupted=True).reason for undone in (tried, [])]
+        told = [verification_of(record, first, [], undone, interrupted=True, db=db).reason for undone in (tried, [])]
         assert told[0].startswith("no core was free; `evokern verify tails")
         assert told[1].startswith("the search was stopped before; `evokern verify tails")
-    assert (None, True) == (summary["verified"], summary["verified_reason"].startswith("nobody asked"))
+    assert (None, True) == (summary["verified"], summary["verified_reason"].startswith("its search ended without"))
     add_proof(db, record, "verify", first.number, {"stages": {"fuzz": {"state": "failed", "detail": "wrong at 3,5"}}})
     code, told = invoke("verify", "tails", "--db", str(db), "--fuzz", "1s", "--json")
     with open_readonly(db) as reader:
@@ -128,6 +128,7 @@ class Recorded:
     """A session with three measured trials, the fastest first, that keeps what is proved."""
 
     study = SimpleNamespace(name="three", secret=1, device="a GPU")
+    db = Path("runs.db")
 
     def __init__(self) -> None:
         self.trials = [
@@ -199,12 +200,14 @@ def test_with_few_cores_verification_waits_for_the_end() -> None:
 
 
 def test_why_nothing_was_proved_is_kept() -> None:
-    """A budget that ends first, and whatever else keeps a champion from being verified, is written down."""
-    session = Recorded()
-    one = verification(session, [], cores=2)
+    """A budget that ends first, and whatever else keeps a champion from being verified, is written down and said."""
+    session, notes = Recorded(), list[str]()
+    one = verification(session, notes, cores=2)
     try:
         one.finish(0.0, lambda: False)
-        assert session.undone == {0: "the budget ended before it was done"}
+        why = "the budget ended before it was done"
+        assert session.undone == {0: why}
+        assert notes[-1] == f"trial 0 is not verified: {why}; `evokern verify three --db runs.db` does it"
     finally:
         one.close()
 
