@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from evokern.device.sim.own_problem import OwnProblemCheck
 from evokern.device.sim.own_problem_runs import OwnProblemRuns
 from evokern.device.sim.worker import SimWorker
 from evokern.hardware.profiles import chip
+from evokern.simt.memory.access_record import WriteRecord
+from evokern.simt.memory.buffers import Memory
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.settings import Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome
@@ -150,3 +154,18 @@ def test_a_buffer_in_place_is_covered_once_it_was_judged_whole(tmp_path: Path) -
     right, wrong = (checker.at(Config({"SKIP": skip}), kernel.problem("1000"), most=1e6) for skip in (0, 1))
     assert (right.against, right.covered, right.judged, right.blocks) == (None, True, True, 16)
     assert wrong.against is not None and "own_problem" == wrong.against["check"]
+
+
+def test_what_was_written_is_what_blocks_wrote() -> None:
+    """An element counts once it is touched, by whichever block, at whatever width; stores elsewhere do not."""
+    buffer: Any = SimpleNamespace(offset=64, size=32)
+    record = WriteRecord(cast(Memory, None), by_block=True)
+    record.write(np.array([16, 17]), 4, np.array([3, 3]))  # bytes 64 to 71: elements 0 to 3
+    record.write(np.array([5]), 16, np.array([1]))  # bytes 80 to 95: elements 8 to 15
+    record.write(np.array([33, 400]), 2, np.array([3, 3]))  # element 1 once more, and another buffer
+    blocks, elements = record.elements(buffer, 2)
+    assert list(zip(blocks.tolist(), elements.tolist(), strict=True)) == [
+        *((1, element) for element in range(8, 16)),
+        *((3, element) for element in range(4)),
+    ]
+    assert np.flatnonzero(record.written(buffer, 2)).tolist() == [*range(4), *range(8, 16)]

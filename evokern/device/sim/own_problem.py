@@ -124,7 +124,7 @@ class OwnProblemCheck:
         if most:
             room = int(most / max(instructions[0], 1.0))
             more = _draw(call.blocks, room, rng, known=blocks)
-            found = replace(self._runs.sampled(call, more, known=blocks), coverage=found.coverage)
+            found = self._runs.sampled(call, more, known=blocks, covered=found.coverage)
         if found.against is None and most and not found.judged:
             return self._and_scaled(config, call, cost, most, found)
         return found

@@ -161,13 +161,20 @@ class OwnProblemRuns:
             each.append(float(result.counters.warp_instructions.sum()) / len(blocks))
         return each
 
-    def sampled(self, call: CandidateCall, blocks: tuple[int, ...], known: Sequence[int] = ()) -> OwnProblem:
+    def sampled(
+        self,
+        call: CandidateCall,
+        blocks: tuple[int, ...],
+        known: Sequence[int] = (),
+        covered: Mapping[str, Coverage] | None = None,
+    ) -> OwnProblem:
         """Run some blocks of a candidate of one launch whose blocks share nothing.
 
         Args:
             call: the candidate.
             blocks: linear ids of the blocks.
             known: further ones that ran before and count as run.
+            covered: how much of each output is written, where that is known; None works it out from these blocks.
 
         Raises:
             RunFailed: a block crashed or did not end.
@@ -175,9 +182,9 @@ class OwnProblemRuns:
         stage, (launch,) = self._stage(call), call.launches
         with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
             ran = self._run(call, stage, blocks)
-        found: dict[str, Coverage] = {}
+        found = dict(covered or {})
         for name, tensor in call.tensors.items():
-            if tensor.role == "output":
+            if tensor.role == "output" and covered is None:
                 wrote = record.elements(stage.buffers[name], tensor.bytes // tensor.elements)
                 found[name] = coverage.extrapolated(launch.grid, blocks, *wrote, tensor.elements)
         judged = has_reference(self.kernel, call.problem, call.tensors)

@@ -81,7 +81,7 @@ class WriteRecord:
             self._marks.set(index, width)
 
     def written(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Return which elements of a buffer were written, every byte of them.
+        """Return which elements of a buffer were written: every byte of them, or kept by block any part.
 
         Args:
             buffer: the allocation.
@@ -89,7 +89,8 @@ class WriteRecord:
         """
         if self._by_block:
             found = np.zeros(buffer.size // itemsize, np.bool_)
-            found[self.elements(buffer, itemsize)[1]] = True
+            for _, elements in self._covered(buffer, itemsize):
+                found[elements] = True
             return found
         return np.asarray(self._marks.elements(buffer, itemsize).all(1))
 
@@ -101,17 +102,22 @@ class WriteRecord:
             itemsize: bytes of an element; one that is written in parts counts from its first part on.
         """
         count = buffer.size // itemsize
-        pairs: list[Any] = []
-        for width, starts, blocks in self._stores:
-            inside = (starts >= buffer.offset) & (starts < buffer.offset + buffer.size)
-            if inside.any():
-                first = starts[inside] - buffer.offset
-                covered = (first[:, None] + np.arange(0, width, min(width, itemsize))) // itemsize
-                pairs.append((blocks[inside].astype(np.int64)[:, None] * count + covered).reshape(-1))
+        pairs: list[Any] = [
+            (blocks.astype(np.int64)[:, None] * count + elements).reshape(-1)
+            for blocks, elements in self._covered(buffer, itemsize)
+        ]
         if not pairs:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         found = np.unique(np.concatenate(pairs))
         return found // count, found % count
+
+    def _covered(self, buffer: Buffer, itemsize: int) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+        """Yield, for stores of one width that fell into a buffer, their blocks and the elements that each touched."""
+        for width, starts, blocks in self._stores:
+            inside = (starts >= buffer.offset) & (starts < buffer.offset + buffer.size)
+            if inside.any():
+                first = starts[inside] - buffer.offset
+                yield blocks[inside], (first[:, None] + np.arange(0, width, min(width, itemsize))) // itemsize
 
 
 class Footprint:
