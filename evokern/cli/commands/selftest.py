@@ -19,6 +19,7 @@ SUITES = ("gate",)
     examples="""
     evokern selftest gate
     evokern selftest gate --device sim:l4 --json
+    evokern selftest gate --device cuda:0 --problem 8191,4093,254
     """,
 )
 def selftest(
@@ -33,6 +34,10 @@ def selftest(
             autocompletion=complete_devices,
         ),
     ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option("--problem", metavar="M,N,K", help="Size of the cases' product. Default: 1021,1013,254."),
+    ] = None,
 ) -> int:
     """Run kernels that cheat and kernels that are honest through the gate of a device.
 
@@ -42,7 +47,7 @@ def selftest(
     turned away.
     """
     from evokern.exploits import selftest as run
-    from evokern.exploits.suite import CaseResult
+    from evokern.exploits.suite import PROBLEM, CaseResult
 
     if suite not in SUITES:
         raise UsageError(f"there is no self-test {suite!r}: {nearest(suite, SUITES)}")
@@ -51,7 +56,7 @@ def selftest(
         result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"
         output.remark(f"{'ok' if one.right else 'FAILED':<8}{one.case.name:<32}{result_text}")
 
-    result = run(device or "auto", report_case)
+    result = run(device or "auto", report_case, problem or PROBLEM)
     facts = result.as_dict()
     if output.json:
         output.emit(facts)
