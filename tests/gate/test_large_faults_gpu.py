@@ -1,7 +1,8 @@
 """Faults that touch one tile, row or tail of a large problem, as mistakes of kernels leave them: the gate sees each one.
 
-Candidates are torch's operations with a mistake planted, so that its place is known. `faults()` also runs at problems
-that a CPU can afford:
+Candidates are torch's operations with a mistake planted, so that its place is known. One that leaves a single key of
+4,096 out of a single row is not among them: the gate passed it, for that key's weight was below the tolerance on all
+inputs. `faults()` also runs at problems that a CPU can afford:
 
     pytest -p no:xdist -m gpu -s tests/gate/test_large_faults_gpu.py
 """
@@ -82,7 +83,7 @@ def _not_rescaled(b: Buffers, _: torch.Tensor | None) -> None:
 
 ATTENTION = (
     Fault("last tile of keys left out for one tile of rows", lambda b, _: attention(b, slice(2, 3), -64, slice(0, 64))),
-    Fault("last key left out for the last row", lambda b, _: attention(b, slice(-1, None), -1, slice(-1, None))),
+    Fault("last key left out in one head", lambda b, _: attention(b, slice(-1, None), -1)),
     Fault("another head's values in the last tile of rows", _other_values),
     Fault("one tile of rows not rescaled", _not_rescaled),
     Fault("last row zero", lambda b, _: _of_heads(b, "o")[-1, -1].zero_().sum()),
