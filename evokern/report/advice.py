@@ -11,7 +11,7 @@ from evokern.declaration.space import Gene, Value
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues
 from evokern.report.plots import percent
-from evokern.report.space import STILL, gains
+from evokern.report.space import gains
 from evokern.store import db_option
 from evokern.study.discovery import study_files
 from evokern.wording import command, microseconds, several
@@ -72,6 +72,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
                 command("search", study, "--device", "cuda:0", "--db", "measured.db", *start),
             )
         )
+    found.append(_profile(facts, db))
     if told := simpler(facts):
         held = ", ".join(f"{gene} = [{_toml(value)}]" for gene, value in told.back.items())
         words = (
@@ -81,7 +82,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
         device = ("--device", facts.record.device) if facts.record.predicted else ()
         line = command("search", study, *device, "--db", "simpler.db", *start)
         found.append(Advice("search among simpler ones", words, line))
-    found += [*_search_on(facts, db), *_more_values(values), _profile(facts, db)]
+    found += [*_search_on(facts, db), *_more_values(values)]
     if facts.verification.verified:
         words = "Take it into your code: one file with launcher, checks and a main that proves itself."
         found.append(Advice("export it", words, command("export", name, *db, "-o", "best.cu")))
@@ -100,17 +101,20 @@ def _toml(value: Value) -> str:
 def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
     name, limit, ended = facts.record.name, facts.record.trials_limit, facts.sessions[-1].end_reason
     more = ("--trials", str(2 * limit)) if limit and ended == "trials" else ("--extend", "30m")
+    all_told = f" ({2 * limit} trials in all, the {len(facts.trials)} there are among them)" if "--trials" in more else ""
     if ended in ("interrupted", "paused", "failed"):
         return [Advice("go on", "Go on: the search did not come to its end.", command("resume", name, *db))]
     gained = gains(facts)
     if gained is None or gained.evaluated < FEW:
         evaluated = gained.evaluated if gained else sum(trial.outcome.evaluated for trial in facts.trials)
-        words = f"Search on: {several(evaluated, 'trial')} tell little of a space of {len(facts.record.genes)} genes."
+        words = (
+            f"Search on: {several(evaluated, 'trial')} tell little of a space of {len(facts.record.genes)} genes{all_told}."
+        )
         return [Advice("search on", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials brought {gained.words(gained.quarter)}"
-    if gained.quarter >= STILL or gained.late:
+    if gained.improving:
         came = f", and its best is number {gained.place} of {gained.evaluated}" if gained.late else ""
-        words = f"Search on, it had not come to rest: {brought}{came}."
+        words = f"Search on: {brought}{came}{all_told}."
         return [Advice("search on", words, command("resume", name, *db, *more))]
     words = f"A longer search of the same values promises little: {brought}."
     return [Advice("no longer search of the same values", words)]
@@ -132,6 +136,7 @@ def _profile(facts: Facts, db: Sequence[str]) -> Advice:
     bound = str(facts.best.evaluation.evidence.get("bound", "")) if facts.best else ""
     told = ", ".join(filter(None, (at, bound)))
     words = "Profile it: on which lines its time goes, what bounds them, and which genes act on that"
+    words += " (by the model, no GPU is needed)" if facts.record.predicted else ""
     return Advice("profile it", f"{words}{f'; {told}' * bool(told)}.", command("profile", facts.record.name, *db))
 
 

@@ -213,7 +213,7 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
         blocks, of = shapes[least]
         return f"{detail}; least of {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks"
     if name == "fuzz" and "cases" in stage:
-        near = f" and {len(stage['near'])} near the study's own" if stage.get("near") else ""
+        near = f", and {len(stage['near'])} more near the study's own" if stage.get("near") else ""
         return f"{several(stage['cases'], 'case')} at {several(stage['problems'], 'small shape')}{near}, none failed"
     if name == "playoff" and played:
         finalists = played["finalists"]

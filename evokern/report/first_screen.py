@@ -243,23 +243,37 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], worth: str
     timed = sorted((one for one in values if one.best_us is not None), key=lambda one: one.best_us or 0.0)
     shown = [one for place, one in enumerate(timed) if place < VALUES or one.value == chosen]
     without = [one for one in values if one.best_us is None and one.tried + one.unchecked]
-    bars = interval_bars([(str(one.value), "dimmed", one.best_us or 0.0, None) for one in shown], facts.unit)
+    bars = interval_bars([(str(one.value), "dimmed", one.best_us or 0.0, None) for one in shown], "")
+    others = _others(gene, facts)
     return {
         "name": gene.name,
         "doc": gene.doc,
         "default": chosen is not None and chosen == gene.default,
         "share": f"{worth} without it" if worth else f"{percent(effect.share)} [{percent(low)} to {percent(high)}]",
-        "values": [_marked(bar, one, chosen) for bar, one in zip(bars, shown, strict=True)],
+        "values": [_marked(bar, one, chosen, others.get(one.value, 0)) for bar, one in zip(bars, shown, strict=True)],
         "rest": _rest(len(timed) - len(shown), without),
     }
 
 
-def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None) -> IntervalBar:
-    """Return a value's bar with a star where it is the champion's, and with how many trials were right."""
+def _others(gene: Gene, facts: Facts) -> dict[Value, int]:
+    """Return in how many genes besides one the fastest trial with each of its values differs from the champion."""
+    if facts.best is None:
+        return {}
+    found: dict[Value, int] = {}
+    for trial in sorted(facts.measured, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number)):
+        if trial.number not in facts.refuted and trial.config[gene.name] not in found:
+            differ = (name for name, value in facts.best.config.items() if trial.config[name] != value)
+            found[trial.config[gene.name]] = sum(name != gene.name for name in differ)
+    return found
+
+
+def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None, others: int) -> IntervalBar:
+    """Return a value's bar with a star where it is the champion's, how many genes differ, and how many were right."""
     tip = f"{one.right} of {one.tried} checked were right"
+    words = bar.words.strip()
     if chosen is None or one.value != chosen:
-        return replace(bar, tip=tip)
-    return replace(bar, tip=tip, name=f"{bar.name} ★", kind="own")
+        return replace(bar, tip=tip, words=f"{words}, {others} more differ{'s' * (others == 1)}" if others else words)
+    return replace(bar, tip=tip, words=words, name=f"{bar.name} ★", kind="own")
 
 
 def _rest(slower: int, without: Sequence[ValueFacts]) -> str:

@@ -128,6 +128,11 @@ class Gains:
         """Whether the best came among the last tenth of the trials, faster than what was best before."""
         return self.quarter > 0 and self.place > (1 - LATE) * self.evaluated
 
+    @property
+    def improving(self) -> bool:
+        """Whether a longer search promises more, as far as its last trials tell."""
+        return self.quarter >= STILL or self.late
+
     @staticmethod
     def words(share: float) -> str:
         """Return what trials brought, in words."""
@@ -156,12 +161,14 @@ def improvement(facts: Facts) -> str:
     told = gains(facts)
     if told is None:
         return ""
+    if told.quarter >= STILL:
+        verdict = "it was still improving"
+    else:
+        verdict = "little, but its best came late" if told.improving else "it had all but stopped improving"
     return (
         f"The sampler's best is trial {told.trial}, its {_nth(told.place)} "
         f"of {several(told.evaluated, 'evaluated trial')}; "
-        f"the second half brought {told.words(told.half)}, the last quarter {told.words(told.quarter)}: it "
-        f"{'was still improving' if told.quarter >= STILL else 'had all but stopped improving'}"
-        f"{', though its best came late' * (told.quarter < STILL and told.late)}"
+        f"the second half brought {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
     )
 
 
@@ -278,7 +285,7 @@ def slow_meaning(facts: Facts) -> str:
     shown = list(dict.fromkeys(factor_text(factor) for factor in (min(factors), max(factors)))) if factors else []
     factor = f"{' to '.join(shown)} times " if factors else ""
     # Each arm is a search of its own: it races its own elites.
-    arms = " (the control's trials: than the default's time and its own)" if facts.control is not None else ""
+    arms = " (the control has a best of its own, which begins with the default's)" if facts.control is not None else ""
     if facts.record.predicted:
         return f"not timed to the end because predicted slower than {factor}the best so far{arms}; answer not checked"
     unchecked = sum(not one.passed_gate for one in slow)

@@ -194,20 +194,20 @@ def test_what_to_do_next_follows_from_results(facts: Facts, monkeypatch: pytest.
     told = advised(replace(facts, curves={"evo": (*facts.trials, replace(facts.trials[0], number=7))}))
     assert [step.short for step in told] == [
         "verify it",
+        "profile it",
         "no longer search of the same values",
         "allow TILE beyond 128 in the kernel",
-        "profile it",
     ]
-    assert told[1].words.endswith("promises little: the last quarter of the sampler's trials brought nothing.")
+    assert told[2].words.endswith("promises little: the last quarter of the sampler's trials brought nothing.")
     # The fastest with 64 took 7 µs and with 128 5; STAGES had no effect where it was 2.
-    assert "TILE (fastest with 64 7.02, with 128 5.00 µs; 256 comes next)" in told[2].words
-    assert "STAGES" not in told[2].words
-    assert [bool(step.command) for step in told] == [True, False, False, True]
-    assert told[-1].command == f"evokern profile {name} --db r.db"
-    assert advised(replace(facts, file="evokern.db"))[-1].command == f"evokern profile {name}"
+    assert "TILE (fastest with 64 7.02, with 128 5.00 µs; 256 comes next)" in told[3].words
+    assert "STAGES" not in told[3].words
+    assert [bool(step.command) for step in told] == [True, True, False, False]
+    assert told[1].command == f"evokern profile {name} --db r.db"
+    assert advised(replace(facts, file="evokern.db"))[1].command == f"evokern profile {name}"
     assert first_screen(facts)["next"].startswith("verify it; ")
     found = [step.short for step in advised(proved)]
-    assert (found[0], found[1], found[-1]) == ("search on", "allow TILE beyond 128 in the kernel", "export it")
+    assert found == ["profile it", "search on", "allow TILE beyond 128 in the kernel", "export it"]
 
 
 def test_who_should_search_on_is_told_how(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,9 @@ def test_who_should_search_on_is_told_how(facts: Facts, monkeypatch: pytest.Monk
     assert on(4.99)[0].words.endswith(" %, and its best is number 8 of 8.")
     assert on(5.5) == []
     found = replace(facts, sessions=(replace(ended, end_reason="trials"),))
-    assert on(3.0, trials_limit=30)[0].command.endswith("--trials 60")
+    more = on(3.0, trials_limit=30)[0]
+    assert more.command.endswith("--trials 60")
+    assert more.words.endswith(" (60 trials in all, the 7 there are among them).")
     stopped = replace(facts, sessions=(replace(ended, end_reason="interrupted"),))
     assert [step.command for step in advised(stopped) if step.short == "go on"] == [
         f"evokern resume {facts.record.name} --db r.db"

@@ -271,7 +271,7 @@ def test_the_proof_is_read_without_scrolling(proved: Path, browser: Browser) -> 
         "own problem: 90 of 520 blocks ran; least of B=2 H=8 S=1024 D=64: 6 of 256 blocks",
         "gate: right; at most 52 % of the tolerance (large inputs at B=2 H=8 S=256 D=64)",
         "sanitizer: no finding at 40 small shapes",
-        "fuzz: 12 cases at 9 small shapes and 2 near the study's own, none failed",
+        "fuzz: 12 cases at 9 small shapes, and 2 more near the study's own, none failed",
         "playoff: fastest of 3 finalists, 1 ties with it",
     ]
     words = browser.run("document.getElementById('proof').innerText")
