@@ -101,15 +101,16 @@ def _toml(value: Value) -> str:
 def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
     name, limit, ended = facts.record.name, facts.record.trials_limit, facts.sessions[-1].end_reason
     more = ("--trials", str(2 * limit)) if limit and ended == "trials" else ("--extend", "30m")
-    all_told = f" ({2 * limit} trials in all, the {len(facts.trials)} there are among them)" if "--trials" in more else ""
+    all_told = ""
+    if limit and ended == "trials":
+        all_told = f" ({2 * limit} trials in all, the {len(facts.trials)} there are among them)"
     if ended in ("interrupted", "paused", "failed"):
         return [Advice("go on", "Go on: the search did not come to its end.", command("resume", name, *db))]
     gained = gains(facts)
     if gained is None or gained.evaluated < FEW:
         evaluated = gained.evaluated if gained else sum(trial.outcome.evaluated for trial in facts.trials)
-        words = (
-            f"Search on: {several(evaluated, 'trial')} tell little of a space of {len(facts.record.genes)} genes{all_told}."
-        )
+        little = f"{several(evaluated, 'trial')} tell little of a space of {len(facts.record.genes)} genes"
+        words = f"Search on: {little}{all_told}."
         return [Advice("search on", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials brought {gained.words(gained.quarter)}"
     if gained.improving:
