@@ -107,11 +107,12 @@ class SourceDifference:
 
     def between(self, champion: Config, other: Config) -> list[DifferenceLine]:
         """Return the lines that two candidates do not have in common, at most `MOST_LINES`, in the source's order."""
-        if self._kept is None or self._kept[0] != champion:
-            self._kept = champion, self._view(champion)
+        kept = self._kept  # once: threads of a page that is served may ask for different champions
+        if kept is None or kept[0] != champion:
+            self._kept = kept = champion, self._view(champion)
         found: list[DifferenceLine] = []
         before, file = -2, ""
-        for index, one, two in zip(self._alive, self._kept[1], self._view(other), strict=True):
+        for index, one, two in zip(self._alive, kept[1], self._view(other), strict=True):
             if one == two:
                 continue
             place = self._places[index]
