@@ -10,7 +10,7 @@ seconds apart. Prints a line for each fault, then what became of the search:
     back        seconds after which killed actors were back (the driver's own word), their median and the longest
     host        seconds from the end of a host to the driver's word that others go on with what it held
 
-    python tests/scripts/cluster_faults.py [--trials 500] [--seed 1]
+    python tests/scripts/cluster_faults.py [--trials 300] [--seed 1]
 
 Exit code 1 where the sequence differs or a trial is lost, a killed actor is back later than 6 s or on median 3 s, or a
 host's trials wait for more than 45 s. Eight minutes on 2 cores; needs `pip install 'evokern[ray]'`.
@@ -93,6 +93,14 @@ def workers(actor: int) -> list[int]:
     return [worker for server in children(actor) for worker in children(server)]
 
 
+def at_work(worker: int) -> bool:
+    """Tell whether a worker runs at this moment: one that waits for a job is not missed when it is stopped."""
+    try:
+        return Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+    except OSError:
+        return False
+
+
 def disturb(kind: str, drawn: random.Random, cluster: Any, nodes: list[Any]) -> str:
     """Do one of the faults that are not the driver's; returns what, empty where there was nothing to hit."""
     if kind == "host":
@@ -107,9 +115,10 @@ def disturb(kind: str, drawn: random.Random, cluster: Any, nodes: list[Any]) -> 
     if kind == "actor":
         os.kill(actor, signal.SIGKILL)
         return f"actor {actor}"
-    worker = drawn.choice(workers(actor) or [0])
-    if not worker:
+    busy = [worker for worker in workers(actor) if at_work(worker)]
+    if not busy:
         return ""
+    worker = drawn.choice(busy)
     os.kill(worker, signal.SIGKILL if kind == "worker" else signal.SIGSTOP)
     return f"worker {worker} of actor {actor}"
 
@@ -117,7 +126,7 @@ def disturb(kind: str, drawn: random.Random, cluster: Any, nodes: list[Any]) -> 
 def main() -> int:
     """Run it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1, help="of kinds, victims and moments")
     given = parser.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -127,7 +136,8 @@ def main() -> int:
         parser.error("it needs Ray: pip install 'evokern[ray]'")
     drawn = random.Random(given.seed)
     kinds = [kind for kind, count in FAULTS.items() for _ in range(count)]
-    drawn.shuffle(kinds)
+    # The first one last; stopped workers, which are missed after two minutes, in the first half.
+    kinds.sort(key=lambda kind: drawn.random() / (1 + (kind == "stop")), reverse=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         alone = Search(folder, "alone", given.trials)
