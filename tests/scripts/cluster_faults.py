@@ -2,7 +2,7 @@
 
 Four hosts of one processor each are started on this machine. The same study is searched here without Ray, and there
 while actors, workers, the driver and one host are killed and workers are stopped, in an order drawn from the seed, some
-seconds apart. Prints a line for each fault, then what became of the search:
+seconds and trials apart. Prints a line for each fault, then what became of the search:
 
     faults      how many of each kind
     sequence    whether number, candidate, outcome and time of every trial are those of the undisturbed search
@@ -38,7 +38,9 @@ HOSTS = 4
 MEMORY = 80 * 2**20
 """Of each host's object store, bytes."""
 APART_S = (4.0, 6.0)
-"""Seconds between faults: long enough that no trial's second worker is killed, too."""
+"""Seconds between faults, at least."""
+IN_FLIGHT = 8
+"""Trials in flight; after as many more a fault's trials are done, so that no trial's second worker is killed, too."""
 START_S = 15.0
 """Seconds without a fault after a driver began: hosts import for a while."""
 FAULTS = {"actor": 13, "driver": 3, "worker": 3, "host": 1, "stop": 5}
@@ -60,7 +62,16 @@ class Search:
         self.db, self.logs = folder / f"{name}.db", list[Path]()
         self._folder, self._name = folder, name
         self._line = [sys.executable, "-m", "evokern", "search", "small.toml", "--db", str(self.db), "--seed", "1"]
-        self._line += ["--trials", str(trials), "--max-in-flight", "8", "--no-verify", "--warm-start", "none", *options]
+        self._line += [
+            "--trials",
+            str(trials),
+            "--max-in-flight",
+            str(IN_FLIGHT),
+            "--no-verify",
+            "--warm-start",
+            "none",
+            *options,
+        ]
 
     def begin(self) -> subprocess.Popen[bytes]:
         self.logs.append(self._folder / f"{self._name}-{len(self.logs)}.jsonl")
@@ -70,8 +81,11 @@ class Search:
             return subprocess.Popen(line, cwd=self._folder, stdout=told, stderr=told)
 
     def sequence(self) -> list[tuple[Any, ...]]:
-        with sqlite3.connect(self.db) as database:
-            return database.execute(TRIALS).fetchall()
+        try:
+            with sqlite3.connect(f"file:{self.db}?mode=ro", uri=True) as database:
+                return database.execute(TRIALS).fetchall()
+        except sqlite3.OperationalError:  # not written yet
+            return []
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         lines = (line for log in self.logs if log.exists() for line in log.read_text().splitlines())
@@ -136,8 +150,8 @@ def main() -> int:
         parser.error("it needs Ray: pip install 'evokern[ray]'")
     drawn = random.Random(given.seed)
     kinds = [kind for kind, count in FAULTS.items() for _ in range(count)]
-    # The first one last; stopped workers, which are missed after two minutes, in the first half.
-    kinds.sort(key=lambda kind: drawn.random() / (1 + (kind == "stop")), reverse=True)
+    # The first one last. Workers that are stopped are missed after two minutes: all at once.
+    kinds.sort(key=lambda kind: drawn.random() + (kind == "stop"))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         alone = Search(folder, "alone", given.trials)
@@ -151,12 +165,14 @@ def main() -> int:
         done, host_ended = Counter[str](), 0.0
         began = time.monotonic()
         process = there.begin()
-        next_s = time.monotonic() + START_S
+        next_s, next_trial = time.monotonic() + START_S, 0
         while process.poll() is None:
             time.sleep(0.2)
             if not kinds or time.monotonic() < next_s:
                 continue
             kind = kinds[-1]
+            if kind != "stop" and len(there.sequence()) < next_trial:
+                continue
             if kind == "driver":
                 process.kill()
                 process.wait()
@@ -168,6 +184,7 @@ def main() -> int:
             next_s = time.monotonic() + wait_s + drawn.uniform(*APART_S)
             if what:
                 done[kinds.pop()] += 1
+                next_trial = len(there.sequence()) + IN_FLIGHT
                 verb = "stopped" if kind == "stop" else "killed"
                 print(f"{time.monotonic() - began:5.0f} s: {verb} {what}", flush=True)
         seconds = time.monotonic() - began
