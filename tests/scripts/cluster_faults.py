@@ -180,7 +180,7 @@ def main() -> int:
             if not kinds or time.monotonic() < next_s:
                 continue
             kind = kinds[-1]
-            if kind != "stop" and len(there.sequence()) < next_trial:
+            if len(there.sequence()) < next_trial:
                 continue
             if kind == "driver":
                 process.kill()
@@ -214,6 +214,9 @@ def main() -> int:
         print(f"ended after {seconds:.0f} s with exit code {process.returncode}; {len(kinds)} faults found no time")
         print(f"faults    {', '.join(f'{count} × {kind}' for kind, count in done.items())}")
         print(f"sequence  {'the same' if found == expected else 'DIFFERS'}, {len(found)} trials")
+        pairs = zip(expected, found, strict=False)
+        for one, other in [(one, other) for one, other in pairs if one != other][:2]:
+            print(f"          {one}\n          {other}")
         print(f"lost      {lost}, recorded twice {sum(count > 1 for count in numbers.values())}")
         print(f"back      {back}; median {median(back):.1f} s" if back else "back      no actor was missed")
         print(f"host      {after_s:.1f} s")
