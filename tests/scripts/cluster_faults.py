@@ -46,8 +46,8 @@ START_S = 15.0
 FAULTS = {"actor": 13, "driver": 3, "worker": 3, "host": 1, "stop": 5}
 """How often an actor, the driver, a worker and a host are killed, and a worker is stopped."""
 BACK_S, MEDIAN_BACK_S, HOST_S = 6.0, 3.0, 45.0
-# Each study draws its gate's inputs from a secret of its own: candidates near the tolerance, as attention has them, would
-# be right in one and wrong in the other.
+# Each study draws its gate's inputs from a secret of its own: a candidate near the tolerance, of which attention has
+# some, would be right in one and wrong in the other.
 STUDY = """kernel = "rmsnorm"
 problems = ["ROWS=256 COLS=1024"]
 device = "sim:l4"
