@@ -10,10 +10,10 @@ seconds and trials apart. Prints a line for each fault, then what became of the 
     back        seconds after which killed actors were back (the driver's own word), their median and the longest
     host        seconds from the end of a host to the driver's word that others go on with what it held
 
-    python tests/scripts/cluster_faults.py [--trials 450] [--seed 1]
+    python tests/scripts/cluster_faults.py [--trials 650] [--seed 1]
 
 Exit code 1 where the sequence differs or a trial is lost, a killed actor is back later than 6 s or on median 3 s, or a
-host's trials wait for more than 45 s. Eight minutes on 2 cores; needs `pip install 'evokern[ray]'`.
+host's trials wait for more than 45 s. Ten minutes on 2 cores; needs `pip install 'evokern[ray]'`.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def stop(most: int) -> list[int]:
 def main() -> int:
     """Run it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=450)
+    parser.add_argument("--trials", type=int, default=650)
     parser.add_argument("--seed", type=int, default=1, help="of kinds, victims and moments")
     given = parser.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
