@@ -100,10 +100,10 @@ def _toml(value: Value) -> str:
 
 def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
     name, limit, ended = facts.record.name, facts.record.trials_limit, facts.sessions[-1].end_reason
-    more = ("--trials", str(2 * limit)) if limit and ended == "trials" else ("--extend", "30m")
-    all_told = ""
+    more, all_told = ("--extend", "30m"), ""
     if limit and ended == "trials":
-        all_told = f" ({2 * limit} trials in all, the {len(facts.trials)} there are among them)"
+        more = ("--trials", str(2 * limit))
+        all_told = f" ({more[1]} trials in all, the {len(facts.trials)} there are among them)"
     if ended in ("interrupted", "paused", "failed"):
         return [Advice("go on", "Go on: the search did not come to its end.", command("resume", name, *db))]
     gained = gains(facts)

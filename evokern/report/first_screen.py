@@ -36,6 +36,7 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         facts: the study.
         curve: draw how it came about; not for a page in a browser, which has drawn it.
     """
+    values = GeneValues(facts)
     return {
         "about": _about(facts),
         "variant": _variant(facts),
@@ -48,8 +49,8 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "control": _control(facts),
         "slow": slow_trials(facts),
         "progress": improvement(facts),
-        "next": sentence(steps(facts, GeneValues(facts))),
-        "decides": _decides(facts),
+        "next": sentence(steps(facts, values)),
+        "decides": _decides(facts, values),
     }
 
 
@@ -215,7 +216,7 @@ def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None,
     return apart(low / interval[1], high / interval[0])
 
 
-def _decides(facts: Facts) -> dict[str, Any]:
+def _decides(facts: Facts, told: GeneValues) -> dict[str, Any]:
     """Return the genes that decide the time most, each with how fast its values came."""
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
@@ -225,7 +226,7 @@ def _decides(facts: Facts) -> dict[str, Any]:
     # How much longer the champion takes without a choice was measured: no model's share stands beside it.
     worth = {name: text for name, (_, text) in _worth(facts).items() if name in ablated}
     return {
-        "genes": [_deciding(genes[name], facts, found[name], worth.get(name, "")) for name in order],
+        "genes": [_deciding(genes[name], facts, found[name], told, worth.get(name, "")) for name in order],
         "by_ablation": any(name in worth for name in order),
         "by_model": any(name not in worth for name in order),
         "weak": not facts.learned.trusted,
@@ -236,7 +237,7 @@ def _decides(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], worth: str) -> dict[str, Any]:
+def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], told: GeneValues, worth: str) -> dict[str, Any]:
     effect = facts.learned.effects[gene.name]
     low, high = effect.share_ci95
     chosen = facts.best.config[gene.name] if facts.best else None
@@ -244,36 +245,25 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], worth: str
     shown = [one for place, one in enumerate(timed) if place < VALUES or one.value == chosen]
     without = [one for one in values if one.best_us is None and one.tried + one.unchecked]
     bars = interval_bars([(str(one.value), "dimmed", one.best_us or 0.0, None) for one in shown], "")
-    others = _others(gene, facts)
     return {
         "name": gene.name,
         "doc": gene.doc,
         "default": chosen is not None and chosen == gene.default,
         "share": f"{worth} without it" if worth else f"{percent(effect.share)} [{percent(low)} to {percent(high)}]",
-        "values": [_marked(bar, one, chosen, others.get(one.value, 0)) for bar, one in zip(bars, shown, strict=True)],
+        "values": [
+            _marked(bar, one, chosen, told.others(gene, one.value)) for bar, one in zip(bars, shown, strict=True)
+        ],
         "rest": _rest(len(timed) - len(shown), without),
     }
-
-
-def _others(gene: Gene, facts: Facts) -> dict[Value, int]:
-    """Return in how many genes besides one the fastest trial with each of its values differs from the champion."""
-    if facts.best is None:
-        return {}
-    found: dict[Value, int] = {}
-    for trial in sorted(facts.measured, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number)):
-        if trial.number not in facts.refuted and trial.config[gene.name] not in found:
-            differ = (name for name, value in facts.best.config.items() if trial.config[name] != value)
-            found[trial.config[gene.name]] = sum(name != gene.name for name in differ)
-    return found
 
 
 def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None, others: int) -> IntervalBar:
     """Return a value's bar with a star where it is the champion's, how many genes differ, and how many were right."""
     tip = f"{one.right} of {one.tried} checked were right"
-    words = bar.words.strip()
     if chosen is None or one.value != chosen:
-        return replace(bar, tip=tip, words=f"{words}, {others} more differ{'s' * (others == 1)}" if others else words)
-    return replace(bar, tip=tip, words=words, name=f"{bar.name} ★", kind="own")
+        differ = f", {others} more differ{'s' * (others == 1)}" if others else ""
+        return replace(bar, tip=tip, words=bar.words + differ)
+    return replace(bar, tip=tip, name=f"{bar.name} ★", kind="own")
 
 
 def _rest(slower: int, without: Sequence[ValueFacts]) -> str:

@@ -200,6 +200,23 @@ class GeneValues:
             if sum(bool(self._having[gene.name, value].size) for value in gene.values) > 1
         ]
 
+    def others(self, gene: Gene, value: Value) -> int:
+        """Return in how many genes besides one the fastest trial timed in full with a value differs from the champion.
+
+        Args:
+            gene: the gene.
+            value: its value.
+        """
+        best, trials = self._facts.best, self._facts.trials
+        timed = [
+            place
+            for place in self._having[gene.name, value]
+            if trials[place].outcome is Outcome.MEASURED and trials[place].number not in self._facts.refuted
+        ]
+        if best is None or not timed:
+            return 0
+        return int(self._apart[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
+
     def edges(self) -> list[Edge]:
         """Return the genes whose values could go on beyond the champion's, those that decide most first."""
         best = self._facts.best

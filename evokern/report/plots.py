@@ -283,12 +283,12 @@ def interval_bars(rows: Sequence[tuple[str, str, float, tuple[float, float] | No
 
     Args:
         rows: name, class of the colour, time in µs, and its interval where one is known.
-        unit: of the times.
+        unit: of the times; empty where it is said elsewhere.
     """
     longest = max((max(time_us, between[1] if between else 0.0) for *_, time_us, between in rows), default=1.0)
     found = []
     for name, kind, time_us, between in rows:
-        words = f"{microseconds(time_us)} {unit}"
+        words = f"{microseconds(time_us)} {unit}".rstrip()
         if between is None:
             found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}"))
             continue
