@@ -9,7 +9,7 @@ the answer is sure, or has cost enough.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,37 +75,59 @@ class TailRiskProbe:
     def _sampled(
         self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet, program: SimulatedProgram, launch: Launch
     ) -> dict[str, TailRisk | None]:
-        """Return what sampled blocks say of each output, after as many as it takes to be sure."""
-        seed = random.SystemRandom().getrandbits(62)
-        stage = ProblemBuffers(problem, tensors, kind, seed)
-        stage.poison()
-        order = random.Random(seed).sample(range(launch.blocks), min(launch.blocks, MOST_BLOCKS))
-        limit = self._simulation.instruction_limit
+        """Return what sampled blocks say of each output, after as many as it takes to be sure.
+
+        A problem with few blocks has few units, which cannot tell errors that end at a point from errors that fall
+        off: once all of its blocks have run they run again, on inputs drawn anew.
+        """
+        random_seed, ran = random.SystemRandom(), 0
+        seen: dict[str, torch.Tensor] = {}
         found: dict[str, TailRisk | None] = {}
-        for start in range(0, len(order), BLOCKS_AT_ONCE):
-            blocks = sorted(order[start : start + BLOCKS_AT_ONCE])
-            result = program.launch(
-                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
-            )
-            if result.fatal is not None:
-                raise failure(result.fatal, limit, problem)
-            found = {name: one for name, (one, _) in tail_risks(self._kernel, stage, kind, self._tolerance).items()}
-            if all(one is not None and one.decided for one in found.values()):
-                break
+        while ran < MOST_BLOCKS:
+            seed = random_seed.getrandbits(62)
+            stage = ProblemBuffers(problem, tensors, kind, seed)
+            stage.poison()
+            order = random.Random(seed).sample(range(launch.blocks), min(launch.blocks, MOST_BLOCKS - ran))
+            of_draw: dict[str, torch.Tensor] = {}
+            for start in range(0, len(order), BLOCKS_AT_ONCE):
+                self._run(stage, program, launch, sorted(order[start : start + BLOCKS_AT_ONCE]))
+                found, of_draw = {}, {}
+                for name, units in _errors(self._kernel, stage, kind, self._tolerance):
+                    of_draw[name] = torch.cat([seen[name], units[units >= 0]]) if name in seen else units[units >= 0]
+                    found[name] = tail_risk(of_draw[name], units.numel())
+                if all(one is not None and one.decided for one in found.values()):
+                    return found
+            seen = of_draw
+            ran += len(order)
         return found
+
+    def _run(self, stage: ProblemBuffers, program: SimulatedProgram, launch: Launch, blocks: Sequence[int]) -> None:
+        limit = self._simulation.instruction_limit
+        result = program.launch(
+            launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
+        )
+        if result.fatal is not None:
+            raise failure(result.fatal, limit, stage.problem)
 
 
 def tail_risks(
     kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
 ) -> dict[str, tuple[TailRisk | None, int]]:
     """Return what the blocks that were run say of each output, and how many independent errors the output has."""
-    found: dict[str, tuple[TailRisk | None, int]] = {}
+    return {
+        name: (tail_risk(units[units >= 0], units.numel()), units.numel())
+        for name, units in _errors(kernel, stage, kind, tolerance)
+    }
+
+
+def _errors(
+    kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each output and error over tolerance of each of its units, -1 where no block that ran wrote it."""
     for name, got, reference, written in stage.results(kernel):
         allowed = tolerance[name].holding(stage.tensors[name])
         errors = error_over_tolerance(got, reference, allowed.atol + allowed.rtol * reference.abs())
-        units = independent_errors(torch.where(written, errors, -1.0), kind)
-        found[name] = tail_risk(units[units >= 0], units.numel()), units.numel()
-    return found
+        yield name, independent_errors(torch.where(written, errors, -1.0), kind)
 
 
 def _units(tensor: Tensor, kind: InputSet) -> int:
