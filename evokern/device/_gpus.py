@@ -14,7 +14,7 @@ from evokern.cluster.request import RayRequest
 from evokern.compile import nvrtc
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.device._comparison import require_one_model
-from evokern.device.gpu.jobs import FREE, PLANNED, GpuSettings
+from evokern.device.gpu.jobs import FREE, HELD, PEAK, GpuSettings
 from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nvml import Monitor
 from evokern.device.gpu.profile import LiveGpu, live_gpu
@@ -120,9 +120,9 @@ class HeldGpu:
         return self.gpu
 
     def spares(self, report: Any) -> int:
-        """Return how many warm spares its memory has room for."""
-        planned, free = (int((report or {}).get(key, 0)) for key in (PLANNED, FREE))
-        return max(0, min(_SPARES, free // max(planned + _CONTEXT_BYTES, 1)))
+        """Return how many warm spares its memory has room for, beside what one worker at a time needs for a while."""
+        held, peak, free = (int((report or {}).get(key, 0)) for key in (HELD, PEAK, FREE))
+        return max(0, min(_SPARES, (free - (peak - held)) // (held + _CONTEXT_BYTES)))
 
     def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
         """Return a result whose evidence names the processes that compute beside it."""

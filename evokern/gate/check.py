@@ -129,12 +129,16 @@ class Gate:
                 bench = self._new_bench(tensors, kinds, runs)
             except torch.OutOfMemoryError:
                 # Buffers of candidates with other workspaces wait here for the next one that has the same.
-                self._benches.clear()
+                self.forget()
                 torch.cuda.empty_cache()
                 bench = self._new_bench(tensors, kinds, runs)
         if not fresh:
             self._benches[key] = bench
         return bench
+
+    def forget(self) -> None:
+        """Let go of all buffers: those of the next candidate are new."""
+        self._benches.clear()
 
     def _new_bench(self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int) -> Bench:
         return Bench(

@@ -184,6 +184,8 @@ class References:
         def run(problem: Problem, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             try:
                 answer = dict((reference or kernel.workload.reference)(problem, inputs))
+            except torch.OutOfMemoryError:  # says nothing of the reference: others use the GPU's memory, too
+                raise
             except RAISED as error:
                 raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
             if set(answer) != set(wanted):

@@ -202,6 +202,7 @@ class WorkerPool:
             self._init_failed(value)
             return []
         if kind == "starved":
+            self._end_spares()
             return self._died(worker, Death(f"out of resources ({value})", False))
         job = worker.jobs.popleft()
         status: Literal["raised", "done"] = "raised" if kind == "raised" else "done"
@@ -287,6 +288,13 @@ class WorkerPool:
     def _remove(self, worker: Worker) -> None:
         self._discard(worker)
         self._workers.remove(worker)
+
+    def _end_spares(self) -> None:
+        """Keep no spares any more: what a worker lacked they may hold."""
+        if self._spares:
+            self._spares = 0
+            for worker in [one for one in self._workers if not one.jobs]:
+                self._remove(worker)
 
     def _discard(self, worker: Worker) -> None:
         self._server.kill(worker.ticket)

@@ -21,6 +21,9 @@ from evokern import (
     i32,
 )
 
+SCORES_AT_ONCE = 2**27
+"""Scores that the reference computes at once, in float64."""
+
 GENES = (
     Mutation("DEQUANTISE", ("in_registers", "on_load"),
              doc="bytes become fp16 after a fragment is read, or on their way into shared memory",
@@ -207,15 +210,19 @@ def dequantised(p, t, of_type=None):
 
 
 def reference(p, t):
-    """Softmax over whole rows of scores of the dequantised inputs."""
+    """Softmax over whole rows of scores of the dequantised inputs, of so many heads at once as take a GiB at most."""
     import torch
 
     x = dequantised(p, t)
-    scores = x["q"] @ x["k"].transpose(-1, -2) / math.sqrt(p.D)
-    if p.causal:
-        hidden = torch.ones(p.S, p.S, dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(hidden, -math.inf)
-    return {"o": torch.softmax(scores, -1) @ x["v"]}
+    hidden = torch.ones(p.S, p.S, dtype=torch.bool, device=x["q"].device).triu(1) if p.causal else None
+    q, k, v = (x[name].flatten(0, 1).split(max(1, SCORES_AT_ONCE // p.S**2)) for name in "qkv")
+    parts = []
+    for queries, keys, values in zip(q, k, v, strict=True):
+        scores = queries @ keys.transpose(-1, -2) / math.sqrt(p.D)
+        if hidden is not None:
+            scores.masked_fill_(hidden, -math.inf)
+        parts.append(torch.softmax(scores, -1) @ values)
+    return {"o": torch.cat(parts).view(x["q"].shape)}
 
 
 def halves(p, t):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from emulated_gpu import worker
+from emulated_gpu import evaluated, worker
 
-from evokern.compile.build import tensors_of
+from evokern.compile.build import Target, build, tensors_of
+from evokern.compile.records import Built
+from evokern.device._gpus import HeldGpu
+from evokern.device.gpu.jobs import FREE, HELD, PEAK, Evaluate
 from evokern.errors import DeviceError
 from evokern.exploits.suite import suite_kernel, suite_study
 from evokern.gate import Gate
@@ -17,8 +21,9 @@ from evokern.gate import check as gate_check
 from evokern.gate.bench import Bench
 from evokern.gate.memory_plan import planned_bytes
 from evokern.hardware.profiles import chip
-from evokern.study.discovery import find_kernel
+from evokern.study.discovery import WorkerContext, find_kernel
 from evokern.study.settings import GateSettings, TimingSettings
+from evokern.study.trial import Outcome
 
 CPU = torch.device("cpu")
 
@@ -78,3 +83,52 @@ def test_buffers_of_other_candidates_make_room(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.undo()
     assert gate.bench(tensors, ("large",), 1) is second
     assert gate.bench(tensors, ("normal",), 1) is not first
+
+
+@pytest.mark.parametrize("whole", [2**33, 50_000], ids=["ours", "its own"])
+def test_who_is_the_cause_of_a_full_memory(whole: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A candidate is blamed for buffers that the whole GPU has no room for; else it is asked once more elsewhere."""
+    kernel, l4 = suite_kernel(), chip("l4")
+    problem = kernel.problem("24,20,18")
+    made = worker(monkeypatch, kernel, [problem], suite_study("gpu"), l4, tmp_path / "turn")
+    config = kernel.space.default()
+    built = build(kernel, config, [problem], Target(l4, None))
+    assert isinstance(built, Built)
+
+    def full(*_: Any, **named: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.\nmore")
+
+    monkeypatch.setattr(gate_check, "judge", full)
+    monkeypatch.setattr(made, "_total_bytes", lambda: whole)
+    if whole == 2**33:
+        with pytest.raises(MemoryError, match=r"^the GPU's memory is full: CUDA out of memory\. Tried .* GiB\.$"):
+            made.handle(Evaluate(config, built, None))
+        return
+    found = evaluated(made, config, built)
+    assert (found.outcome, found.evidence["constraint"]) == (Outcome.OVER_RESOURCES, "gpu_memory")
+    assert found.reason.startswith("gpu_memory: needs ")
+    monkeypatch.undo()
+    assert not made._gates[problem]._benches
+
+
+def test_a_worker_that_starts_without_room_says_what_takes_less(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a reference needs is known once it was computed."""
+    kernel = suite_kernel()
+    problem = kernel.problem("24,20,18")
+
+    def full(*_: Any) -> dict[str, torch.Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
+
+    short = replace(kernel, workload=replace(kernel.workload, reference=full))
+    monkeypatch.setattr(WorkerContext, "kernel", lambda _: short)
+    with pytest.raises(DeviceError, match=r"M=24 N=20 K=18 needs more .* Tried to allocate 8.00 GiB\..* parts of its"):
+        worker(monkeypatch, short, [problem], suite_study("gpu"), chip("l4"), tmp_path / "turn")
+
+
+@pytest.mark.parametrize(("free_gib", "spares"), [(71, 2), (40, 1), (30, 0), (5, 0)])
+def test_spares_leave_room_for_the_reference_of_one_worker(free_gib: int, spares: int) -> None:
+    """One that holds 9 GiB and held 35 for a while: they take turns at what they need for a while."""
+    held = HeldGpu.__new__(HeldGpu)
+    assert held.spares({HELD: 9 << 30, PEAK: 35 << 30, FREE: free_gib << 30}) == spares

@@ -13,10 +13,12 @@ from edited_kernel import edited_kernel
 from paths import KERNELS
 
 from evokern import simt
+from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check
 from evokern.declaration.render import macros, render
+from evokern.device.sim.arguments import drawn
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.doctor import host_compiler
@@ -199,6 +201,24 @@ def test_a_chip_without_bf16_is_a_named_constraint():
     violation = check(KERNEL, KERNEL.space.default(), [KERNEL.problem("2,8,512,64,dtype=bf16")], turing)
     assert violation is not None and violation.constraint == "bf16_instructions"
     assert check(KERNEL, KERNEL.space.default(), [KERNEL.problem("2,8,512,64")], turing) is None
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_fp8"])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_the_reference_of_a_few_heads_at_a_time_is_that_of_all(name, causal, monkeypatch):
+    """Scores of two heads at once, of three, of six: the same elements but for the order of additions."""
+    kernel = load_kernel(KERNELS / name)
+    p = kernel.problem(f"B=2 H=3 S=72 D=64 causal={causal}")
+    tensors = {n: t for n, t in tensors_of(kernel, kernel.space.default(), p).items() if t.given}
+    given = {n: data.double() for n, _, data in drawn(tensors, "normal", 1)}
+    scope = kernel.workload.reference.__globals__
+    answers = []
+    for heads in (2, 4, 6):
+        monkeypatch.setitem(scope, "SCORES_AT_ONCE", heads * 72**2)
+        answers.append(kernel.workload.reference(p, given)["o"])
+        assert answers[-1].shape == (2, 3, 72, 64)
+    for answer in answers[1:]:
+        torch.testing.assert_close(answer, answers[0], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.thorough

@@ -517,3 +517,17 @@ def test_a_program_that_ends_early_leaves_no_server_importing(tmp_path: Path) ->
     )
     assert "KeyboardInterrupt" in done.stderr
     assert not is_alive(int(done.stdout))
+
+
+def test_a_worker_that_lacks_memory_ends_the_spares(server: ForkServer, tmp_path: Path) -> None:
+    """What it asks for they may hold: its job is done by the only worker that is left."""
+    pool = make_pool(server, spares=2)
+    pool.wait_ready(3)
+    pool.submit(0, ("first time", tmp_path, "memory"), 10.0)
+    (answer,) = collect(pool, 1)
+    assert (answer.status, pool.processes) == ("done", [answer.value])
+    pool.submit(1, ("die", signal.SIGKILL), 10.0)
+    pool.submit(2, ("pid",), 10.0)
+    collect(pool, 2)
+    assert len(pool.processes) == 1
+    pool.close()

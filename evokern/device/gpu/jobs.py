@@ -11,8 +11,9 @@ from evokern.declaration.space import Config
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings, TimingSettings
 
-PLANNED, FREE = "planned_bytes", "free_bytes"
-"""Keys of the worker's report when it is ready: bytes of the GPU's memory that its buffers take, and that are left."""
+PLANNED, HELD, PEAK, FREE = "planned_bytes", "held_bytes", "peak_bytes", "free_bytes"
+"""Keys of the worker's report when it is ready: bytes of the GPU's memory that its buffers take by the plan, that it
+holds, that it held at most while it began (references are computed then), and that are left."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import fcntl
 import functools
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,8 @@ from evokern.device.gpu.gate_kernels import GateKernels
 from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.jobs import (
     FREE,
+    HELD,
+    PEAK,
     PLANNED,
     Evaluate,
     GpuSettings,
@@ -89,8 +92,13 @@ class GpuWorker:
         planned = self._require_memory()
         with self._exclusive_gpu():
             self._warm()
+            torch.cuda.empty_cache()  # a reference leaves behind what another worker needs
+        self._held_bytes = max(planned, torch.cuda.memory_reserved())
+        self._peak_bytes = max(self._held_bytes, torch.cuda.max_memory_reserved())
         self.ready_report = {
             PLANNED: planned,
+            HELD: self._held_bytes,
+            PEAK: self._peak_bytes,
             FREE: self._free_bytes(),
             "torch": torch.__version__,
             "gpu": settings.context.profile.model,
@@ -141,6 +149,10 @@ class GpuWorker:
         """Return the bytes of the GPU's memory that nobody uses."""
         return torch.cuda.mem_get_info()[0]
 
+    def _total_bytes(self) -> int:
+        """Return the bytes of the GPU's memory."""
+        return torch.cuda.mem_get_info()[1]
+
     def listen(self, next_waits: Callable[[], bool]) -> None:
         """Take the function that tells whether the next candidate waits: while none does, one is sampled on."""
         self._next_waits = next_waits
@@ -148,7 +160,19 @@ class GpuWorker:
     def handle(
         self, job: Prove | MeasureBaseline | TimeFirstLaunches | Evaluate | Round | MeasureRates
     ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | tuple[float, ...] | Rates | None:
-        """Do one job while holding the GPU."""
+        """Do one job while holding the GPU.
+
+        Raises:
+            MemoryError: the GPU's memory is full, and no candidate is the cause.
+        """
+        try:
+            return self._done(job)
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(f"the GPU's memory is full: {_first_line(error)}") from error
+
+    def _done(
+        self, job: Prove | MeasureBaseline | TimeFirstLaunches | Evaluate | Round | MeasureRates
+    ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | tuple[float, ...] | Rates | None:
         with self._exclusive_gpu():
             if isinstance(job, Prove):
                 self._prove()
@@ -186,7 +210,22 @@ class GpuWorker:
             fcntl.flock(self._turn_lock, fcntl.LOCK_UN)
 
     def _warm(self) -> None:
-        """Go once through gate and timing with a stand-in, so that no candidate pays for loading torch's kernels."""
+        """Go once through gate and timing with a stand-in, so that no candidate pays for loading torch's kernels.
+
+        Raises:
+            DeviceError: the GPU's memory does not suffice.
+        """
+        try:
+            self._warm_gates()
+        except torch.OutOfMemoryError as error:
+            problems = ", ".join(map(str, self._gates))
+            raise DeviceError(
+                f"{self._kernel.name} at {problems} needs more of the GPU's memory than there is, most of it for a "
+                f"while, as a reference in float64 does: {_first_line(error)}; a reference that computes parts of its "
+                "outputs in turn, fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less"
+            ) from error
+
+    def _warm_gates(self) -> None:
         for problem, gate in self._gates.items():
             tensors, launches = self._runs.workload(self._settings.warm_config, problem)
             gate.check(_NullRunner(), launches, tensors)
@@ -211,8 +250,7 @@ class GpuWorker:
             bound = failure.evidence.pop("bound_us", None)
             evaluation = Evaluation(failure.outcome, bound, evidence=failure.evidence)
         except torch.OutOfMemoryError as error:
-            evidence = {"error": "CUDA_ERROR_OUT_OF_MEMORY", "message": str(error).split("\n")[0]}
-            return Evaluation(Outcome.CRASHED, evidence=evidence), False
+            evaluation = self._over_memory(job.config, error)
         except EvokernError:
             if context_error() is None:
                 raise
@@ -230,6 +268,27 @@ class GpuWorker:
         if candidate is not None:
             candidate.unload()
         return evaluation, True
+
+    def _over_memory(self, config: Config, error: torch.OutOfMemoryError) -> Evaluation:
+        """Return the outcome of a candidate whose own buffers are more than the whole GPU has room for.
+
+        Raises:
+            OutOfMemoryError: they are not: others need what is missing, among them our spares.
+        """
+        needed = self._peak_bytes - self._held_bytes
+        for problem in self._gates:
+            tensors, _ = self._runs.workload(config, problem)
+            needed += planned_bytes(self._kernel, problem, tensors, self._settings.gate, self._settings.timing)
+        total = self._total_bytes()
+        if needed <= total:
+            raise error
+        # What the error's frames hold is in the way of the next candidate's buffers.
+        traceback.clear_frames(error.__traceback__)
+        for gate in self._gates.values():
+            gate.forget()
+        torch.cuda.empty_cache()
+        evidence = {"constraint": "gpu_memory", "needed": needed, "available": total, "unit": "bytes"}
+        return Evaluation(Outcome.OVER_RESOURCES, evidence=evidence)
 
     def _checked_and_timed(self, job: Evaluate, candidate: Candidate) -> Evaluation:
         reports: dict[str, Any] = {}
@@ -507,6 +566,10 @@ def _rates() -> Rates:
         raise DeviceError(f"the GPU's own rates cannot be measured: {failed.evidence}") from failed
     except torch.OutOfMemoryError as error:
         raise DeviceError("the GPU's own rates cannot be measured: its memory is full") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n")[0]
 
 
 def _clear(bench: Bench) -> None:
