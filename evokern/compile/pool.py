@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from evokern.workers.role import limit_memory
 
 PRELOAD = ("evokern.compile.pool", nvrtc.PRELOAD)
 """What the compile pool's fork server preloads."""
+NICENESS = 10
+"""Of workers of which there is one for each processor: what feeds them, times a GPU or is only starting goes first."""
 FOREIGN_MEMORY = 4 << 30
 """Bytes of address space that a worker which compiles foreign sources may take beyond what it starts with. Packaged
 kernels take 60 MB (`attention`, 2026-11-23); room is left for template libraries, and a source may ask for anything."""
@@ -36,8 +37,6 @@ class CompileSettings:
     """The kernel, the problems that a candidate is built for, the chip under the study's limits."""
     cache: Path | None
     """The cache's folder, or None to keep nothing."""
-    niceness: int = 10
-    """Added to the workers' niceness: compiles run ahead of a GPU, and what feeds and times it goes first."""
     foreign: bool = False
     """Whether sources that nobody has read are compiled: memory is bounded, and what they break is theirs."""
 
@@ -46,7 +45,6 @@ class CompileWorker:
     """Answers a configuration with what can run or with an outcome."""
 
     def __init__(self, settings: CompileSettings) -> None:
-        os.nice(settings.niceness)
         if settings.foreign:
             limit_memory(FOREIGN_MEMORY)
         self._problems = settings.context.problems
@@ -97,4 +95,4 @@ def _refused(message: str) -> Evaluation:
 def compile_spec(settings: CompileSettings) -> WorkerSpec:
     """Return what a compile worker runs."""
     # NVRTC's own cache would answer without the assembler's report, and would grow outside our size cap.
-    return WorkerSpec("evokern.compile.pool:CompileWorker", settings, {"CUDA_CACHE_DISABLE": "1"})
+    return WorkerSpec("evokern.compile.pool:CompileWorker", settings, {"CUDA_CACHE_DISABLE": "1"}, NICENESS)

@@ -23,6 +23,8 @@ class WorkerSpec:
     """Anything that pickles."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables set before the factory's module is imported."""
+    niceness: int = 0
+    """Added to its processes' niceness before its handler is made: who feeds it goes first where processors are few."""
     init_deadline_s: float = 180.0
     """Seconds after which a worker that is still starting counts as dead."""
     may_fault: bool = True

@@ -317,7 +317,8 @@ class WorkerPool:
             ticket, connection, log = self._server.spawn()
             # One that is gone already is noticed at the end of its connection, as any death.
             with contextlib.suppress(OSError):
-                connection.send((self._spec.factory, self._spec.init, dict(self._spec.environment)))
+                spec = self._spec
+                connection.send((spec.factory, spec.init, dict(spec.environment), spec.niceness))
             self._workers.append(Worker(ticket, connection, log, now))
 
     def _feed(self) -> None:

@@ -186,8 +186,9 @@ def _work(server: int, channel: int, log: int) -> NoReturn:
 
 
 def _answer(connection: Connection) -> None:
-    factory, init, environment = connection.recv()
+    factory, init, environment, niceness = connection.recv()
     os.environ.update(environment)
+    os.nice(niceness)
     try:
         module, _, name = factory.partition(":")
         _name_process(name)

@@ -435,7 +435,7 @@ def test_one_geometry_for_several_launches_is_refused() -> None:
 
 def test_what_the_compiler_is_made_to_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code beyond the limit, and what cannot be read, are the source's outcome and not the batch's end."""
-    settings = CompileSettings(WorkerContext(FOLDER, (SMALL,), L4), None, niceness=0)
+    settings = CompileSettings(WorkerContext(FOLDER, (SMALL,), L4), None)
     worker = CompileWorker(settings)
     candidate = ForeignCandidate(CONFIG, ForeignSource("theirs.cu", RIGHT), LaunchGeometry())
     monkeypatch.setattr("evokern.compile.pool.FOREIGN_PROGRAM", 100)
@@ -472,7 +472,7 @@ int main() {{
 
 def test_host_code_of_a_source_is_set_aside() -> None:
     """A file with `main` and its kernel, as people have it, is built from its device code, lines as they were."""
-    worker = CompileWorker(CompileSettings(WorkerContext(FOLDER, (SMALL,), L4), None, niceness=0))
+    worker = CompileWorker(CompileSettings(WorkerContext(FOLDER, (SMALL,), L4), None))
 
     def handled(text: str) -> Built | Evaluation:
         return worker.handle(ForeignCandidate(CONFIG, ForeignSource("theirs.cu", text), LaunchGeometry()))

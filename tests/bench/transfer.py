@@ -85,7 +85,7 @@ class Predictions:
         self.problem = loaded.problem(problem)
         self.space = feasible_space(loaded, [self.problem], profile)
         context = WorkerContext(loaded.folder, (self.problem,), profile)
-        self._compiler = CompileWorker(CompileSettings(context, default_directory(), niceness=0))
+        self._compiler = CompileWorker(CompileSettings(context, default_directory()))
         tolerance = tolerances(loaded, None, None)
         self._predictor = Predictor(loaded, profile, TimingSettings(), SimulationSettings(blocks=BLOCKS), tolerance)
         self._kept = kept / f"{kernel}-{chip_name}-{self.problem.key.replace(',', '_')}-{loaded.digest()[:12]}.jsonl"

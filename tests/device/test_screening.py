@@ -32,7 +32,7 @@ class Bench:
         counting = replace(study.simulation, blocks=3)
         context = WorkerContext(kernel.folder, problems, CHIP)
         settings = SimSettings(context, study.gate, study.timing, counting, kernel.space.default())
-        self.compiler = CompileWorker(CompileSettings(context, None, niceness=0))
+        self.compiler = CompileWorker(CompileSettings(context, None))
         self.worker = ScreeningWorker(settings)
 
     def screen(self, elite_us: float | None = None, **genes: object) -> Evaluation:

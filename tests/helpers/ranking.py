@@ -84,7 +84,7 @@ class Ranking:
         chip = limits_for(profile, study.limits)
         cores = len(os.sched_getaffinity(0))
         context = WorkerContext(kernel.folder, problems, chip)
-        compiling = CompileSettings(context, default_directory(), niceness=0)
+        compiling = CompileSettings(context, default_directory())
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, kernel.space.default())
         self._server = ForkServer((*PRELOAD, *MODULES))
         self._compilers = WorkerPool(self._server, compile_spec(compiling), size=max(1, cores // 2), depth=2)

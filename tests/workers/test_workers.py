@@ -531,3 +531,12 @@ def test_a_worker_that_lacks_memory_ends_the_spares(server: ForkServer, tmp_path
     collect(pool, 2)
     assert len(pool.processes) == 1
     pool.close()
+
+
+def test_workers_let_others_go_first_as_they_are_told(server: ForkServer) -> None:
+    """Niceness is that of whoever started them and what their specification adds."""
+    pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None, niceness=4), size=1)
+    pool.submit(0, ("pid",), 10.0)
+    (answer,) = collect(pool, 1)
+    assert os.getpriority(os.PRIO_PROCESS, answer.value) == os.getpriority(os.PRIO_PROCESS, 0) + 4
+    pool.close()

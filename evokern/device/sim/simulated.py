@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from evokern.compile.cache import default_directory
-from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.compile.pool import NICENESS, PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
@@ -98,13 +98,14 @@ class SimulatedDevice:
         task.on_step(StartStep("starting the workers and proving that the gate tells right from wrong", 0, _STEPS))
         profile = limits_for(self._profile, task.study.limits)
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
-        compiling = CompileSettings(context, default_directory(), niceness=0, foreign=task.foreign)
+        compiling = CompileSettings(context, default_directory(), foreign=task.foreign)
         first, remarks = first_candidate(task, profile)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
         # What stands behind a foreign source in a worker's queue would wait for a compile that hangs.
         depth, patience_s = (1, FOREIGN_PATIENCE_S) if task.foreign else (2, math.inf)
         name = "screening:ScreeningWorker" if self._screening else "worker:SimWorker"
-        worker = WorkerSpec(f"evokern.device.sim.{name}", simulating, may_fault=False)  # the candidate is data there
+        # The candidate is data there, which ends no worker.
+        worker = WorkerSpec(f"evokern.device.sim.{name}", simulating, niceness=NICENESS, may_fault=False)
         workers: list[int] = []
 
         def plans(room: HostRoom) -> dict[str, PoolPlan]:
