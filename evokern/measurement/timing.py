@@ -166,12 +166,25 @@ def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_
     return _lost(scaled, settings.race * elite_us)
 
 
-def longest_launch_us(
-    settings: TimingSettings, elite_us: float | None, default_us: float | None, problems: int
-) -> float | None:
-    """Return the time of a launch at one problem beyond which a candidate is hopeless, in µs; None for no limit.
+@dataclass(frozen=True)
+class LaunchLimit:
+    """A time beyond which a candidate is hopeless by its launches, before anything of its answer is judged."""
 
-    At one problem of several it may be slower by as much more for each other one, where it may be faster.
+    us: float
+    """The time, µs."""
+    launches: int
+    """How many launches must all take longer."""
+    rough: float
+    """What the shortest of them may be of the candidate's time at most: by so much less it is a lower bound."""
+
+
+def launch_limits(
+    settings: TimingSettings, elite_us: float | None, default_us: float | None, problems: int
+) -> tuple[LaunchLimit, ...]:
+    """Return the times of launches at one problem beyond which a candidate is hopeless, the fewest launches first.
+
+    At one problem of several it may be slower by as much more for each other one, where it may be faster. Long launches
+    at the only problem are as good as a pilot's, and what they cost less than the gate's own comparisons is most of it.
 
     Args:
         settings: racing margin.
@@ -181,8 +194,13 @@ def longest_launch_us(
     """
     raced_us = raced_launch_us(elite_us, default_us, problems)
     if raced_us is None or settings.race == 0:
-        return None
-    return max(SHORT_LAUNCH_US, (ROUGH * settings.race) ** problems * raced_us)
+        return ()
+    longest_us = max(SHORT_LAUNCH_US, (ROUGH * settings.race) ** problems * raced_us)
+    limits = [LaunchLimit(longest_us, FIRST_LAUNCHES, ROUGH)]
+    lost_us = LONG_HOPELESS * settings.race * elite_us if elite_us is not None else 0.0
+    if problems == 1 and settings.cache == "rotate" and LONG_PILOT_US <= lost_us < longest_us:
+        limits.append(LaunchLimit(lost_us, RACE_SAMPLES, LONG_HOPELESS))
+    return tuple(limits)
 
 
 def raced_launch_us(elite_us: float | None, default_us: float | None, problems: int) -> float | None:

@@ -174,6 +174,41 @@ def test_a_hopeless_candidate_is_given_up_by_its_first_launches(
     assert evaluated(here, wrong, built(wrong, SMALLEST, L4)).outcome is Outcome.WRONG, "the buffers serve on"
 
 
+@pytest.mark.parametrize(
+    ("launches_us", "elite_us", "unproved"),
+    [
+        ([1200.0] * 5, 1000.0, True),
+        ([1200.0, 1200.0, 1150.0, 1200.0, 1200.0], 1000.0, False),
+        ([1200.0] * 5, None, False),
+        ([120.0] * 5, 100.0, False),
+    ],
+)
+def test_long_launches_that_lost_the_race_are_not_judged(
+    launches_us: list[float],
+    elite_us: float | None,
+    unproved: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Five of the gate's own launches, all slower than the elite by more than the race allows; one faster is enough."""
+    here = worker(monkeypatch, KERNEL, SMALLEST, STUDY, L4, tmp_path / "turn", race=1.1)
+    times = iter((*launches_us, *[1000.0] * 20))
+
+    def timed(enqueue: Callable[[], None], limit_s: float) -> float:
+        enqueue()
+        return next(times)
+
+    monkeypatch.setattr("evokern.device.gpu.cuda.timed_us", timed)
+    config = Config({"CASE": "honest_plain"})
+    found = evaluated(here, config, built(config, SMALLEST, L4), elite_us)
+    assert (found.outcome is Outcome.SLOW and found.evidence.get("unproved", False)) == unproved
+    assert found.passed_gate != unproved
+    if unproved:
+        assert (found.evidence["launches_us"], found.evidence["elite_us"]) == (launches_us, elite_us)
+        assert found.time_us == pytest.approx(1200.0 / 1.05)
+        assert found.reason.startswith("slower than 1155.000 µs, 1.2 × the 1000.000 µs to beat, by its first launches")
+
+
 def test_of_several_problems_one_may_be_slower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With two problems a launch may take the square of the margin; the bound takes the other one as the default's."""
     here = worker(monkeypatch, KERNEL, TWO, STUDY, L4, tmp_path / "turn", race=1.1)

@@ -7,8 +7,9 @@ seconds and trials apart. Prints a line for each fault, then what became of the 
     faults      how many of each kind
     sequence    whether number, candidate, outcome and time of every trial are those of the undisturbed search
     lost        trials that were given up, and trials that were recorded twice
-    back        seconds after which killed actors were back (the driver's own word), their median and the longest
-    host        seconds from the end of a host to the driver's word that others go on with what it held
+    back        seconds after which killed actors were back (the driver's own word), and their median
+    host        seconds from the end of a host to the driver's word that others go on with what it held, and after which
+                its actor was back on the host that joined in its place
 
     python tests/scripts/cluster_faults.py [--trials 650] [--seed 1]
 
@@ -147,6 +148,11 @@ def stop(most: int) -> list[int]:
     return found
 
 
+def after(event: dict[str, Any], moment: float) -> float:
+    """Return the seconds from a moment to an event."""
+    return datetime.fromisoformat(event["time"]).timestamp() - moment
+
+
 def main() -> int:
     """Run it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -174,7 +180,7 @@ def main() -> int:
         nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(HOSTS)]
         there = Search(folder, "there", given.trials, "--ray-address", cluster.address)
         done, host_ended = Counter[str](), 0.0
-        began = time.monotonic()
+        began, started = time.monotonic(), time.time()
         process = there.begin()
         next_s, next_trial = time.monotonic() + START_S, 0
         while process.poll() is None:
@@ -210,9 +216,13 @@ def main() -> int:
         found, expected = there.sequence(), alone.sequence()
         numbers = Counter(row[0] for row in found)
         lost = sum(row[2] == "lost" for row in found)
-        back = sorted(event["seconds"] for event in there.events("host_back"))
-        word = [datetime.fromisoformat(event["time"]).timestamp() - host_ended for event in there.events("host_lost")]
-        after_s = min((one for one in word if one > 0), default=0.0) if host_ended else 0.0
+        for one in (*there.events("host_lost"), *there.events("host_back")):
+            print(f"{after(one, started):5.0f} s: {one['message']}")
+        word = [one for one in there.events("host_lost") if host_ended and after(one, host_ended) > 0]
+        returned = there.events("host_back")
+        moved = [one for one in returned if word and one["host"] == word[0]["host"] and after(one, host_ended) > 0][:1]
+        back = sorted(one["seconds"] for one in returned if one not in moved)
+        after_s = after(word[0], host_ended) if word else 0.0
         print(f"ended after {seconds:.0f} s with exit code {process.returncode}; {len(kinds)} faults found no time")
         print(f"faults    {', '.join(f'{count} × {kind}' for kind, count in done.items())}")
         print(f"sequence  {'the same' if found == expected else 'DIFFERS'}, {len(found)} trials")
@@ -221,7 +231,7 @@ def main() -> int:
             print(f"          {one}\n          {other}")
         print(f"lost      {lost}, recorded twice {sum(count > 1 for count in numbers.values())}")
         print(f"back      {back}; median {median(back):.1f} s" if back else "back      no actor was missed")
-        print(f"host      {after_s:.1f} s")
+        print(f"host      {after_s:.1f} s, {[one['seconds'] for one in moved]}")
         late = bool(back) and (max(back) > BACK_S or median(back) > MEDIAN_BACK_S)
     return int(bool(process.returncode or kinds or found != expected or lost or late or after_s > HOST_S))
 

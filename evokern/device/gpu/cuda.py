@@ -22,7 +22,7 @@ from evokern.device.gpu.driver_call import context_error as context_error
 from evokern.device.gpu.driver_call import error_name
 from evokern.device.gpu.module_state import ModuleState
 from evokern.gate.check import Call, RunFailed
-from evokern.measurement.timing import FIRST_LAUNCHES
+from evokern.measurement.timing import LaunchLimit
 from evokern.study.trial import Outcome
 
 _CTYPES: Mapping[str, Any] = {
@@ -202,7 +202,7 @@ class GpuRunner:
         hang_s: float,
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
-        longest_us: float | None = None,
+        limits: Sequence[LaunchLimit] = (),
     ) -> None:
         """Make a runner.
 
@@ -212,13 +212,13 @@ class GpuRunner:
             hang_s: seconds after which one launch sequence counts as hung.
             before: called before every call.
             after: called once the first call has ended, or the first ones, and once the others have.
-            longest_us: time of a launch sequence beyond which the candidate is not run any further; None for no limit.
+            limits: times of launch sequences beyond which the candidate is not run any further.
         """
         self._candidate = candidate
         self._program = program
         self._hang_s = hang_s
         self._before, self._after = before, after
-        self._longest_us = longest_us
+        self._limits = limits
 
     def run(self, calls: Sequence[Call]) -> None:
         """Run the first call alone, so that most failures show at once, then all others.
@@ -227,10 +227,12 @@ class GpuRunner:
             RunFailed: a launch failed, did not end, or took too long.
         """
         taken = self.times(calls[:1])
-        if self._longest_us is not None and taken and taken[0] > self._longest_us:
-            taken += self.times(calls[1:FIRST_LAUNCHES])
-            if min(taken) > self._longest_us:
-                raise RunFailed(Outcome.SLOW, {"launches_us": taken, "limit_us": self._longest_us})
+        for limit in self._limits:
+            if taken and min(taken) > limit.us:
+                taken += self.times(calls[len(taken) : limit.launches])
+                if len(taken) == limit.launches and min(taken) > limit.us:
+                    evidence = {"launches_us": taken, "limit_us": limit.us, "bound_us": min(taken) / limit.rough}
+                    raise RunFailed(Outcome.SLOW, evidence)
         self._after()
         rest = calls[len(taken) :]
         if rest:

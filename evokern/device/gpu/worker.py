@@ -52,11 +52,10 @@ from evokern.measurement.roofline import Floor, Rates, Work, below, boosted, flo
 from evokern.measurement.statistics import geometric_mean
 from evokern.measurement.timing import (
     FIRST_LAUNCHES,
-    ROUGH,
     Measurement,
     Series,
     hopeless,
-    longest_launch_us,
+    launch_limits,
     measure,
     raced_launch_us,
 )
@@ -377,10 +376,10 @@ class GpuWorker:
         program = job.built.build(problem).program
         between = self._between(job, candidate, problem)
         timing = self._settings.timing
-        longest_us = longest_launch_us(timing, job.elite_us, self._default_us(job, problem), len(self._gates))
+        limits = launch_limits(timing, job.elite_us, self._default_us(job, problem), len(self._gates))
         runner = GpuRunner(
             candidate, program, timing.hang_s, before=between.disturb, after=between.require_state,
-            longest_us=longest_us,
+            limits=limits,
         )  # fmt: skip
         try:
             verdict = gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
@@ -396,7 +395,7 @@ class GpuWorker:
 
     def _unproved(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is recorded of a candidate whose first launches were hopeless: nothing of it was judged."""
-        bound_us, count = min(seen["launches_us"]) / ROUGH, len(self._gates)
+        bound_us, count = seen["bound_us"], len(self._gates)
         raced_us = raced_launch_us(job.elite_us, self._default_us(job, problem), count)
         assert raced_us is not None  # without it no launch is too long
         if count > 1:  # as fast as the default candidate at the other problems
