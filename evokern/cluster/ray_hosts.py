@@ -17,6 +17,9 @@ from evokern.wording import first_line
 
 SPARE_AFTER_S = 10.0
 """Seconds after which a host that works gets its spare, whose start takes it seconds of a processor."""
+SPARES_APART_S = 4.0
+"""Seconds between the starts of spares of hosts that one machine stands for: four at once on 2 cores took 9 s, during
+which an actor that died had none and could not come back sooner either."""
 
 
 @dataclass(eq=False)
@@ -79,7 +82,7 @@ class RayHosts:
                     host.actor.keep_spares.remote()
                 host.up = True
                 if host.make_spare is not None and not life:
-                    _after(SPARE_AFTER_S, lambda: self._keep_spare(host))
+                    _after(SPARE_AFTER_S + SPARES_APART_S * self._beside(host), lambda: self._keep_spare(host))
             for wake in self.changed:
                 wake()
 
@@ -117,6 +120,12 @@ class RayHosts:
                 host.actor, host.spare = host.spare, host.actor
         self._event("host_lost", host, f"is lost ({why}); others go on with what it held")
         self.expect(host)
+
+    def _beside(self, host: RayHost) -> int:
+        """Return how many hosts before this one are of its machine and have spares."""
+        machine = host.name.rpartition("/")[0]
+        before = [other for other in self.hosts[: host.index] if other.make_spare is not None]
+        return sum(other.name.rpartition("/")[0] == machine for other in before)
 
     def _keep_spare(self, host: RayHost) -> None:
         with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile

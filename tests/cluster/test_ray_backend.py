@@ -9,9 +9,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from stub_ray import StubRay, collect
 
 from evokern.cluster import RayRequest, host, ray_backend, ray_hosts, ray_pool
 from evokern.cluster.host import HostPlan, require_alike, versions
+from evokern.cluster.ray_hosts import RayHost, RayHosts
 from evokern.cluster.request import ray_request
 from evokern.device.gpu.profile import LiveGpu
 from evokern.device.opening import open_device
@@ -123,6 +126,26 @@ def test_a_spare_takes_the_place_of_an_actor_that_died(
     spare.die()
     pool.submit(2, ("pid",), 10.0)
     assert collect(pool, 1)[2].status == "done"
+
+
+def test_spares_of_one_machine_start_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their imports would take its processors from each other; a GPU's host has none, another machine its own."""
+    waited: list[float] = []
+    monkeypatch.setattr(ray_hosts, "_after", lambda seconds, do: waited.append(seconds))
+    names = {"m/0": True, "m/gpu0": False, "n/2": True, "m/3": True, "m/4": True}
+    actor = SimpleNamespace()
+    hosts = [
+        RayHost(index, actor, name, name, (lambda: None) if spared else None)
+        for index, (name, spared) in enumerate(names.items())
+    ]
+    cluster = RayHosts(None, hosts)
+    for one in hosts:
+        answer: Future[dict[str, Any]] = Future()
+        actor.report = SimpleNamespace(remote=lambda answer=answer: SimpleNamespace(future=lambda: answer))
+        cluster.expect(one)
+        answer.set_result({})
+    apart = ray_hosts.SPARES_APART_S
+    assert [one - ray_hosts.SPARE_AFTER_S for one in waited] == [0.0, 0.0, apart, 2 * apart]
 
 
 def test_a_host_does_a_job_although_nobody_asked_for_its_report() -> None:
