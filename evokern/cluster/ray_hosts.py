@@ -128,6 +128,10 @@ class RayHosts:
         return sum(other.name.rpartition("/")[0] == machine for other in before)
 
     def _keep_spare(self, host: RayHost) -> None:
+        """Start a host's spare, once nobody starts who is waited for."""
+        if any(not (one.up or one.gone) for one in self.hosts) and not self._closed:
+            _after(1.0, lambda: self._keep_spare(host))
+            return
         with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile
             if host.make_spare is not None and host.spare is None and host.up and not self._closed:
                 host.spare = host.make_spare()

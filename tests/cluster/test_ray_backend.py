@@ -148,6 +148,21 @@ def test_spares_of_one_machine_start_one_after_the_other(monkeypatch: pytest.Mon
     assert [one - ray_hosts.SPARE_AFTER_S for one in waited] == [0.0, 0.0, apart, 2 * apart]
 
 
+def test_no_spare_starts_beside_a_host_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the processor from it; one that is gone for good is not waited for."""
+    later: list[Callable[[], None]] = []
+    monkeypatch.setattr(ray_hosts, "_after", lambda seconds, do: later.append(do))
+    made: list[str] = []
+    hosts = [RayHost(index, None, name, name, lambda: made.append("spare")) for index, name in enumerate("abc")]
+    cluster = RayHosts(None, hosts)
+    hosts[0].up, hosts[2].gone = True, "no GPU"
+    cluster._keep_spare(hosts[0])
+    assert (made, len(later)) == ([], 1)
+    hosts[1].up = True
+    later.pop()()
+    assert (made, later) == (["spare"], [])
+
+
 def test_a_host_does_a_job_although_nobody_asked_for_its_report() -> None:
     """Ray hands what was asked of an actor that died to the one that takes its place."""
     plan = HostPlan(("worker_handlers",), plans(HostRoom(1, None)), "echo", {})
