@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +19,10 @@ from evokern.wording import first_line
 SPARE_AFTER_S = 10.0
 """Seconds after which a host that works gets its spare, whose start takes it seconds of a processor."""
 SPARES_APART_S = 4.0
-"""Seconds between the starts of spares of hosts that one machine stands for: four at once on 2 cores took 9 s, during
-which an actor that died had none and could not come back sooner either."""
+"""Seconds between the starts of spares of hosts that share a machine: four at once on 2 cores took 9 s, during which an
+actor that died had none and could not come back sooner either."""
+AWAITED_S = 60.0
+"""Seconds for which spares wait while a host that is not up may be on its way."""
 
 
 @dataclass(eq=False)
@@ -54,6 +57,7 @@ class RayHosts:
         self.alike: Mapping[str, str] = {}
         """What every host that joins has to have, by name; nothing until the first ones are compared."""
         self._mutex = threading.Lock()
+        self._spared: dict[str, float] = {}
         self._closed = False
 
     def expect(self, host: RayHost) -> None:
@@ -82,7 +86,8 @@ class RayHosts:
                     host.actor.keep_spares.remote()
                 host.up = True
                 if host.make_spare is not None and not life:
-                    _after(SPARE_AFTER_S + SPARES_APART_S * self._beside(host), lambda: self._keep_spare(host))
+                    until = time.monotonic() + SPARE_AFTER_S + AWAITED_S
+                    _after(SPARE_AFTER_S, lambda: self._keep_spare(host, until))
             for wake in self.changed:
                 wake()
 
@@ -121,20 +126,20 @@ class RayHosts:
         self._event("host_lost", host, f"is lost ({why}); others go on with what it held")
         self.expect(host)
 
-    def _beside(self, host: RayHost) -> int:
-        """Return how many hosts before this one are of its machine and have spares."""
-        machine = host.name.rpartition("/")[0]
-        before = [other for other in self.hosts[: host.index] if other.make_spare is not None]
-        return sum(other.name.rpartition("/")[0] == machine for other in before)
-
-    def _keep_spare(self, host: RayHost) -> None:
-        """Start a host's spare, once nobody starts who is waited for."""
-        if any(not (one.up or one.gone) for one in self.hosts) and not self._closed:
-            _after(1.0, lambda: self._keep_spare(host))
-            return
+    def _keep_spare(self, host: RayHost, until: float) -> None:
+        """Start a host's spare, after those of other hosts of its machine and, for a while, who is waited for."""
         with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile
-            if host.make_spare is not None and host.spare is None and host.up and not self._closed:
+            if host.make_spare is None or host.spare is not None or host.gone or self._closed:
+                return
+            machine, now = host.name.rpartition("/")[0], time.monotonic()
+            wait_s = self._spared.get(machine, -math.inf) + SPARES_APART_S - now
+            if not host.up or (now < until and any(not (one.up or one.gone) for one in self.hosts)):
+                wait_s = max(wait_s, 1.0)
+            if wait_s <= 0:
+                self._spared[machine] = now
                 host.spare = host.make_spare()
+                return
+            _after(wait_s, lambda: self._keep_spare(host, until))
 
     def close(self) -> list[Any]:
         """Return the spares there are; no more are made."""

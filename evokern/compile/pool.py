@@ -21,7 +21,7 @@ from evokern.workers.role import limit_memory
 PRELOAD = ("evokern.compile.pool", nvrtc.PRELOAD)
 """What the compile pool's fork server preloads."""
 NICENESS = 10
-"""Of workers of which there is one for each processor: what feeds them, times a GPU or is only starting goes first."""
+"""Of workers of which there is one for each processor: processes that feed them or time a GPU have priority."""
 FOREIGN_MEMORY = 4 << 30
 """Bytes of address space that a worker which compiles foreign sources may take beyond what it starts with. Packaged
 kernels take 60 MB (`attention`, 2026-11-23); room is left for template libraries, and a source may ask for anything."""

@@ -14,7 +14,7 @@ from evokern.cluster.request import RayRequest
 from evokern.compile import nvrtc
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.device._comparison import require_one_model
-from evokern.device.gpu.jobs import FREE, HELD, PEAK, GpuSettings
+from evokern.device.gpu.jobs import CONTEXT_BYTES, FREE, HELD, PEAK, GpuSettings
 from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nvml import Monitor
 from evokern.device.gpu.profile import LiveGpu, live_gpu
@@ -31,8 +31,6 @@ _COMPILE_PRELOAD = (*PRELOAD, "torch")
 """Compile workers need torch where `kernel.py` imports it."""
 _FOREIGN_PERIOD_S = 5.0
 _BUSY_PERCENT = 15
-_CONTEXT_BYTES = 2**30
-"""Memory of a worker's context and libraries, and what references need beside their buffers."""
 _SPARES = 2
 """Spare GPU workers: two, since the one that takes over must be replaced while the next candidate may crash too."""
 
@@ -121,8 +119,10 @@ class HeldGpu:
 
     def spares(self, report: Any) -> int:
         """Return how many warm spares its memory has room for, beside what one worker at a time needs for a while."""
-        held, peak, free = (int((report or {}).get(key, 0)) for key in (HELD, PEAK, FREE))
-        return max(0, min(_SPARES, (free - (peak - held)) // (held + _CONTEXT_BYTES)))
+        if not report:
+            return 0
+        held, peak, free = (int(report[key]) for key in (HELD, PEAK, FREE))
+        return max(0, min(_SPARES, (free - (peak - held)) // (held + CONTEXT_BYTES)))
 
     def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
         """Return a result whose evidence names the processes that compute beside it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -125,10 +126,11 @@ class Gate:
         if bench is None:
             while not fresh and len(self._benches) >= _BENCHES_KEPT:
                 self._benches.pop(next(iter(self._benches)))
-            try:
+            with contextlib.suppress(torch.OutOfMemoryError):
                 bench = self._new_bench(tensors, kinds, runs)
-            except torch.OutOfMemoryError:
-                # Buffers of candidates with other workspaces wait here for the next one that has the same.
+            if bench is None:
+                # Buffers of candidates with other workspaces wait here for the next one that has the same. What the
+                # first attempt had got is held by its error, which is gone by now.
                 self.forget()
                 torch.cuda.empty_cache()
                 bench = self._new_bench(tensors, kinds, runs)

@@ -175,7 +175,9 @@ class LaunchLimit:
     launches: int
     """How many launches must all take longer."""
     rough: float
-    """What the shortest of them may be of the candidate's time at most: by so much less it is a lower bound."""
+    """How many times the candidate's time the shortest may be; divided by it, it is a lower bound."""
+    raced_us: float
+    """The time that is raced against, µs."""
 
 
 def launch_limits(
@@ -183,8 +185,8 @@ def launch_limits(
 ) -> tuple[LaunchLimit, ...]:
     """Return the times of launches at one problem beyond which a candidate is hopeless, the fewest launches first.
 
-    At one problem of several it may be slower by as much more for each other one, where it may be faster. Long launches
-    at the only problem are as good as a pilot's, and what they cost less than the gate's own comparisons is most of it.
+    At one problem of several it may be slower by as much more for each other one, where it may be faster. At the only
+    problem five long launches say what a pilot would say, and the gate runs them anyway.
 
     Args:
         settings: racing margin.
@@ -192,18 +194,19 @@ def launch_limits(
         default_us: time of the default candidate's launch at this problem, where it is known.
         problems: how many the study has.
     """
-    raced_us = raced_launch_us(elite_us, default_us, problems)
+    raced_us = _raced_us(elite_us, default_us, problems)
     if raced_us is None or settings.race == 0:
         return ()
     longest_us = max(SHORT_LAUNCH_US, (ROUGH * settings.race) ** problems * raced_us)
-    limits = [LaunchLimit(longest_us, FIRST_LAUNCHES, ROUGH)]
-    lost_us = LONG_HOPELESS * settings.race * elite_us if elite_us is not None else 0.0
-    if problems == 1 and settings.cache == "rotate" and LONG_PILOT_US <= lost_us < longest_us:
-        limits.append(LaunchLimit(lost_us, RACE_SAMPLES, LONG_HOPELESS))
+    limits = [LaunchLimit(longest_us, FIRST_LAUNCHES, ROUGH, raced_us)]
+    if elite_us is not None and problems == 1 and settings.cache == "rotate":
+        lost_us = LONG_HOPELESS * settings.race * elite_us
+        if LONG_PILOT_US <= lost_us < longest_us:
+            limits.append(LaunchLimit(lost_us, RACE_SAMPLES, LONG_HOPELESS, elite_us))
     return tuple(limits)
 
 
-def raced_launch_us(elite_us: float | None, default_us: float | None, problems: int) -> float | None:
+def _raced_us(elite_us: float | None, default_us: float | None, problems: int) -> float | None:
     """Return what a launch at one problem races against, in µs; None for nothing.
 
     Args:

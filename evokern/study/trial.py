@@ -14,7 +14,7 @@ from typing import Any
 
 from evokern.declaration.space import Config
 from evokern.errors import InternalError
-from evokern.wording import factor_text
+from evokern.wording import factor_text, in_gib
 
 
 class Outcome(StrEnum):
@@ -199,6 +199,8 @@ class Evaluation:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:
                 return str(e["reason"])
+            case _ if e.get("unit") == "bytes" and e["needed"] >= 2**30:
+                return f"{e['constraint']}: needs {in_gib(e['needed'])}, has {in_gib(e['available'])}"
             case _:
                 return f"{e['constraint']}: needs {e['needed']:g}, has {e['available']:g}"
 

@@ -15,6 +15,7 @@ is there an answer: `died` where a fault of the worker's own may be what the job
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import pickle
 import time
@@ -38,6 +39,7 @@ _INIT_FAILURES_ALLOWED = 4
 _START_DEATHS_ALLOWED = 3
 _DEATH_PATIENCE_S = 2.0
 """A process that ends while it holds a GPU is gone when the driver has torn its context down."""
+_LOGGER = logging.getLogger(__name__)
 _KILL_PATIENCE_S = 10.0
 """A process that is killed while its GPU works is gone when the driver has torn its context down."""
 _MOST_OVERDUE = 4
@@ -157,7 +159,7 @@ class WorkerPool:
         results: list[JobResult] = []
         ready = set(map(id, readable))
         for worker in list(self._workers):
-            if id(worker.connection) in ready:
+            if id(worker.connection) in ready and worker in self._workers:  # a spare may have ended meanwhile
                 results += self._receive(worker)
         now = time.monotonic()
         for worker in list(self._workers):
@@ -202,7 +204,7 @@ class WorkerPool:
             self._init_failed(value)
             return []
         if kind == "starved":
-            self._end_spares()
+            self._end_spares(worker)
             return self._died(worker, Death(f"out of resources ({value})", False))
         job = worker.jobs.popleft()
         status: Literal["raised", "done"] = "raised" if kind == "raised" else "done"
@@ -289,11 +291,18 @@ class WorkerPool:
         self._discard(worker)
         self._workers.remove(worker)
 
-    def _end_spares(self) -> None:
-        """Keep no spares any more: what a worker lacked they may hold."""
+    def _end_spares(self, starved: Worker) -> None:
+        """Keep no spares any more: what a worker lacked they may hold, and the next one needs it."""
+        ended = [starved]
         if self._spares:
             self._spares = 0
-            for worker in [one for one in self._workers if not one.jobs]:
+            _LOGGER.warning("a worker lacked memory: no spares are kept any more")
+            ended += [one for one in self._workers if not one.jobs]
+        for worker in ended:
+            self._server.kill(worker.ticket)
+        for worker in ended:
+            self._server.death(worker.ticket, _KILL_PATIENCE_S)
+            if worker is not starved:
                 self._remove(worker)
 
     def _discard(self, worker: Worker) -> None:

@@ -30,7 +30,7 @@ RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
 TOLERANCE_ELEMENTS = 2**19
 """Elements of the output for which the tolerance was chosen: those of B=2 H=8 S=512 D=64."""
 SCORES_AT_ONCE = 2**27
-"""Scores that the reference computes at once, in float64."""
+"""Scores that the reference computes at once, in float64: a GiB, and two or three of them while it does."""
 BF16_ROUNDOFF = 2.0**-8
 """Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(x) - x| <= u |x| (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2). That of fp16 is 2^-11."""
@@ -293,7 +293,7 @@ def tensors(p, c):
 
 
 def reference(p, t):
-    """Softmax over whole rows of scores, of so many heads at once that their scores take a GiB at most."""
+    """Softmax over whole rows of scores, some heads at a time."""
     import torch
 
     hidden = torch.ones(p.S, p.S, dtype=torch.bool, device=t["q"].device).triu(1) if p.causal else None

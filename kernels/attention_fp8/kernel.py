@@ -22,7 +22,7 @@ from evokern import (
 )
 
 SCORES_AT_ONCE = 2**27
-"""Scores that the reference computes at once, in float64."""
+"""Scores that the reference computes at once, in float64: a GiB, and two or three of them while it does."""
 
 GENES = (
     Mutation("DEQUANTISE", ("in_registers", "on_load"),
@@ -210,7 +210,7 @@ def dequantised(p, t, of_type=None):
 
 
 def reference(p, t):
-    """Softmax over whole rows of scores of the dequantised inputs, of so many heads at once as take a GiB at most."""
+    """Softmax over whole rows of scores of the dequantised inputs, some heads at a time."""
     import torch
 
     x = dequantised(p, t)

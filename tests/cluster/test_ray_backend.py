@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import sys
 import tempfile
@@ -128,39 +129,72 @@ def test_a_spare_takes_the_place_of_an_actor_that_died(
     assert collect(pool, 1)[2].status == "done"
 
 
+class Clock:
+    """Time that passes when the next thing that was put off is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self._later = 0.0, list[tuple[float, Callable[[], None]]]()
+        monkeypatch.setattr(ray_hosts, "_after", lambda seconds, do: self._later.append((self.now + seconds, do)))
+        monkeypatch.setattr(ray_hosts.time, "monotonic", lambda: self.now)
+
+    def run(self, until: float) -> None:
+        """Do what was put off, up to a moment."""
+        while self._later and min(self._later, key=lambda one: one[0])[0] <= until:
+            at = min(range(len(self._later)), key=lambda index: self._later[index][0])
+            self.now, do = self._later.pop(at)
+            do()
+
+
+def cluster_of(names: dict[str, bool], started: list[tuple[str, float]], clock: Clock) -> RayHosts:
+    """Return hosts that all answered at once; those with True have spares, whose starts are written down."""
+
+    def host_of(index: int, name: str, spared: bool) -> RayHost:
+        answer: Future[dict[str, Any]] = Future()
+        answer.set_result({})
+        report = SimpleNamespace(remote=lambda: SimpleNamespace(future=lambda: answer))
+
+        def make() -> str:
+            started.append((name, clock.now))
+            return "spare"
+
+        return RayHost(index, SimpleNamespace(report=report), name, name, make if spared else None)
+
+    made = RayHosts(None, [host_of(index, *one) for index, one in enumerate(names.items())])
+    for one in made.hosts:
+        made.expect(one)
+    return made
+
+
 def test_spares_of_one_machine_start_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their imports would take its processors from each other; a GPU's host has none, another machine its own."""
-    waited: list[float] = []
-    monkeypatch.setattr(ray_hosts, "_after", lambda seconds, do: waited.append(seconds))
-    names = {"m/0": True, "m/gpu0": False, "n/2": True, "m/3": True, "m/4": True}
-    actor = SimpleNamespace()
-    hosts = [
-        RayHost(index, actor, name, name, (lambda: None) if spared else None)
-        for index, (name, spared) in enumerate(names.items())
-    ]
-    cluster = RayHosts(None, hosts)
-    for one in hosts:
-        answer: Future[dict[str, Any]] = Future()
-        actor.report = SimpleNamespace(remote=lambda answer=answer: SimpleNamespace(future=lambda: answer))
-        cluster.expect(one)
-        answer.set_result({})
-    apart = ray_hosts.SPARES_APART_S
-    assert [one - ray_hosts.SPARE_AFTER_S for one in waited] == [0.0, 0.0, apart, 2 * apart]
+    clock, started = Clock(monkeypatch), list[tuple[str, float]]()
+    cluster_of({"m/0": True, "m/gpu0": False, "n/2": True, "m/3": True, "m/4": True}, started, clock)
+    clock.run(100.0)
+    first, apart = ray_hosts.SPARE_AFTER_S, ray_hosts.SPARES_APART_S
+    assert sorted(at for name, at in started if name[0] == "m") == [first, first + apart, first + 2 * apart]
+    assert [at for name, at in started if name[0] == "n"] == [first]
 
 
-def test_no_spare_starts_beside_a_host_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take the processor from it; one that is gone for good is not waited for."""
-    later: list[Callable[[], None]] = []
-    monkeypatch.setattr(ray_hosts, "_after", lambda seconds, do: later.append(do))
-    made: list[str] = []
-    hosts = [RayHost(index, None, name, name, lambda: made.append("spare")) for index, name in enumerate("abc")]
-    cluster = RayHosts(None, hosts)
-    hosts[0].up, hosts[2].gone = True, "no GPU"
-    cluster._keep_spare(hosts[0])
-    assert (made, len(later)) == ([], 1)
-    hosts[1].up = True
-    later.pop()()
-    assert (made, later) == (["spare"], [])
+def test_spares_wait_a_while_for_a_host_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take the processor from it, and still start one by one; one that never comes holds nobody for long."""
+    clock, started = Clock(monkeypatch), list[tuple[str, float]]()
+    cluster = cluster_of({"m/0": True, "m/1": True, "m/2": True, "n/3": False}, started, clock)
+    cluster.hosts[3].up = False
+    clock.run(20.0)
+    assert not started
+    cluster.hosts[3].up = True
+    clock.run(60.0)
+    times = sorted(at for _, at in started)
+    assert len(times) == 3
+    assert min(b - a for a, b in itertools.pairwise(times)) >= ray_hosts.SPARES_APART_S
+    started.clear()
+    cluster = cluster_of({"m/0": True, "n/1": False}, started, clock)
+    begun = clock.now
+    cluster.hosts[1].up = False
+    clock.run(begun + ray_hosts.SPARE_AFTER_S + ray_hosts.AWAITED_S - 1.0)
+    assert not started
+    clock.run(begun + ray_hosts.SPARE_AFTER_S + ray_hosts.AWAITED_S + 2.0)
+    assert len(started) == 1
 
 
 def test_a_host_does_a_job_although_nobody_asked_for_its_report() -> None:

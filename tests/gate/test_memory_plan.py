@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated_gpu import evaluated, worker
+from emulated_gpu import Candidate, evaluated, worker
 
 from evokern.compile.build import Target, build, tensors_of
 from evokern.compile.records import Built
@@ -16,7 +16,7 @@ from evokern.device._gpus import HeldGpu
 from evokern.device.gpu.jobs import FREE, HELD, PEAK, Evaluate
 from evokern.errors import DeviceError
 from evokern.exploits.suite import suite_kernel, suite_study
-from evokern.gate import Gate
+from evokern.gate import Gate, RunFailed
 from evokern.gate import check as gate_check
 from evokern.gate.bench import Bench
 from evokern.gate.memory_plan import planned_bytes
@@ -85,7 +85,7 @@ def test_buffers_of_other_candidates_make_room(monkeypatch: pytest.MonkeyPatch) 
     assert gate.bench(tensors, ("normal",), 1) is not first
 
 
-@pytest.mark.parametrize("whole", [2**33, 50_000], ids=["ours", "its own"])
+@pytest.mark.parametrize("whole", [2**33, 2**30 + 50_000], ids=["ours", "its own"])
 def test_who_is_the_cause_of_a_full_memory(whole: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A candidate is blamed for buffers that the whole GPU has no room for; else it is asked once more elsewhere."""
     kernel, l4 = suite_kernel(), chip("l4")
@@ -106,9 +106,36 @@ def test_who_is_the_cause_of_a_full_memory(whole: int, monkeypatch: pytest.Monke
         return
     found = evaluated(made, config, built)
     assert (found.outcome, found.evidence["constraint"]) == (Outcome.OVER_RESOURCES, "gpu_memory")
-    assert found.reason.startswith("gpu_memory: needs ")
+    assert found.reason == f"gpu_memory: needs {found.evidence['needed']:g}, has {found.evidence['available']:g}"
+    large = replace(found, evidence={**found.evidence, "needed": 85 << 30, "available": 79 << 30})
+    assert large.reason == "gpu_memory: needs 85 GiB, has 79 GiB"
     monkeypatch.undo()
     assert not made._gates[problem]._benches
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_candidate_is_tried_once_more_without_the_buffers_of_those_before_it(
+    times: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What torch or the driver lacked at first it may have then; what the driver lacks again is the candidate's."""
+    kernel, l4 = suite_kernel(), chip("l4")
+    problem = kernel.problem("24,20,18")
+    made = worker(monkeypatch, kernel, [problem], suite_study("gpu"), l4, tmp_path / "turn")
+    config = kernel.space.default()
+    built = build(kernel, config, [problem], Target(l4, None))
+    assert isinstance(built, Built)
+    before, left = list(made._gates[problem]._benches.values()), iter(range(times))
+    prepare = Candidate.prepare
+
+    def prepared(self: Candidate, *arguments: Any) -> Any:
+        if next(left, None) is not None:
+            raise RunFailed(Outcome.CRASHED, {"error": "CUDA_ERROR_OUT_OF_MEMORY"})
+        return prepare(self, *arguments)
+
+    monkeypatch.setattr(Candidate, "prepare", prepared)
+    found = evaluated(made, config, built)
+    assert found.outcome is (Outcome.MEASURED if times == 1 else Outcome.CRASHED)
+    assert not any(bench in before for bench in made._gates[problem]._benches.values())
 
 
 def test_a_worker_that_starts_without_room_says_what_takes_less(

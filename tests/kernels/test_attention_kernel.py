@@ -206,12 +206,13 @@ def test_a_chip_without_bf16_is_a_named_constraint():
 @pytest.mark.parametrize("name", ["attention", "attention_fp8"])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_the_reference_of_a_few_heads_at_a_time_is_that_of_all(name, causal, monkeypatch):
-    """Scores of two heads at once, of three, of six: the same elements but for the order of additions."""
+    """Scores of two heads at once, of four, of six: the same elements but for the order of additions."""
     kernel = load_kernel(KERNELS / name)
     p = kernel.problem(f"B=2 H=3 S=72 D=64 causal={causal}")
     tensors = {n: t for n, t in tensors_of(kernel, kernel.space.default(), p).items() if t.given}
     given = {n: data.double() for n, _, data in drawn(tensors, "normal", 1)}
     scope = kernel.workload.reference.__globals__
+    assert "SCORES_AT_ONCE" in scope
     answers = []
     for heads in (2, 4, 6):
         monkeypatch.setitem(scope, "SCORES_AT_ONCE", heads * 72**2)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -216,13 +217,13 @@ def main() -> int:
         found, expected = there.sequence(), alone.sequence()
         numbers = Counter(row[0] for row in found)
         lost = sum(row[2] == "lost" for row in found)
-        for one in (*there.events("host_lost"), *there.events("host_back")):
+        for one in sorted(there.events("host_lost") + there.events("host_back"), key=lambda one: one["time"]):
             print(f"{after(one, started):5.0f} s: {one['message']}")
         word = [one for one in there.events("host_lost") if host_ended and after(one, host_ended) > 0]
         returned = there.events("host_back")
         moved = [one for one in returned if word and one["host"] == word[0]["host"] and after(one, host_ended) > 0][:1]
         back = sorted(one["seconds"] for one in returned if one not in moved)
-        after_s = after(word[0], host_ended) if word else 0.0
+        after_s = after(word[0], host_ended) if word else math.inf if host_ended else 0.0
         print(f"ended after {seconds:.0f} s with exit code {process.returncode}; {len(kinds)} faults found no time")
         print(f"faults    {', '.join(f'{count} × {kind}' for kind, count in done.items())}")
         print(f"sequence  {'the same' if found == expected else 'DIFFERS'}, {len(found)} trials")

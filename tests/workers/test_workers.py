@@ -533,6 +533,19 @@ def test_a_worker_that_lacks_memory_ends_the_spares(server: ForkServer, tmp_path
     pool.close()
 
 
+def test_spares_that_speak_while_they_are_ended_are_not_heard(server: ForkServer) -> None:
+    """That a worker lacked memory and that its spares are ready may be read at once."""
+    pool = make_pool(server)
+    pool.wait_ready()
+    pool.submit(0, "memory", 10.0)
+    pool.keep_spares(2)
+    pool.advance([])  # the spares start, and nothing is read
+    time.sleep(1.0)
+    (answer,) = collect(pool, 1)
+    assert answer.status == "lost"  # it lacks memory every time
+    pool.close()
+
+
 def test_workers_let_others_go_first_as_they_are_told(server: ForkServer) -> None:
     """Niceness is that of whoever started them and what their specification adds."""
     pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None, niceness=4), size=1)

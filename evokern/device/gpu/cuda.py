@@ -231,8 +231,8 @@ class GpuRunner:
             if taken and min(taken) > limit.us:
                 taken += self.times(calls[len(taken) : limit.launches])
                 if len(taken) == limit.launches and min(taken) > limit.us:
-                    evidence = {"launches_us": taken, "limit_us": limit.us, "bound_us": min(taken) / limit.rough}
-                    raise RunFailed(Outcome.SLOW, evidence)
+                    evidence = {"launches_us": taken, "limit_us": limit.us, "elite_us": limit.raced_us}
+                    raise RunFailed(Outcome.SLOW, evidence | {"bound_us": min(taken) / limit.rough})
         self._after()
         rest = calls[len(taken) :]
         if rest:

@@ -14,6 +14,8 @@ from evokern.study.settings import GateSettings, TimingSettings
 PLANNED, HELD, PEAK, FREE = "planned_bytes", "held_bytes", "peak_bytes", "free_bytes"
 """Keys of the worker's report when it is ready: bytes of the GPU's memory that its buffers take by the plan, that it
 holds, that it held at most while it began (references are computed then), and that are left."""
+CONTEXT_BYTES = 2**30
+"""Bytes of the GPU's memory that a process takes beside its buffers."""
 
 
 @dataclass(frozen=True)

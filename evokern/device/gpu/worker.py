@@ -7,7 +7,6 @@ import fcntl
 import functools
 import math
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from evokern.device.gpu.cuda import Candidate, GpuRunner, PreparedCall, check, c
 from evokern.device.gpu.gate_kernels import GateKernels
 from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.jobs import (
+    CONTEXT_BYTES,
     FREE,
     HELD,
     PEAK,
@@ -57,11 +57,13 @@ from evokern.measurement.timing import (
     hopeless,
     launch_limits,
     measure,
-    raced_launch_us,
 )
 from evokern.study.trial import Evaluation, Outcome, Timing
 from evokern.wording import in_gib
 from evokern.workers.process import Retire
+
+OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+"""What the driver says where it finds no memory."""
 
 
 class GpuWorker:
@@ -219,9 +221,10 @@ class GpuWorker:
         except torch.OutOfMemoryError as error:
             problems = ", ".join(map(str, self._gates))
             raise DeviceError(
-                f"{self._kernel.name} at {problems} needs more of the GPU's memory than there is, most of it for a "
+                f"{self._kernel.name} at {problems} needs more of the GPU's memory than is free, most of it for a "
                 f"while, as a reference in float64 does: {_first_line(error)}; a reference that computes parts of its "
-                "outputs in turn, fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less"
+                "outputs in turn, fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less, and what "
+                "else uses the GPU may be ended"
             ) from error
 
     def _warm_gates(self) -> None:
@@ -238,7 +241,28 @@ class GpuWorker:
     # ---- candidates
 
     def _evaluate(self, job: Evaluate) -> tuple[Evaluation, bool]:
-        """Return the evaluation, and whether the context can be used further."""
+        """Return the evaluation, and whether the context can be used further.
+
+        Where memory runs out the candidate is evaluated once more, without what those before it left here.
+
+        Raises:
+            OutOfMemoryError: it ran out again, and the whole GPU has room for what the candidate needs: others hold it.
+        """
+        message = ""
+        for again in (False, True):
+            try:
+                return self._attempt(job, again=again)
+            except torch.OutOfMemoryError as error:
+                message = _first_line(error)
+            self._let_go()
+        needed, room = self._needed_bytes(job.config), self._total_bytes() - CONTEXT_BYTES
+        if needed <= room:
+            raise torch.OutOfMemoryError(message)
+        evidence = {"constraint": "gpu_memory", "needed": needed, "available": room, "unit": "bytes"}
+        return Evaluation(Outcome.OVER_RESOURCES, evidence=evidence), True
+
+    def _attempt(self, job: Evaluate, *, again: bool) -> tuple[Evaluation, bool]:
+        """Evaluate a candidate; what runs out of memory `again` in the driver is its own crash, as local memory is."""
         candidate: Candidate | None = None
         try:
             candidate = Candidate(job.built)
@@ -246,17 +270,24 @@ class GpuWorker:
         except RunFailed as failure:
             if failure.outcome is Outcome.HUNG:
                 return Evaluation(Outcome.HUNG, evidence=failure.evidence), False
+            if failure.evidence.get("error") == OUT_OF_MEMORY and not again:
+                _unload(candidate)
+                raise torch.OutOfMemoryError(OUT_OF_MEMORY) from failure
             bound = failure.evidence.pop("bound_us", None)
             evaluation = Evaluation(failure.outcome, bound, evidence=failure.evidence)
-        except torch.OutOfMemoryError as error:
-            evaluation = self._over_memory(job.config, error)
+        except torch.OutOfMemoryError:
+            _unload(candidate)
+            raise
         except EvokernError:
             if context_error() is None:
                 raise
             evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
-        except RuntimeError:
+        except RuntimeError as error:
             # An asynchronous CUDA error can surface in whichever torch operation comes next.
             if context_error() is None:
+                if "CUBLAS_STATUS_ALLOC_FAILED" in str(error):  # the reference's library, which allocates by itself
+                    _unload(candidate)
+                    raise torch.OutOfMemoryError(_first_line(error)) from error
                 raise
             evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
         broken = context_error()
@@ -264,30 +295,22 @@ class GpuWorker:
             if evaluation.outcome is not Outcome.CRASHED:
                 evaluation = Evaluation(Outcome.CRASHED, evidence={"error": broken})
             return evaluation, False
-        if candidate is not None:
-            candidate.unload()
+        _unload(candidate)
         return evaluation, True
 
-    def _over_memory(self, config: Config, error: torch.OutOfMemoryError) -> Evaluation:
-        """Return the outcome of a candidate whose own buffers are more than the whole GPU has room for.
-
-        Raises:
-            OutOfMemoryError: they are not: others need what is missing, among them our spares.
-        """
-        needed = self._peak_bytes - self._held_bytes
-        for problem in self._gates:
-            tensors, _ = self._runs.workload(config, problem)
-            needed += planned_bytes(self._kernel, problem, tensors, self._settings.gate, self._settings.timing)
-        total = self._total_bytes()
-        if needed <= total:
-            raise error
-        # What the error's frames hold is in the way of the next candidate's buffers.
-        traceback.clear_frames(error.__traceback__)
+    def _let_go(self) -> None:
+        """Give back the buffers that wait for candidates with the same ones, and what torch keeps."""
         for gate in self._gates.values():
             gate.forget()
         torch.cuda.empty_cache()
-        evidence = {"constraint": "gpu_memory", "needed": needed, "available": total, "unit": "bytes"}
-        return Evaluation(Outcome.OVER_RESOURCES, evidence=evidence)
+
+    def _needed_bytes(self, config: Config) -> int:
+        """Return the bytes that a candidate's buffers take by the plan, and a reference while it is computed."""
+        needed, settings = self._peak_bytes - self._held_bytes, self._settings
+        for problem in self._gates:
+            tensors, _ = self._runs.workload(config, problem)
+            needed += planned_bytes(self._kernel, problem, tensors, settings.gate, settings.timing)
+        return needed
 
     def _checked_and_timed(self, job: Evaluate, candidate: Candidate) -> Evaluation:
         reports: dict[str, Any] = {}
@@ -395,12 +418,10 @@ class GpuWorker:
 
     def _unproved(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is recorded of a candidate whose first launches were hopeless: nothing of it was judged."""
-        bound_us, count = seen["bound_us"], len(self._gates)
-        raced_us = raced_launch_us(job.elite_us, self._default_us(job, problem), count)
-        assert raced_us is not None  # without it no launch is too long
+        bound_us, raced_us, count = seen["bound_us"], seen["elite_us"], len(self._gates)
         if count > 1:  # as fast as the default candidate at the other problems
             bound_us = geometric_mean(job.default_us) * (bound_us / raced_us) ** (1 / count)
-        return {"elite_us": raced_us, "unproved": True, "problem": problem.key, "bound_us": bound_us}
+        return {"unproved": True, "problem": problem.key, "bound_us": bound_us}
 
     def _default_us(self, job: Evaluate, problem: Problem) -> float | None:
         """Return the time of the default candidate's launch at a problem; None where it is not known."""
@@ -569,6 +590,11 @@ def _rates() -> Rates:
 
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n")[0]
+
+
+def _unload(candidate: Candidate | None) -> None:
+    if candidate is not None:
+        candidate.unload()
 
 
 def _clear(bench: Bench) -> None:

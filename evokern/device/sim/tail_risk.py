@@ -29,7 +29,7 @@ from evokern.study.settings import InputSet, SimulationSettings
 BLOCKS_AT_ONCE = 8
 """Blocks run before the question is asked again."""
 MOST_BLOCKS = 48
-"""Blocks after which the estimate is taken as it is: some seconds."""
+"""Blocks after which the estimate is taken as it is: some seconds, of packaged kernels."""
 
 
 class TailRiskProbe:
