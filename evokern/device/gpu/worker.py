@@ -223,8 +223,8 @@ class GpuWorker:
             raise DeviceError(
                 f"{self._kernel.name} at {problems} needs more of the GPU's memory than is free, most of it for a "
                 f"while, as a reference in float64 does: {_first_line(error)}; a reference that computes parts of its "
-                "outputs in turn, fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less, and what "
-                "else uses the GPU may be ended"
+                "outputs in turn, fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less, "
+                "and ending what else uses the GPU makes room"
             ) from error
 
     def _warm_gates(self) -> None:
