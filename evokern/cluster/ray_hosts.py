@@ -16,11 +16,11 @@ from evokern.errors import EvokernError
 from evokern.events import told
 from evokern.wording import first_line
 
-SPARE_AFTER_S = 10.0
+SPARE_AFTER_S = 5.0
 """Seconds after which a host that works gets its spare, whose start takes it seconds of a processor."""
-SPARES_APART_S = 4.0
-"""Seconds between the starts of spares of hosts that share a machine: four at once on 2 cores took 9 s, during which an
-actor that died had none and could not come back sooner either."""
+SPARES_APART_S = 2.0
+"""Seconds between the starts of spares of hosts that share a machine. Four at once on 2 cores, 10 s after their hosts,
+took 9 s, during which an actor that died had none and could not come back sooner either: 7 s (`cluster_faults.py`)."""
 AWAITED_S = 60.0
 """Seconds for which spares wait while a host that is not up may be on its way."""
 
