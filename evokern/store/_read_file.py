@@ -16,7 +16,7 @@ from typing import Self
 from sqlite_utils import Database
 
 from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
-from evokern.store._files import close_reading, connect_readonly, explained
+from evokern.store._files import close_reading, connect_readonly, explained, refuse_foreign
 from evokern.store._integrity import COLUMN, SoundRows, damage, require_sound, required, select, select_numbered, sound
 from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
@@ -62,6 +62,7 @@ class ReadFile:
                 refuse_newer(self._db, path)
                 found = self._db["evokern_studies"].exists()
             if not found:
+                refuse_foreign(path)
                 raise StoreError(f"{path} holds no evokern study; `{command('search', '--db', path)}` would begin one")
         except BaseException:
             close_reading(connection)

@@ -465,6 +465,15 @@ def test_places_that_cannot_be(use: type, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_reading_another_programs_database_advises_no_search_on_it(tmp_path: Path) -> None:
+    """A search refuses it, too."""
+    db = tmp_path / "a.db"
+    with sqlite3.connect(db) as connection:
+        connection.execute("CREATE TABLE theirs (a)")
+    with pytest.raises(StoreError, match=r"another program's database \(its tables: theirs\); name another file"):
+        open_readonly(db)
+
+
 def test_a_database_of_optunas_alone_is_no_results_yet(tmp_path: Path) -> None:
     """Reading says that no study of ours is in it; writing adds our tables beside Optuna's."""
     db = tmp_path / "a.db"
