@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from emulated_gpu import Candidate, evaluated, worker
+from emulated_gpu import Candidate, Worker, evaluated, worker
 
 from evokern.compile.build import Target, build, tensors_of
 from evokern.compile.records import Built
+from evokern.declaration.kernel import Problem
+from evokern.declaration.space import Config
 from evokern.device._gpus import HeldGpu
 from evokern.device.gpu.jobs import FREE, HELD, PEAK, Evaluate
 from evokern.errors import DeviceError
@@ -85,15 +87,19 @@ def test_buffers_of_other_candidates_make_room(monkeypatch: pytest.MonkeyPatch) 
     assert gate.bench(tensors, ("normal",), 1) is not first
 
 
+def worker_at_work(patch: pytest.MonkeyPatch, folder: Path) -> tuple[Worker, Problem, Config, Built]:
+    """Return a worker, its problem, and a candidate with its programs."""
+    kernel, l4 = suite_kernel(), chip("l4")
+    problem, config = kernel.problem("24,20,18"), kernel.space.default()
+    built = build(kernel, config, [problem], Target(l4, None))
+    assert isinstance(built, Built)
+    return worker(patch, kernel, [problem], suite_study("gpu"), l4, folder / "turn"), problem, config, built
+
+
 @pytest.mark.parametrize("whole", [2**33, 2**30 + 50_000], ids=["ours", "its own"])
 def test_who_is_the_cause_of_a_full_memory(whole: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A candidate is blamed for buffers that the whole GPU has no room for; else it is asked once more elsewhere."""
-    kernel, l4 = suite_kernel(), chip("l4")
-    problem = kernel.problem("24,20,18")
-    made = worker(monkeypatch, kernel, [problem], suite_study("gpu"), l4, tmp_path / "turn")
-    config = kernel.space.default()
-    built = build(kernel, config, [problem], Target(l4, None))
-    assert isinstance(built, Built)
+    made, problem, config, built = worker_at_work(monkeypatch, tmp_path)
 
     def full(*_: Any, **named: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.\nmore")
@@ -118,12 +124,7 @@ def test_a_candidate_is_tried_once_more_without_the_buffers_of_those_before_it(
     times: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What torch or the driver lacked at first it may have then; what the driver lacks again is the candidate's."""
-    kernel, l4 = suite_kernel(), chip("l4")
-    problem = kernel.problem("24,20,18")
-    made = worker(monkeypatch, kernel, [problem], suite_study("gpu"), l4, tmp_path / "turn")
-    config = kernel.space.default()
-    built = build(kernel, config, [problem], Target(l4, None))
-    assert isinstance(built, Built)
+    made, problem, config, built = worker_at_work(monkeypatch, tmp_path)
     before, left = list(made._gates[problem]._benches.values()), iter(range(times))
     prepare = Candidate.prepare
 

@@ -59,7 +59,7 @@ from evokern.measurement.timing import (
     measure,
 )
 from evokern.study.trial import Evaluation, Outcome, Timing
-from evokern.wording import in_gib
+from evokern.wording import first_line, in_gib
 from evokern.workers.process import Retire
 
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -131,11 +131,7 @@ class GpuWorker:
         Raises:
             DeviceError: they are more than the GPU has left.
         """
-        settings, needed = self._settings, {}
-        for problem in self._gates:
-            tensors, _ = self._runs.workload(settings.warm_config, problem)
-            needed[problem] = planned_bytes(self._kernel, problem, tensors, settings.gate, settings.timing)
-        free = self._free_bytes()
+        needed, free = self._planned_bytes(self._settings.warm_config), self._free_bytes()
         if sum(needed.values()) > free:
             largest = max(needed, key=lambda problem: needed[problem])
             raise DeviceError(
@@ -145,6 +141,14 @@ class GpuWorker:
                 "free. Fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less"
             )
         return sum(needed.values())
+
+    def _planned_bytes(self, config: Config) -> dict[Problem, int]:
+        """Return the bytes that a candidate's buffers take at each problem."""
+        settings, planned = self._settings, {}
+        for problem in self._gates:
+            tensors, _ = self._runs.workload(config, problem)
+            planned[problem] = planned_bytes(self._kernel, problem, tensors, settings.gate, settings.timing)
+        return planned
 
     def _free_bytes(self) -> int:
         """Return the bytes of the GPU's memory that nobody uses."""
@@ -166,15 +170,7 @@ class GpuWorker:
         Raises:
             MemoryError: the GPU's memory is full, and no candidate is the cause.
         """
-        try:
-            return self._done(job)
-        except torch.OutOfMemoryError as error:
-            raise MemoryError(f"the GPU's memory is full: {_first_line(error)}") from error
-
-    def _done(
-        self, job: Prove | MeasureBaseline | TimeFirstLaunches | Evaluate | Round | MeasureRates
-    ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | tuple[float, ...] | Rates | None:
-        with self._exclusive_gpu():
+        with _told_as_memory_error(), self._exclusive_gpu():
             if isinstance(job, Prove):
                 self._prove()
                 return None
@@ -222,7 +218,7 @@ class GpuWorker:
             problems = ", ".join(map(str, self._gates))
             raise DeviceError(
                 f"{self._kernel.name} at {problems} needs more of the GPU's memory than is free, most of it for a "
-                f"while, as a reference in float64 does: {_first_line(error)}; a reference that computes parts of its "
+                f"while, as a reference in float64 does: {first_line(error)}; a reference that computes parts of its "
                 "outputs in turn, fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less, "
                 "and ending what else uses the GPU makes room"
             ) from error
@@ -253,9 +249,11 @@ class GpuWorker:
             try:
                 return self._attempt(job, again=again)
             except torch.OutOfMemoryError as error:
-                message = _first_line(error)
+                message = first_line(error)
             self._let_go()
-        needed, room = self._needed_bytes(job.config), self._total_bytes() - CONTEXT_BYTES
+        # By the plan, and a reference while it is computed.
+        needed = sum(self._planned_bytes(job.config).values()) + self._peak_bytes - self._held_bytes
+        room = self._total_bytes() - CONTEXT_BYTES
         if needed <= room:
             raise torch.OutOfMemoryError(message)
         evidence = {"constraint": "gpu_memory", "needed": needed, "available": room, "unit": "bytes"}
@@ -287,7 +285,7 @@ class GpuWorker:
             if context_error() is None:
                 if "CUBLAS_STATUS_ALLOC_FAILED" in str(error):  # the reference's library, which allocates by itself
                     _unload(candidate)
-                    raise torch.OutOfMemoryError(_first_line(error)) from error
+                    raise torch.OutOfMemoryError(first_line(error)) from error
                 raise
             evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
         broken = context_error()
@@ -303,14 +301,6 @@ class GpuWorker:
         for gate in self._gates.values():
             gate.forget()
         torch.cuda.empty_cache()
-
-    def _needed_bytes(self, config: Config) -> int:
-        """Return the bytes that a candidate's buffers take by the plan, and a reference while it is computed."""
-        needed, settings = self._peak_bytes - self._held_bytes, self._settings
-        for problem in self._gates:
-            tensors, _ = self._runs.workload(config, problem)
-            needed += planned_bytes(self._kernel, problem, tensors, settings.gate, settings.timing)
-        return needed
 
     def _checked_and_timed(self, job: Evaluate, candidate: Candidate) -> Evaluation:
         reports: dict[str, Any] = {}
@@ -588,8 +578,13 @@ def _rates() -> Rates:
         raise DeviceError("the GPU's own rates cannot be measured: its memory is full") from error
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n")[0]
+@contextlib.contextmanager
+def _told_as_memory_error() -> Iterator[None]:
+    """Say as a worker's process understands it that the GPU's memory is full."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(f"the GPU's memory is full: {first_line(error)}") from error
 
 
 def _unload(candidate: Candidate | None) -> None:
