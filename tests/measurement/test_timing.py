@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -170,6 +171,14 @@ def test_idle_devices_sample_on(median_us: float) -> None:
     assert longer.lost == usual.lost == (median_us > 5.5)
     whole = measure([Synthetic(median_us), Synthetic(median_us)], SETTINGS, idle=lambda: True)
     assert [len(one.samples_us) for one in whole.series] == [SETTINGS.max_samples] * 2
+
+
+def test_long_calls_are_sampled_on_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where few are in flight the next proposal waits for the answer: it comes after a twentieth of a second more."""
+    now = itertools.count()
+    monkeypatch.setattr("evokern.measurement.timing.time.perf_counter", lambda: 0.02 * next(now))
+    found = measure([Synthetic(5000.0, 0.0001)], SETTINGS, idle=lambda: True)
+    assert len(found.series[0].samples_us) == SETTINGS.min_samples + 2 * 4
 
 
 def test_disturbed_samples_are_taken_again() -> None:
