@@ -38,7 +38,7 @@ from evokern.declaration.problem import problem_of
 from evokern.declaration.slices import Slice as Slice
 from evokern.declaration.space import Config, Gene, Space, Value
 from evokern.declaration.state import State, checked_state
-from evokern.errors import RAISED, KernelError, nearest
+from evokern.errors import RAISED, KernelError, SpaceError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -288,6 +288,9 @@ class Kernel:
     (0 to 255) that fills it. Each is restored before *every* call, and the copy or memset is timed with the kernel. A
     name stands for all variables so called, with namespaces (`ns::counter`) for one of them; a candidate without such a
     variable ignores it. A variable that is changed and not declared makes a candidate `wrong` by the check `state`."""
+    starting_points: tuple[Mapping[str, Value], ...] = ()
+    """Candidates known to be good on some chip or at some problem, each as what it changes of the default: `evo` tries
+    the feasible ones right after the default candidate."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()
@@ -298,11 +301,29 @@ class Kernel:
         object.__setattr__(self, "fields", tuple(self.fields))
         object.__setattr__(self, "constraints", tuple(self.constraints))
         object.__setattr__(self, "state", checked_state(self.name, self.state))
-        object.__setattr__(self, "_space", Space(self.genes))
+        object.__setattr__(self, "starting_points", tuple(self.starting_points))
+        object.__setattr__(self, "_space", self._unbound())
         names = [constraint.name for constraint in self.constraints]
         for name in names:
             if names.count(name) > 1:
                 raise KernelError(f"kernel {self.name}: constraint {name} is declared twice")
+
+    def _unbound(self) -> Space:
+        space, points = Space(self.genes), []
+        for number, changes in enumerate(self.starting_points, 1):
+            where = f"kernel {self.name}: starting point {number}"
+            if not isinstance(changes, Mapping):
+                raise KernelError(f'{where} is {changes!r}; write a mapping from genes to values, {{"TILE": 64}}')
+            try:
+                points.append(space.canonical({**space.default(), **changes}))
+            except SpaceError as error:
+                raise KernelError(f"{where}: {error}") from error
+            unused = [name for name, value in changes.items() if points[-1][name] != value]
+            if unused:
+                raise KernelError(
+                    f"{where} gives {unused[0]} a value, which does not matter there by its `when`; leave it out"
+                )
+        return replace(space, starting_points=tuple(points))
 
     @property
     def space(self) -> Space:

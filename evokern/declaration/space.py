@@ -318,6 +318,8 @@ class Space:
     """The whole list of valid configurations where it is known (a recorded space); then `feasible` is membership."""
     late: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, compare=False)
     """Gene → values that are tried late, by their marks; `feasible_space` binds them to a chip."""
+    starting_points: tuple[Config, ...] = field(default=(), compare=False)
+    """Configurations that the kernel's author knows to be good somewhere, feasible ones among others."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))

@@ -326,9 +326,20 @@ def sdpa_by(backend):
     return run
 
 
+WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add"}
+STARTING_POINTS = (
+    # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
+    # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023).
+    {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
+    {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
+    {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
+)
+"""What others' kernels do by default."""
+
 kernel = Kernel(
     name="attention",
     genes=GENES,
+    starting_points=STARTING_POINTS,
     fields=(
         ProblemField("B", most=65535, doc="batch"),
         ProblemField("H", most=65535, doc="heads"),

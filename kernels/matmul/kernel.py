@@ -382,9 +382,20 @@ def slices(p):
     return Slice({"a": 0, "c": 0}), Slice({"b": 0 if transposed(p) else 1, "c": 1})
 
 
+WARPGROUPS = {"TENSOR_CORES": "wgmma", "BLOCK_M": 128, "WARPS_M": 8, "WARPS_N": 1, "BLOCK_K": 64, "STAGES": 4}
+STARTING_POINTS = (
+    # Two warpgroups with 64 rows each, four steps of 64: tiles of CUTLASS's kernels for Hopper
+    # (`cutlass3x_sm90_tensorop_gemm_f16_…_128x256x64_…` and `…_128x128x64_…`).
+    {**WARPGROUPS, "BLOCK_N": 256},
+    {**WARPGROUPS, "BLOCK_N": 128},
+    {"PATH": "skinny"},
+)
+"""What others' kernels do by default, and what is made for few rows."""
+
 kernel = Kernel(
     name="matmul",
     genes=GENES,
+    starting_points=STARTING_POINTS,
     fields=(
         *(ProblemField(name, most=65536) for name in "MNK"),
         ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of a, b and c"),

@@ -192,6 +192,11 @@ class Fit:
         pair = {(a, b, x, y): weight for a, b, x, y, weight in content["pair"]}
         return cls(single, pair, frozenset(map(tuple, content["fails"])), content["mean"], content["error"])
 
+    def knows(self, config: Mapping[str, Any]) -> bool:
+        """Tell whether the recording says something of every value of a configuration."""
+        varied = {gene for gene, _ in self.single}
+        return all(item in self.single or item[0] not in varied for item in config.items())
+
     def failing(self, config: Mapping[str, Any]) -> bool:
         """Tell whether a configuration fails."""
         items = list(config.items())
@@ -216,7 +221,8 @@ def fitted(path: Path, study: str, work: Path | None) -> Case:
     reference = _descended(space, answer) if content is None else float(content["reference"])
     if kept is not None and content is None:
         kept.write_text(json.dumps({**fit.written(), "reference": reference}), encoding="utf-8")
-    return Case(f"{path.name.split('.')[0]}", space, answer, reference)
+    points = tuple(filter(fit.knows, space.starting_points))
+    return Case(f"{path.name.split('.')[0]}", replace(space, starting_points=points), answer, reference)
 
 
 def fit_of(path: Path) -> Fit:

@@ -27,7 +27,7 @@ from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
-from evokern.wording import changed
+from evokern.wording import changed, several
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """What the default candidate is compiled for: the three generations that evokern knows chips of."""
@@ -150,6 +150,21 @@ def _default_feasible(folder: Folder) -> Results:
         yield True, f"feasible at {everywhere} of {len(problems)} problems on every chip"
     for note, noted in notes.items():
         yield None if anywhere else False, f"{' and '.join(map(_text, noted))}: {note}"
+
+
+def _starting_points(folder: Folder) -> Results:
+    """Each starting point is feasible on some chip at some problem."""
+    points, genes = folder.kernel.space.starting_points, folder.kernel.genes
+    for number, point in enumerate(points, 1):
+        violations = [
+            check_feasible(folder.kernel, point, [problem], chip)
+            for chip in CHIPS.values()
+            for problem in folder.problems
+        ]
+        if all(violations):
+            yield False, f"number {number} ({changed(point, genes)}) is feasible nowhere: {violations[0]}"
+    if points:
+        yield True, f"{several(len(points), 'starting point')}: {'; '.join(changed(one, genes) for one in points)}"
 
 
 def _chip_for(architecture: str) -> Profile:
@@ -280,6 +295,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "static asserts": static_asserts,
     "state": declared_state,
     "default candidate": _default_feasible,
+    "starting points": _starting_points,
     "compiler": _compiles,
     "reference": _python_reference,
     "reference.h": _cpp_reference,

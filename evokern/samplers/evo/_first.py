@@ -1,4 +1,7 @@
-"""The first generation: what a prior ranks best, the default candidate, then rows of which the model knows least."""
+"""The first generation: what a prior ranks best, the default candidate, the kernel's starting points, then others.
+
+The others are rows of which the model knows least.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ DRAWN = 48
 
 
 def size(prior: StudyPrior | None) -> int:
-    """Return the trials of the first generation, the prior's among them."""
+    """Return the trials of the first generation, the prior's and the kernel's starting points among them."""
     match prior:
         case OtherStudies():
             # What they found is known to the model: it asks better than a design that knows nothing.
@@ -57,6 +60,8 @@ def propose(
     default = genome.rows([_default(genome.space)])
     if len(left := pool.admissible(default, seen.keys)):
         return left, "default"
+    if len(left := pool.admissible(genome.rows(genome.space.starting_points), seen.keys)):
+        return left[:1], "starting_point"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
     share = PRIOR_SHARE if isinstance(prior, TimeModelPrior) else STUDY_SHARE
     if isinstance(prior, TimeModelPrior | NearestStudy) and rng.random() < share:

@@ -23,7 +23,7 @@ from evokern.samplers.evo._features import Floats
 from evokern.samplers.genome import Genome, Keys, Rows
 from evokern.study.trial import Outcome, Proposal
 
-OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover")
+OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover", "starting_point")
 """What makes a proposal: change of one gene, of a few, a mix of two elites, a draw from the whole space; or, in the
 first generation, a warm start, the default candidate, values not yet shown."""
 
