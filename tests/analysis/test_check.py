@@ -211,6 +211,15 @@ def test_an_infeasible_default_is_found(folder: Path) -> None:
     assert "block_extent: needs 2048" in _failures("scale")[1]["default candidate"]
 
 
+def test_a_starting_point_that_runs_nowhere_is_found(folder: Path) -> None:
+    """What a kernel would have tried first is tried by `check`, with the constraint that turns it away."""
+    _change(folder / "kernel.py", 'name="scale",', 'name="scale", starting_points=({"THREADS": 512},),')
+    assert "starting points" not in _failures("scale")[1]
+    _change(folder / "kernel.py", "block=c.THREADS", "block=c.THREADS if c.THREADS == 128 else 2048")
+    said = _failures("scale")[1]["starting points"]
+    assert said.startswith("number 1 (THREADS=512) is feasible nowhere: block_extent: needs 2048")
+
+
 @pytest.mark.thorough
 @pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def run(given: argparse.Namespace) -> int:
         waiting = pool.imap_unordered(_Maker(given.work or given.out.parent), searches)
         with contextlib.suppress(multiprocessing.TimeoutError, StopIteration):
             while (left := began + given.limit - time.monotonic()) > 0:
-                line = waiting.next(left)
+                line = waiting.next(None if math.isinf(left) else left)
                 out.write(json.dumps(line) + "\n")
                 out.flush()
                 core_s[line["key"][0], line["key"][2]] += line["core_s"]

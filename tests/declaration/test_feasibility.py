@@ -35,7 +35,7 @@ from evokern.declaration.space import Relieves, Space
 from evokern.errors import DeviceError, KernelError, SpaceError
 from evokern.hardware.profiles import CHIPS, chip, limits_for
 from evokern.study.discovery import find_kernel
-from evokern.wording import marks
+from evokern.wording import changed, marks
 
 
 def _kernel(**changes: object) -> Kernel:
@@ -275,6 +275,38 @@ def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
     assert all(space.feasible(config) for config in space.grid())
     assert len(list(space.grid())) == 18
     assert "SUM" not in feasible_space(kernel, problems, CHIPS["l4"], {"SUM": ("fp16",)}).late
+
+
+@pytest.mark.parametrize(
+    ("point", "told"),
+    [
+        ({"TILES": 64}, "kernel double: starting point 2: there is no gene 'TILES': did you mean 'TILE'"),
+        ({"TILE": 46}, "starting point 2: gene TILE cannot be 46: did you mean '48'"),
+        ({"STAGES": 2}, "starting point 2 gives STAGES a value, which does not matter there by its `when`; leave it"),
+        ("TILE", r"starting point 2 is 'TILE'; write a mapping from genes to values, \{\"TILE\": 64\}"),
+    ],
+)
+def test_a_starting_point_says_what_it_changes(point: object, told: str) -> None:
+    """One that names what there is not, or what changes nothing, is refused when the folder is loaded."""
+    with pytest.raises(KernelError, match=told):
+        _kernel(starting_points=({"TILE": 48}, point))
+
+
+def test_starting_points_keep_to_the_values_that_a_study_leaves() -> None:
+    """They stand in declared order; those with a value that the study leaves out are left out; defaults follow it."""
+    kernel = _kernel(
+        starting_points=({"LOADS": "bulk", "STAGES": 4}, {"LOADS": "vector16", "TILE": 32}, {"THREADS": 128})
+    )
+
+    def points(**narrowed: tuple[str | int, ...]) -> list[str]:
+        found = feasible_space(kernel, [kernel.problem("192")], CHIPS["h200"], narrowed)
+        assert all(found.canonical(point) == point for point in found.starting_points)
+        return [changed(point, kernel.genes) for point in found.starting_points]
+
+    assert points() == ["LOADS=bulk STAGES=4", "LOADS=vector16 TILE=32", "THREADS=128"]
+    assert points(LOADS=("scalar", "vector16")) == ["LOADS=vector16 TILE=32", "THREADS=128"]
+    assert points(TILE=(32,)) == ["LOADS=vector16 TILE=32"]
+    assert points(MIN_BLOCKS=(8, 32)) == []
 
 
 def test_marks_are_told_in_words() -> None:

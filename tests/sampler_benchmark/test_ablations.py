@@ -92,6 +92,9 @@ def test_a_fit_tells_what_was_recorded() -> None:
     assert fit.failing({"LOAD": "a", "TILE": 8, "WARPS": 1})
     assert not fit.failing({"LOAD": "a", "TILE": 1, "WARPS": 1})
     assert fit == landscapes.Fit.read(fit.written())
+    # A starting point with a value that no recorded trial had is none on this landscape.
+    assert fit.knows({"LOAD": "a", "TILE": 1})
+    assert not fit.knows({"LOAD": "b", "TILE": 1})
 
 
 def test_a_switch_may_set_a_field_of_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
