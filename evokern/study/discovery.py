@@ -221,7 +221,7 @@ def find_study(name: str) -> Study:
     path = _of_home(name)
     if path.suffix == ".toml" or "/" in name:
         if not is_file(path):
-            raise StudyError(f"there is no study file {name}")
+            raise StudyError(f"there is no study file {name}; `evokern list` names the studies that there are")
         return read_study(path)
     known = study_files()
     if name not in known:

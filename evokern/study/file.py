@@ -22,6 +22,8 @@ from evokern.study.settings import GateSettings, SamplerSettings, SimulationSett
 
 KEYS = (*(f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")), "budget")
 """The keys of a study's file."""
+_WRITTEN = 'text stands in quotes, as in kernel = "matmul", and lists in brackets, as in problems = ["512,512,512"]'
+"""What a mistake in a TOML file is mended by, mostly."""
 
 
 def read_study(path: Path) -> Study:
@@ -52,7 +54,7 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
-        raise StudyError(f"{what} {path} is no valid TOML: {error}") from error
+        raise StudyError(f"{what} {path} is no valid TOML: {error}; {_WRITTEN}") from error
     except RecursionError as error:
         raise StudyError(f"{what} {path} nests tables or lists deeper than can be read; flatten it") from error
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from evokern.declaration.space import Config
 from evokern.errors import InternalError
-from evokern.wording import factor_text, in_gib
+from evokern.wording import in_gib
 
 
 class Outcome(StrEnum):
@@ -185,8 +185,7 @@ class Evaluation:
                 elite, limit = e["elite_us"], e.get("limit_us")
                 if limit and limit > elite:
                     unproved = ", by its first launches: its answer was not judged" if e.get("unproved") else ""
-                    factor = factor_text(limit / elite)
-                    return f"slower than {limit:.3f} µs, {factor} × the {elite:.3f} µs to beat{unproved}"
+                    return f"slower than {limit:.3f} µs, {limit / elite:.4g} × the {elite:.3f} µs to beat{unproved}"
                 return f"slower than the elite's {elite:.3f} µs"
             case Outcome.WRONG:
                 return str(e.get("message") or e["check"])

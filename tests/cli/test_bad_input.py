@@ -62,7 +62,7 @@ def _change(path: Path, old: str, new: str) -> None:
     ("arguments", "told"),
     [
         (("search", "smal"), "there is no study 'smal': did you mean 'small'?"),
-        (("search", "studies/absent.toml"), "there is no study file studies/absent.toml"),
+        (("search", "studies/absent.toml"), "file studies/absent.toml; `evokern list` names the studies"),
         (("search", "small", "--sampler", "evolution"), "'evolution'"),
         (("search", "small", "--device", "gpu"), "there is no device 'gpu'"),
         (("search", "small", "--device", "h200"), "there is no device 'h200': did you mean 'sim:h200'? known: auto"),

@@ -206,7 +206,9 @@ def test_long_launches_that_lost_the_race_are_not_judged(
     if unproved:
         assert (found.evidence["launches_us"], found.evidence["elite_us"]) == (launches_us, elite_us)
         assert found.time_us == pytest.approx(1200.0 / 1.05)
-        assert found.reason.startswith("slower than 1155.000 µs, 1.2 × the 1000.000 µs to beat, by its first launches")
+        assert found.reason.startswith(
+            "slower than 1155.000 µs, 1.155 × the 1000.000 µs to beat, by its first launches"
+        )
 
 
 def test_of_several_problems_one_may_be_slower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

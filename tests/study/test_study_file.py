@@ -69,6 +69,7 @@ def test_a_whole_study_reads(tmp_path: Path) -> None:
         ('kernel = "a"\nproblems = "1"\n[gate]\natol = -1.0\n', "gate.atol = -1.0 is no tolerance"),
         ('kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = ["nromal"]\n', "did you mean 'normal'"),
         ('kernel = "a"\nproblems = [\n', "is no valid TOML"),
+        ("kernel = matmul\n", "(at line 1, column 10); text stands in quotes, as in kernel = "),
         ('kernel = 3\nproblems = "1"\n', "kernel is 3; it must be text"),
         (
             'kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = [1, 2]\n',
