@@ -172,7 +172,7 @@ class _Feasible:
 def narrowed(space: Space, genes: Mapping[str, Sequence[Value]]) -> Space:
     """Return a space whose genes may only have the values listed; a lost default becomes the first value left.
 
-    Starting points with a value that is not listed are left out.
+    Starting points that ask for a value which is not listed are left out.
     """
     wanted = {space.gene(name).name: tuple(space.gene(name).parse(str(v)) for v in vs) for name, vs in genes.items()}
     kept: list[Gene] = []
@@ -194,9 +194,8 @@ def narrowed(space: Space, genes: Mapping[str, Sequence[Value]]) -> Space:
             min_compute_capability=capability,
         )
         kept.append(gene)
-    left = Space(tuple(kept))
-    points = (left.canonical(p) for p in space.starting_points if all(p[g.name] in g.values for g in kept))
-    return replace(space, genes=left.genes, starting_points=tuple(points))
+    left = [point for point in space.starting_points if all(v in _values(kept, name) for name, v in point.items())]
+    return replace(space, genes=tuple(kept), starting_points=tuple(left))
 
 
 def _values(genes: Sequence[Gene], name: str) -> tuple[Value, ...]:

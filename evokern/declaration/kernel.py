@@ -309,21 +309,21 @@ class Kernel:
                 raise KernelError(f"kernel {self.name}: constraint {name} is declared twice")
 
     def _unbound(self) -> Space:
-        space, points = Space(self.genes), []
+        space = Space(self.genes, starting_points=self.starting_points)
         for number, changes in enumerate(self.starting_points, 1):
             where = f"kernel {self.name}: starting point {number}"
             if not isinstance(changes, Mapping):
                 raise KernelError(f'{where} is {changes!r}; write a mapping from genes to values, {{"TILE": 64}}')
             try:
-                points.append(space.canonical({**space.default(), **changes}))
+                point = space.canonical({**space.default(), **changes})
             except SpaceError as error:
                 raise KernelError(f"{where}: {error}") from error
-            unused = [name for name, value in changes.items() if points[-1][name] != value]
-            if unused:
+            unused = next((name for name, value in changes.items() if point[name] != value), None)
+            if unused is not None:
                 raise KernelError(
-                    f"{where} gives {unused[0]} a value, which does not matter there by its `when`; leave it out"
+                    f"{where} gives {unused} a value, which does not matter there by its `when`; leave it out"
                 )
-        return replace(space, starting_points=tuple(points))
+        return space
 
     @property
     def space(self) -> Space:

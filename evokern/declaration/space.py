@@ -318,8 +318,8 @@ class Space:
     """The whole list of valid configurations where it is known (a recorded space); then `feasible` is membership."""
     late: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, compare=False)
     """Gene → values that are tried late, by their marks; `feasible_space` binds them to a chip."""
-    starting_points: tuple[Config, ...] = field(default=(), compare=False)
-    """Configurations that the kernel's author knows to be good somewhere, feasible ones among others."""
+    starting_points: tuple[Mapping[str, Value], ...] = field(default=(), compare=False)
+    """Candidates that the kernel's author knows to be good somewhere, as what they change of the default."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
@@ -374,6 +374,10 @@ class Space:
     def default(self) -> Config:
         """Return the default candidate's configuration."""
         return Config({gene.name: gene.default for gene in self.genes})
+
+    def starting_configs(self) -> list[Config]:
+        """Return the starting points as configurations, in their order, infeasible ones too."""
+        return [self.canonical({**self.default(), **changes}) for changes in self.starting_points]
 
     def active(self, gene: Gene, values: Mapping[str, Value]) -> bool:
         """Tell whether a gene matters, given the values of the genes before it."""

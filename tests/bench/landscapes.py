@@ -221,7 +221,8 @@ def fitted(path: Path, study: str, work: Path | None) -> Case:
     reference = _descended(space, answer) if content is None else float(content["reference"])
     if kept is not None and content is None:
         kept.write_text(json.dumps({**fit.written(), "reference": reference}), encoding="utf-8")
-    points = tuple(filter(fit.knows, space.starting_points))
+    both = zip(space.starting_points, space.starting_configs(), strict=True)
+    points = tuple(changes for changes, config in both if fit.knows(config))
     return Case(f"{path.name.split('.')[0]}", replace(space, starting_points=points), answer, reference)
 
 

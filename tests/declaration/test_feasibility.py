@@ -300,13 +300,16 @@ def test_starting_points_keep_to_the_values_that_a_study_leaves() -> None:
 
     def points(**narrowed: tuple[str | int, ...]) -> list[str]:
         found = feasible_space(kernel, [kernel.problem("192")], CHIPS["h200"], narrowed)
-        assert all(found.canonical(point) == point for point in found.starting_points)
-        return [changed(point, kernel.genes) for point in found.starting_points]
+        return [changed(point, kernel.genes) for point in found.starting_configs()]
 
     assert points() == ["LOADS=bulk STAGES=4", "LOADS=vector16 TILE=32", "THREADS=128"]
     assert points(LOADS=("scalar", "vector16")) == ["LOADS=vector16 TILE=32", "THREADS=128"]
-    assert points(TILE=(32,)) == ["LOADS=vector16 TILE=32"]
-    assert points(MIN_BLOCKS=(8, 32)) == []
+    assert points(TILE=(48,)) == ["LOADS=bulk TILE=48 STAGES=4", "THREADS=128 TILE=48"]
+    assert points(MIN_BLOCKS=(8, 32), STAGES=(4,)) == [
+        "LOADS=bulk STAGES=4 MIN_BLOCKS=8",
+        "LOADS=vector16 TILE=32 STAGES=4 MIN_BLOCKS=8",
+        "THREADS=128 STAGES=4 MIN_BLOCKS=8",
+    ]
 
 
 def test_marks_are_told_in_words() -> None:

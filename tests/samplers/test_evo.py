@@ -405,20 +405,16 @@ def test_marks_that_mislead_are_overcome() -> None:
     assert min(log_time(proposal.config) for proposal in proposals) < log_time(best) + 0.05
 
 
-def _with_points(space: Space, *changes: dict[str, int | str]) -> Space:
-    points = tuple(space.canonical({**space.default(), **one}) for one in changes)
-    return replace(space, starting_points=points)
-
-
 def test_starting_points_come_right_after_the_default() -> None:
     """In their order, infeasible and repeated ones passed over; the rest of the first generation is spread as ever."""
     infeasible, good = {"LOAD": "async", "TILE_M": 128, "STAGES": 3}, {"LOAD": "async", "TILE_M": 64, "STAGES": 2}
-    space = _with_points(kernel_space(), infeasible, good, {"LAYOUT": "swizzle"}, good, {})
-    assert not space.feasible(space.starting_points[0])
+    space = replace(kernel_space(), starting_points=(infeasible, good, {"LAYOUT": "swizzle"}, good, {}))
+    points = space.starting_configs()
+    assert not space.feasible(points[0])
     proposals, _ = search(space, measured, 20, window=4)
     operators = [proposal.info["operator"] for proposal in proposals]
     assert operators[:8] == ["default", "starting_point", "starting_point", *["cover"] * 5]
-    assert [proposal.config for proposal in proposals[1:3]] == [space.starting_points[1], space.starting_points[2]]
+    assert [proposal.config for proposal in proposals[1:3]] == points[1:3]
     assert "cover" not in operators[8:]
     assert search(space, measured, 20, window=4, restart_at=(1, 2, 5))[0] == proposals
 
@@ -434,7 +430,7 @@ def test_starting_points_that_mislead_are_overcome() -> None:
 
 def test_what_other_studies_found_stands_before_starting_points() -> None:
     """A warm start fills the first generation; a starting point is asked for where there is room."""
-    space = _with_points(kernel_space(), {"LAYOUT": "swizzle"})
+    space = replace(kernel_space(), starting_points=({"LAYOUT": "swizzle"},))
     entries = sorted((c for c in space.grid() if space.feasible(c)), key=lambda c: c.key)[::7]
     prior = Prior.from_trials(space, [(c, log_time(c) + 1.0) for c in entries], "runs.db:near")
     operators = [proposal.info["operator"] for proposal in search(space, measured, 9, prior=prior)[0]]

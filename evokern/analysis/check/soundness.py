@@ -154,7 +154,7 @@ def _default_feasible(folder: Folder) -> Results:
 
 def _starting_points(folder: Folder) -> Results:
     """Each starting point is feasible on some chip at some problem."""
-    points, genes = folder.kernel.space.starting_points, folder.kernel.genes
+    points, genes = folder.kernel.space.starting_configs(), folder.kernel.genes
     for number, point in enumerate(points, 1):
         violations = [
             check_feasible(folder.kernel, point, [problem], chip)

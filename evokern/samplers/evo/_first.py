@@ -60,7 +60,7 @@ def propose(
     default = genome.rows([_default(genome.space)])
     if len(left := pool.admissible(default, seen.keys)):
         return left, "default"
-    if len(left := pool.admissible(genome.rows(genome.space.starting_points), seen.keys)):
+    if len(left := pool.admissible(genome.rows(genome.space.starting_configs()), seen.keys)):
         return left[:1], "starting_point"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
     share = PRIOR_SHARE if isinstance(prior, TimeModelPrior) else STUDY_SHARE
