@@ -72,9 +72,9 @@ class Output:
         return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
 
     def say(self, text: str) -> None:
-        """Print a line of the answer, unless JSON was asked for."""
+        """Print a line of the answer, unless JSON was asked for; it is there at once, also for who reads a pipe."""
         if not self.json:
-            print(visible(text))
+            print(visible(text), flush=True)
 
     def remark(self, text: str, *, logged: bool = False) -> None:
         """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out.
@@ -103,7 +103,7 @@ class Output:
     def emit(self, record: Any) -> None:
         """Print a record as JSON, with escapes for what the encoding of stdout may lack."""
         unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
-        print(json_text(record, ascii_only=not unicode))
+        print(json_text(record, ascii_only=not unicode), flush=True)
 
     def write(self, text: str) -> None:
         """Write a file's content to stdout: as it is and in UTF-8 into a pipe or a file, shown on a terminal."""

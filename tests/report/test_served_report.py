@@ -251,12 +251,17 @@ def test_an_interrupt_ends_it_cleanly(words: tuple[str, ...], tmp_path: Path) ->
     """The port may be left away; Ctrl-C ends the command with 0 and without a traceback, and closes the database."""
     write_study(tmp_path / "r.db", 5)
     command = [sys.executable, "-m", "evokern", "report", *words, "--db", str(tmp_path / "r.db")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert re.search(r"small is shown at http://127\.0\.0\.1:\d+/[\w-]{20,}/ until Ctrl-C", line), line
-        os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+    # Into a pipe Python keeps back what it writes, unless its user says otherwise.
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=bare) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert re.search(r"small is shown at http://127\.0\.0\.1:\d+/[\w-]{20,}/ until Ctrl-C", line), line
+            os.kill(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()  # of no effect once it ended; else the end of `with` would wait for it
     assert (process.returncode, out, err) == (0, "no longer shown\n", "")
     assert {one.name for one in tmp_path.iterdir()} == {"r.db"}
 

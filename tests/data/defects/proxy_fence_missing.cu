@@ -5,6 +5,7 @@
 // expect: proxy_fence
 // Build with -DFIXED for the clean twin.
 #include <cuda_fp16.h>
+#define PRODUCT "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 0, 1, 1, 0, 0;"
 typedef unsigned long long Descriptor;
 __device__ __forceinline__ Descriptor describe(const half* tile) {  // no swizzle: 8 rows of 16 bytes after one another
   const unsigned address = (unsigned)__cvta_generic_to_shared(tile);
@@ -20,9 +21,10 @@ extern "C" __global__ void kernel(float* out, const half* in) {
 #endif
   __syncthreads();
   float d[4];
+  const Descriptor left = describe(tile), right = describe(tile + 64 * 16);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 0, 1, 1, 0, 0;"  // BUG
-               : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "l"(describe(tile)), "l"(describe(tile + 64 * 16)) : "memory");
+  // On one line, for compilers name different ones of several.
+  asm volatile(PRODUCT : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "l"(left), "l"(right) : "memory");  // BUG
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])::"memory");
   for (int j = 0; j < 4; j++) out[j * 128 + t] = d[j];
