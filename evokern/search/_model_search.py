@@ -43,7 +43,12 @@ class TrialCollector(NullRecorder):
 
 
 def search_model(
-    target: SearchTarget, chip: Profile, count: int, seed: int, say: Callable[[str], None]
+    target: SearchTarget,
+    chip: Profile,
+    count: int,
+    seed: int,
+    say: Callable[[str], None],
+    within_s: float | None = None,
 ) -> list[tuple[Config, float]]:
     """Return what a search of the simulated device saw, apart from what was wrong: candidates and log(time in µs).
 
@@ -54,7 +59,8 @@ def search_model(
         chip: the chip to simulate.
         count: trials of the search.
         seed: of its proposals.
-        say: told now and then how far it has come.
+        say: told now and then how far it has come, and where time ended it before its last trial.
+        within_s: seconds that it may take; None for any number.
 
     Raises:
         UsageError: the kernel cannot be simulated.
@@ -65,7 +71,8 @@ def search_model(
     study = replace(target.study, simulation=counting)
     schedule = TrialSchedule(WINDOW)
     sampler = make_sampler("evo", space, {}, seed, schedule)
-    loop = Loop(History(space), sampler, device, collector, Limits(schedule, trials=count), target.violation)
+    limits = Limits(schedule, budget_s=within_s, trials=count)
+    loop = Loop(History(space), sampler, device, collector, limits, target.violation)
     last_note = time.monotonic()
 
     def after(event: str) -> None:
@@ -78,9 +85,12 @@ def search_model(
 
     try:
         device.start(Task(target.kernel, target.problems, study))
-        loop.run(after)
+        ended = loop.run(after)
     finally:
         device.close()
+    if ended == "budget":
+        done = f"{loop.evaluated} of {count} candidates simulated"
+        say(f"warm start: {done}, for {within_s:.0f} s; a longer budget gives more")
     results = sorted(collector.trials, key=lambda trial: trial.number)
     return [(trial.config, value) for trial in results if (value := _prior_value(trial)) is not None]
 

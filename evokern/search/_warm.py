@@ -22,6 +22,8 @@ NONE = "none"
 """No warm start."""
 SIMULATED_TRIALS = 300
 """Trials of the search of the simulated device (`sim`): some seeds find its fastest candidates after 200 only."""
+SIMULATED_SHARE = 0.4
+"""Share of a budget that they may take: the others are the GPU's."""
 
 Notify = Callable[[str], None]
 """Called with a sentence on what is being done."""
@@ -167,7 +169,10 @@ def prior_summary(prior: Prior) -> str:
 def _searched(target: SearchTarget, record: StudyRecord, say: Notify) -> Prior:
     chip = target.device.profile
     say(f"warm start: searching the simulated {chip.model}, {SIMULATED_TRIALS} candidates")
-    found = search_model(target, chip, SIMULATED_TRIALS, record.seed, say)
+    within_s = None if record.budget_s is None else SIMULATED_SHARE * record.budget_s
+    found = search_model(target, chip, SIMULATED_TRIALS, record.seed, say, within_s)
     if not found:
-        raise StudyError(f"no candidate ran on the simulated {chip.model}; leave --warm-start sim away")
+        within = "" if within_s is None else f" within {within_s:.0f} s, {SIMULATED_SHARE:.0%} of the budget"
+        longer = "" if within_s is None else "give a longer --budget, or "
+        raise StudyError(f"no candidate ran on the simulated {chip.model}{within}; {longer}leave --warm-start sim away")
     return Prior.from_trials(target.space, found, SIMULATED)

@@ -48,3 +48,14 @@ def test_it_says_how_far_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     search_model(faulty(FAULT=("none",), VARIANT=(0, 1)), CHIP, 2, seed=1, say=said.append)
     assert said[-1].startswith("warm start: 2 of 2 candidates simulated, best ")
+
+
+@pytest.mark.thorough
+def test_it_keeps_to_its_time() -> None:
+    """What was found until then is the warm start, and how little that is is said."""
+    said: list[str] = []
+    target = faulty(FAULT=("none",), VARIANT=tuple(range(8)))
+    assert len(search_model(target, CHIP, 8, seed=1, say=said.append)) == 8
+    assert said == []
+    assert search_model(target, CHIP, 8, seed=1, say=said.append, within_s=0.0) == []
+    assert said == ["warm start: 0 of 8 candidates simulated, for 0 s; a longer budget gives more"]

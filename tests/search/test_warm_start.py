@@ -186,6 +186,9 @@ def test_a_simulated_device_on_which_nothing_runs_is_no_beginning(
     scaled = Study(name="scaled", kernel=str(SCALE_ROWS), problems=("64,256",))
     with pytest.raises(StudyError, match="no candidate ran on the simulated NVIDIA H200; leave --warm-start sim away"):
         search(scaled, db=tmp_path / "a.db", device=WarpsGpu(), trials=6, warm_start="sim", trust=True)
+    told = r"H200 within 4 s, 40% of the budget; give a longer --budget, or leave --warm-start sim away"
+    with pytest.raises(StudyError, match=told):
+        search(scaled, db=tmp_path / "b.db", device=WarpsGpu(), budget="10s", warm_start="sim", trust=True)
 
 
 class WarpsGpu(InstantH200):
