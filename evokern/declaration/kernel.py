@@ -12,10 +12,10 @@ arguments) and a `Tensor` (one buffer of the workload). Functions that a kernel 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 # What is imported under its own name is declared here for everybody who declares or reads kernels.
 from evokern.declaration.constraint import Constraint as Constraint
@@ -290,7 +290,7 @@ class Kernel:
     variable ignores it. A variable that is changed and not declared makes a candidate `wrong` by the check `state`."""
     starting_points: tuple[Mapping[str, Value], ...] = ()
     """Candidates known to be good on some chip or at some problem, each as what it changes of the default: `evo` tries
-    the feasible ones right after the default candidate."""
+    the feasible ones right after the default candidate, unless three studies or more are its warm start."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()
@@ -301,29 +301,47 @@ class Kernel:
         object.__setattr__(self, "fields", tuple(self.fields))
         object.__setattr__(self, "constraints", tuple(self.constraints))
         object.__setattr__(self, "state", checked_state(self.name, self.state))
-        object.__setattr__(self, "starting_points", tuple(self.starting_points))
+        object.__setattr__(self, "starting_points", self._points())
         object.__setattr__(self, "_space", self._unbound())
         names = [constraint.name for constraint in self.constraints]
         for name in names:
             if names.count(name) > 1:
                 raise KernelError(f"kernel {self.name}: constraint {name} is declared twice")
 
+    def _points(self) -> tuple[Mapping[str, Value], ...]:
+        """Return the starting points, which a declaration may hold in any sequence."""
+        given: Any = self.starting_points
+        if isinstance(given, (Mapping, str)) or not isinstance(given, Iterable):
+            raise KernelError(
+                f"kernel {self.name}: starting_points is {given!r}; write a tuple of mappings from genes to values, "
+                "with a comma behind a single one"
+            )
+        return tuple(given)
+
     def _unbound(self) -> Space:
-        space = Space(self.genes, starting_points=self.starting_points)
-        for number, changes in enumerate(self.starting_points, 1):
+        """Return the space, once every starting point says what it changes."""
+        space = Space(self.genes)
+        points, changes = [space.default()], []
+        for number, given in enumerate(self.starting_points, 1):
             where = f"kernel {self.name}: starting point {number}"
-            if not isinstance(changes, Mapping):
-                raise KernelError(f'{where} is {changes!r}; write a mapping from genes to values, {{"TILE": 64}}')
+            if not isinstance(given, Mapping):
+                raise KernelError(f"{where} is {given!r}; write a mapping from genes to values")
             try:
-                point = space.canonical({**space.default(), **changes})
+                changes.append({name: _own(space.gene(name), value) for name, value in given.items()})
+                point = space.canonical({**space.default(), **changes[-1]})
             except SpaceError as error:
                 raise KernelError(f"{where}: {error}") from error
-            unused = next((name for name, value in changes.items() if point[name] != value), None)
+            unused = next((name for name, value in changes[-1].items() if point[name] != value), None)
             if unused is not None:
                 raise KernelError(
                     f"{where} gives {unused} a value, which does not matter there by its `when`; leave it out"
                 )
-        return space
+            if point in points:
+                before = points.index(point)
+                same = f"starting point {before} again" if before else "the default candidate, which is tried first"
+                raise KernelError(f"{where} is {same}; leave it out")
+            points.append(point)
+        return replace(space, starting_points=tuple(changes))
 
     @property
     def space(self) -> Space:
@@ -355,3 +373,18 @@ class Kernel:
     def digest(self) -> str:
         """Return a SHA-256 over the kernel's files: a study remembers it."""
         return files_digest(self.files())
+
+
+def _own(gene: Gene, value: object) -> Value:
+    """Return a gene's value as it declares it.
+
+    Raises:
+        SpaceError: it is none of its values, or one of another type.
+    """
+    given = int(value) if isinstance(value, bool) else value
+    for one in gene.values:
+        if one == given and type(one) is type(given):
+            return one
+    alike = next((one for one in gene.values if str(one) == str(value) or one == given), None)
+    meant = f"write {alike!r}" if alike is not None else f"it is one of {', '.join(map(repr, gene.values))}"
+    raise SpaceError(f"gene {gene.name} cannot be {value!r}: {meant}")

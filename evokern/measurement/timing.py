@@ -45,9 +45,9 @@ RACE_SAMPLES = 5
 """Fewest samples that give a lower bound of the median at 95 %."""
 _MORE_SAMPLES = 4
 SAMPLED_ON_S = 0.05
-"""Seconds that a candidate is sampled on while none waits: all samples that there may be of calls up to 200 µs. Without
-this limit calls of 1.6 ms were sampled .5 s while four to eight candidates were in flight, all of them compiling
-(attention at 4,096 keys, H100, 2026-11-26)."""
+"""Seconds after which no further samples of a candidate begin while none waits: with four input sets and calls up to
+200 µs all samples are taken before. Without this limit calls of 1.6 ms were sampled .5 s while four to eight candidates
+were in flight, all of them compiling (attention at 4,096 keys, H100, 2026-11-26)."""
 HOPELESS = 1.3
 """Times the race's margin beyond which a candidate has lost by its pilot, the few calls from which the length of a
 sample follows: of a graph of four calls up to a tenth is the wait for the next one (3 to 4 µs on an H200)."""

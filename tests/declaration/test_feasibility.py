@@ -281,15 +281,30 @@ def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
     ("point", "told"),
     [
         ({"TILES": 64}, "kernel double: starting point 2: there is no gene 'TILES': did you mean 'TILE'"),
-        ({"TILE": 46}, "starting point 2: gene TILE cannot be 46: did you mean '48'"),
+        ({"TILE": 46}, "starting point 2: gene TILE cannot be 46: it is one of 32, 48, 64"),
+        ({"TILE": "64"}, "starting point 2: gene TILE cannot be '64': write 64"),
+        ({"TILE": 32.0}, r"starting point 2: gene TILE cannot be 32\.0: write 32"),
+        ({"LOADS": {"bulk"}}, r"gene LOADS cannot be \{'bulk'\}: it is one of 'scalar', 'vector16', 'bulk'"),
         ({"STAGES": 2}, "starting point 2 gives STAGES a value, which does not matter there by its `when`; leave it"),
-        ("TILE", r"starting point 2 is 'TILE'; write a mapping from genes to values, \{\"TILE\": 64\}"),
+        ("TILE", r"starting point 2 is 'TILE'; write a mapping from genes to values"),
+        ({"TILE": 64}, "starting point 2 is the default candidate, which is tried first; leave it out"),
+        ({"MIN_BLOCKS": True, "TILE": 48}, "starting point 2 is starting point 1 again; leave it out"),
     ],
 )
 def test_a_starting_point_says_what_it_changes(point: object, told: str) -> None:
     """One that names what there is not, or what changes nothing, is refused when the folder is loaded."""
     with pytest.raises(KernelError, match=told):
         _kernel(starting_points=({"TILE": 48}, point))
+
+
+@pytest.mark.parametrize("given", [{"TILE": 48}, "TILE", None, 5])
+def test_starting_points_are_a_sequence(given: object) -> None:
+    """A comma that is missing behind a single one is told."""
+    with pytest.raises(
+        KernelError, match=r"kernel double: starting_points is .*; write a tuple of mappings .* a comma"
+    ):
+        _kernel(starting_points=given)
+    assert _kernel(starting_points=[{"TILE": 48}]).starting_points == ({"TILE": 48},)
 
 
 def test_starting_points_keep_to_the_values_that_a_study_leaves() -> None:

@@ -419,6 +419,18 @@ def test_starting_points_come_right_after_the_default() -> None:
     assert search(space, measured, 20, window=4, restart_at=(1, 2, 5))[0] == proposals
 
 
+def test_many_starting_points_lengthen_the_first_generation() -> None:
+    """Every feasible one is tried, and some candidates of which least is known besides."""
+    space = kernel_space()
+    some = sorted((c for c in space.grid() if space.feasible(c)), key=lambda c: c.key)[::9][:12]
+    space = replace(space, starting_points=tuple(dict(c) for c in some if c != space.default()))
+    proposals, _ = search(space, measured, 20, window=4)
+    found = [proposal.info["operator"] for proposal in proposals]
+    count = len(space.starting_points)
+    assert found[: count + 5] == ["default", *["starting_point"] * count, *["cover"] * 4]
+    assert "cover" not in found[count + 5 :]
+
+
 def test_starting_points_that_mislead_are_overcome() -> None:
     """A search that begins among slow candidates ends with the best all the same."""
     space = kernel_space()

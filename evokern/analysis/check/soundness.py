@@ -153,18 +153,23 @@ def _default_feasible(folder: Folder) -> Results:
 
 
 def _starting_points(folder: Folder) -> Results:
-    """Each starting point is feasible on some chip at some problem."""
-    points, genes = folder.kernel.space.starting_configs(), folder.kernel.genes
-    for number, point in enumerate(points, 1):
-        violations = [
-            check_feasible(folder.kernel, point, [problem], chip)
-            for chip in CHIPS.values()
+    """Each starting point is feasible on some chip at some problem; says on which chips."""
+    genes, good = folder.kernel.genes, []
+    for number, point in enumerate(folder.kernel.space.starting_configs(), 1):
+        found = {
+            (name, problem): check_feasible(folder.kernel, point, [problem], chip)
+            for name, chip in CHIPS.items()
             for problem in folder.problems
-        ]
-        if all(violations):
-            yield False, f"number {number} ({changed(point, genes)}) is feasible nowhere: {violations[0]}"
-    if points:
-        yield True, f"{several(len(points), 'starting point')}: {'; '.join(changed(one, genes) for one in points)}"
+        }
+        fits = dict.fromkeys(name for (name, _), violation in found.items() if violation is None)
+        if fits:
+            good.append(f"{changed(point, genes)} on {', '.join(fits)}")
+        else:
+            (name, problem), violation = next(iter(found.items()))
+            where = f"for example on {name} at {_text(problem)}"
+            yield False, f"number {number} ({changed(point, genes)}) is feasible nowhere, {where}: {violation}"
+    if good:
+        yield True, f"{several(len(good), 'starting point')}: {'; '.join(good)}"
 
 
 def _chip_for(architecture: str) -> Profile:

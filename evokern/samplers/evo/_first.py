@@ -16,7 +16,9 @@ from evokern.samplers.evo._prior import NearestStudy, OtherStudies, StudyPrior, 
 from evokern.samplers.genome import Rows
 
 TRIALS = 8
-"""Trials of a first generation."""
+"""Trials of a first generation, at least."""
+OTHERS = 4
+"""Trials of it that are neither the default candidate nor starting points, at least."""
 FROM_PRIOR = 8
 """Trials that the best of a time model's prior fill."""
 PRIOR_SHARE = 0.75
@@ -27,18 +29,24 @@ DRAWN = 48
 """Rows from which the one is taken of which least is known."""
 
 
-def size(prior: StudyPrior | None) -> int:
-    """Return the trials of the first generation, the prior's and the kernel's starting points among them."""
+def size(prior: StudyPrior | None, points: int) -> int:
+    """Return the trials of the first generation, the prior's among them.
+
+    Args:
+        prior: a warm start.
+        points: feasible starting points of the kernel.
+    """
+    trials = max(TRIALS, 1 + points + OTHERS)
     match prior:
         case OtherStudies():
             # What they found is known to the model: it asks better than a design that knows nothing.
             return 1 + len(prior.leaders) + 1
         case NearestStudy():
-            return 1 + len(prior.leaders) + TRIALS
+            return 1 + len(prior.leaders) + trials
         case TimeModelPrior():
-            return FROM_PRIOR + TRIALS
+            return FROM_PRIOR + trials
         case None:
-            return TRIALS
+            return trials
 
 
 def propose(

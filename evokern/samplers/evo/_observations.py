@@ -25,7 +25,7 @@ from evokern.study.trial import Outcome, Proposal
 
 OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover", "starting_point")
 """What makes a proposal: change of one gene, of a few, a mix of two elites, a draw from the whole space; or, in the
-first generation, a warm start, the default candidate, values not yet shown."""
+first generation, a warm start, the default candidate, values not yet shown, a starting point of the kernel's."""
 
 
 @dataclass(frozen=True)

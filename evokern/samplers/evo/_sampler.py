@@ -63,7 +63,8 @@ class EvoSampler:
         if prior is not None:
             self._prior, features = study_prior(prior, self._genome, features)
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
-        self._first = _first.size(self._prior)
+        points, default = self._genome.rows(space.starting_configs()), self._genome.rows([space.default()])
+        self._first = _first.size(self._prior, len(self._pool.admissible(points, self._genome.keys(default))))
         self._ledger = Ledger(self._genome, in_flight)
         self._history: History | None = None
         self._threads = ThreadpoolController()
