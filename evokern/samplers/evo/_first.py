@@ -29,14 +29,11 @@ DRAWN = 48
 """Rows from which the one is taken of which least is known."""
 
 
-def size(prior: StudyPrior | None, points: int) -> int:
-    """Return the trials of the first generation, the prior's among them.
-
-    Args:
-        prior: a warm start.
-        points: feasible starting points of the kernel.
-    """
-    trials = max(TRIALS, 1 + points + OTHERS)
+def size(pool: Pool, prior: StudyPrior | None) -> int:
+    """Return the trials of the first generation, the prior's and the kernel's starting points among them."""
+    genome = pool.genome
+    default, points = genome.rows([_default(genome.space)]), genome.rows(genome.space.starting_configs())
+    trials = max(TRIALS, 1 + len(pool.admissible(points, genome.keys(default))) + OTHERS)
     match prior:
         case OtherStudies():
             # What they found is known to the model: it asks better than a design that knows nothing.

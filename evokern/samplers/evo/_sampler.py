@@ -63,8 +63,7 @@ class EvoSampler:
         if prior is not None:
             self._prior, features = study_prior(prior, self._genome, features)
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
-        points, default = self._genome.rows(space.starting_configs()), self._genome.rows([space.default()])
-        self._first = _first.size(self._prior, len(self._pool.admissible(points, self._genome.keys(default))))
+        self._first = _first.size(self._pool, self._prior)
         self._ledger = Ledger(self._genome, in_flight)
         self._history: History | None = None
         self._threads = ThreadpoolController()
