@@ -142,13 +142,12 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
     cold = fork_server._start
 
-    def start(settings: dict[str, Any], log: Any) -> Any:
-        environment = os.environ | fork_server._ENVIRONMENT
+    def start(settings: dict[str, Any], log: Any, environment: dict[str, str]) -> Any:
         if tuple(settings["preload"]) == _preloaded():
             warm, path, read = _warm_process(os.getpid(), environment)
             if (path, read) == (settings["path"], _read_when_imported(environment)):
                 return warm.fork(settings, log, environment)
-        return cold(settings, log)
+        return cold(settings, log, environment)
 
     patch.setattr(fork_server, "_start", start)
 

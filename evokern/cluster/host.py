@@ -6,10 +6,12 @@ Knows nothing of Ray: an actor of this class is made by `evokern.cluster.ray_bac
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import platform
 import queue
+import shutil
 import socket
 import tempfile
 import threading
@@ -19,16 +21,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TextIO
 
 from evokern.compile.cache import default_directory
 from evokern.declaration.kernel_files import KernelFile, write_kernel_files
 from evokern.errors import DeviceError, EvokernError, InternalError
+from evokern.ownership import why_foreign
 from evokern.version import __version__
 from evokern.workers.backend import Holder, PoolPlan
 from evokern.workers.fork_server import ForkServer
 from evokern.workers.jobs import JobResult
 from evokern.workers.pool import WorkerPool, wait
+
+_SCRATCH = "evokern-kernel-"
+_IN_USE = "in-use"
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Host:
         """Import what workers need; `report` opens the pools, or tells why that fails."""
         self._plan = plan
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._in_use: TextIO | None = None
+        self._server: ForkServer | None = None
         self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
         self._pools: dict[str, WorkerPool] = {}
         self._holders: dict[str, Holder] = {}
@@ -99,6 +107,8 @@ class Host:
         """Give back what was taken of this host, before the process ends; nothing can be asked after."""
         for holder in self._holders.values():
             holder.release()
+        if self._server is not None:
+            self._server.withdraw()
         if self._scratch is not None:
             self._scratch.cleanup()
 
@@ -109,7 +119,9 @@ class Host:
     def _written(self) -> Path:
         """Write the kernel's folder; return where."""
         try:
-            self._scratch = tempfile.TemporaryDirectory(prefix="evokern-kernel-")
+            _remove_left()
+            self._scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH)
+            self._in_use = _marked(Path(self._scratch.name))
             kernel = f"kernels/{PurePosixPath(self._plan.kernel).name}"
             return write_kernel_files(Path(self._scratch.name), kernel, _unpacked(self._plan.files))
         except OSError as error:
@@ -121,7 +133,7 @@ class Host:
     def _drive(self) -> None:
         waiting: dict[int, tuple[str, Future[JobResult]]] = {}
         try:
-            server = ForkServer(self._plan.preload)
+            server = self._server = ForkServer(self._plan.preload, shared=versions()["evokern"])
             self._begun.wait()
             folder = self._written()
             for name, one in self._plan.pools.items():
@@ -160,6 +172,24 @@ class Host:
             while True:  # and whoever asks later
                 _, _, _, future = self._asked.get()
                 future.set_exception(told)
+
+
+def _marked(folder: Path) -> TextIO:
+    """Mark a folder as in use for as long as the file that is returned stays open."""
+    begun = folder / f"{_IN_USE}.begun"
+    mark = begun.open("w")
+    fcntl.flock(mark, fcntl.LOCK_EX)
+    begun.rename(folder / _IN_USE)  # so that a mark which anybody sees is locked already
+    return mark
+
+
+def _remove_left() -> None:
+    """Remove folders of hosts that were killed, and could not remove them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError), (folder / _IN_USE).open("r+") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not why_foreign(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:

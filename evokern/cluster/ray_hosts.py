@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +14,6 @@ from evokern.cluster.host import require_alike
 from evokern.errors import EvokernError
 from evokern.events import told
 from evokern.wording import first_line
-
-SPARE_AFTER_S = 5.0
-"""Seconds after which a host that works gets its spare, whose start takes it seconds of a processor."""
-SPARES_APART_S = 2.0
-"""Seconds between the starts of spares of hosts that share a machine. Four at once on 2 cores, 10 s after their hosts,
-took 9 s, during which an actor that died had none and could not come back sooner either: 7 s (`cluster_faults.py`)."""
-AWAITED_S = 60.0
-"""Seconds for which spares wait while a host that is not up may be on its way."""
 
 
 @dataclass(eq=False)
@@ -57,7 +48,6 @@ class RayHosts:
         self.alike: Mapping[str, str] = {}
         """What every host that joins has to have, by name; nothing until the first ones are compared."""
         self._mutex = threading.Lock()
-        self._spared: dict[str, float] = {}
         self._closed = False
 
     def expect(self, host: RayHost) -> None:
@@ -85,9 +75,7 @@ class RayHosts:
                 if host.warm_workers:
                     host.actor.keep_spares.remote()
                 host.up = True
-                if host.make_spare is not None and not life:
-                    until = time.monotonic() + SPARE_AFTER_S + AWAITED_S
-                    _after(SPARE_AFTER_S, lambda: self._keep_spare(host, until))
+                self._make_spare(host)
             for wake in self.changed:
                 wake()
 
@@ -126,20 +114,11 @@ class RayHosts:
         self._event("host_lost", host, f"is lost ({why}); others go on with what it held")
         self.expect(host)
 
-    def _keep_spare(self, host: RayHost, until: float) -> None:
-        """Start a host's spare, after those of other hosts of its machine and, for a while, who is waited for."""
+    def _make_spare(self, host: RayHost) -> None:
+        """Start a host's spare, whose workers' imports are copied from the host's (`evokern.workers.sharing`)."""
         with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile
-            if host.make_spare is None or host.spare is not None or host.gone or self._closed:
-                return
-            machine, now = host.name.rpartition("/")[0], time.monotonic()
-            wait_s = self._spared.get(machine, -math.inf) + SPARES_APART_S - now
-            if not host.up or (now < until and any(not (one.up or one.gone) for one in self.hosts)):
-                wait_s = max(wait_s, 1.0)
-            if wait_s <= 0:
-                self._spared[machine] = now
+            if host.make_spare is not None and host.spare is None and not self._closed:
                 host.spare = host.make_spare()
-                return
-            _after(wait_s, lambda: self._keep_spare(host, until))
 
     def close(self) -> list[Any]:
         """Return the spares there are; no more are made."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import DeviceError
+from evokern.workers import sharing
 from evokern.workers.process import COMMAND, NOTICE
 
 _BOOT = (
@@ -64,13 +65,17 @@ class Death:
 class ForkServer:
     """A process with modules preloaded that forks workers on demand."""
 
-    def __init__(self, preload: Sequence[str] = ()) -> None:
+    def __init__(self, preload: Sequence[str] = (), shared: str | None = None) -> None:
         """Start the process.
 
         Args:
             preload: modules that it imports, and functions that it calls, as `module:function`.
+            shared: version of what it imports, where another process's server that has imported the same may fork this
+                one, and this one others; None where it is this process's alone.
         """
         self._preload = tuple(preload)
+        self._environment = os.environ | _ENVIRONMENT
+        self._folder = sharing.meeting_place(self._preload, shared, self._environment) if shared else None
         self._tickets = 0
         self._notices: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._ended: set[int] = set()
@@ -88,11 +93,19 @@ class ForkServer:
                 "control": theirs.fileno(),
                 "parent": os.getpid(),
                 "tied": threading.current_thread() is threading.main_thread(),
+                "folder": str(self._folder) if self._folder else None,
             }
-            self._process = _start(settings, self._log)
+            self._process = self._borrowed(settings) or _start(settings, self._log, self._environment)
         # It sees the closed socket only once its imports are over: seconds in which an interrupted command, whoever was
         # about to close this server, would seem to have left a process behind.
-        self._end = weakref.finalize(self, _kill, self._process)
+        self._end = weakref.finalize(self, _kill, self._process, self._folder)
+
+    def _borrowed(self, settings: dict[str, Any]) -> sharing.Borrowed | None:
+        """Return a server that another process's has forked; None where there is none that has imported the same."""
+        if not self._folder:
+            return None
+        wanted = settings | {"environment": self._environment, "directory": str(Path.cwd())}
+        return sharing.borrow(self._folder, sharing.ServerRequest(wanted, settings["control"], self._log.fileno()))
 
     def spawn(self) -> tuple[int, Connection, Any]:
         """Ask for a worker; returns its ticket, the connection to it and the file that holds what it prints.
@@ -197,6 +210,8 @@ class ForkServer:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return "was closed"
+        if code is None:
+            return "ended"
         return f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
     def log_tail(self) -> str:
@@ -220,6 +235,11 @@ class ForkServer:
                 self._notices.pop((b"X", second), None)
             self._notices[kind, first] = second, peak_bytes
 
+    def withdraw(self) -> None:
+        """Let no other process's server be forked by this one from now on; any thread may ask."""
+        if self._folder:
+            sharing.leave(self._folder, self._process.pid)
+
     def close(self) -> None:
         """End the server and with it every worker it forked; safe to call twice."""
         self._alive = False
@@ -228,7 +248,7 @@ class ForkServer:
         self._end()  # its workers die with it
 
 
-def _start(settings: dict[str, Any], log: Any) -> subprocess.Popen[bytes]:
+def _start(settings: dict[str, Any], log: Any, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start a server's process, which prints to a file and inherits the other end of the control socket."""
     # A session of its own keeps the terminal's Ctrl-C away: the parent decides when workers end.
     return subprocess.Popen(
@@ -238,7 +258,7 @@ def _start(settings: dict[str, Any], log: Any) -> subprocess.Popen[bytes]:
         stdout=log,
         stderr=log,
         start_new_session=True,
-        env=os.environ | _ENVIRONMENT,
+        env=environment,
     )
 
 
@@ -253,9 +273,11 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes] | sharing.Borrowed, folder: Path | None) -> None:
     process.kill()
     process.wait()
+    if folder:
+        sharing.leave(folder, process.pid)
 
 
 def trim(log: Any) -> None:

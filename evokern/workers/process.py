@@ -28,9 +28,11 @@ import sys
 import traceback
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from evokern.errors import RAISED, EvokernError, InternalError
+from evokern.workers import sharing
 from evokern.workers.role import become_worker
 
 COMMAND = struct.Struct("<cI")
@@ -80,7 +82,7 @@ def main() -> None:
     preload(settings["preload"])
     if not settings["tied"]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
-    _serve(socket.socket(fileno=settings["control"]))
+    _serve(socket.socket(fileno=settings["control"]), settings["folder"])
 
 
 def preload(names: Iterable[str]) -> None:
@@ -109,22 +111,36 @@ def _name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket, folder: str | None) -> None:
+    """Do what the parent asks until it closes the control socket, and fork further servers for others alike.
+
+    Args:
+        control: this process's end of the control socket.
+        folder: where it may be asked for further servers; None for nowhere.
+    """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    listener = None if folder is None else sharing.listening(Path(folder))
+    listened: list[Any] = [control, wake_read, *([] if listener is None else [listener])]
     children: set[int] = set()
     while True:
-        listened: list[Any] = [control, wake_read]
         readable, _, _ = select.select(listened, [], [])
         if wake_read in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
             _reap(control, children)
+        if listener is not None and listener in readable and (asked := sharing.accepted(listener)) is not None:
+            _fork_server(*asked, listened, wake_write)
         if control not in readable:
             continue
-        message, descriptors, _, _ = socket.recv_fds(control, COMMAND.size, 2)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(control, COMMAND.size, 2)
+        except ConnectionResetError:  # the parent died with notices unread
+            message = b""
         if not message:
+            if folder is not None:
+                sharing.leave(Path(folder), os.getpid())
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
             os._exit(0)
@@ -141,11 +157,53 @@ def _serve(control: socket.socket) -> None:
                 os.close(descriptor)
             server = os.getppid()
             control.close()
+            if listener is not None:
+                listener.close()
             _work(server, *descriptors)
         children.add(pid)
         for descriptor in descriptors:
             os.close(descriptor)
         _notify(control, b"P", number, pid)
+
+
+def _fork_server(
+    asking: socket.socket, request: sharing.ServerRequest, listened: Iterable[Any], wake_write: int
+) -> None:
+    """Fork another server, which is nobody's child: it stays when this one ends, and ends with who asked for it.
+
+    Args:
+        asking: who asked.
+        request: what it is to be.
+        listened: what this process listens to, and the other one does not.
+        wake_write: the writing end of the pipe among them.
+    """
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        asking.close()
+        os.close(request.control)
+        os.close(request.log)
+        return
+    if os.fork():
+        os._exit(0)
+    signal.set_wakeup_fd(-1)
+    for one in (*listened, wake_write):
+        if isinstance(one, int):
+            os.close(one)
+        else:
+            one.close()
+    os.setsid()
+    settings = request.settings
+    os.environ.clear()
+    os.environ.update(settings["environment"])
+    os.chdir(settings["directory"])
+    _name_process(f"forks-{settings['parent']}")
+    os.dup2(request.log, 1)
+    os.dup2(request.log, 2)
+    os.close(request.log)
+    control = socket.socket(fileno=request.control)
+    sharing.answer(asking)
+    _serve(control, settings["folder"])
 
 
 def _reap(control: socket.socket, children: set[int]) -> None:

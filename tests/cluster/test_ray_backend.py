@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from paths import DATA
 from stub_ray import StubRay, collect
 
-from evokern.cluster import RayRequest, host, ray_backend, ray_hosts, ray_pool
+from evokern.cluster import RayRequest, host, ray_backend, ray_pool
 from evokern.cluster.host import HostPlan, require_alike, versions
-from evokern.cluster.ray_hosts import RayHost, RayHosts
 from evokern.cluster.request import ray_request
 from evokern.device.gpu.profile import LiveGpu
 from evokern.device.opening import open_device
@@ -108,7 +105,6 @@ def test_a_spare_takes_the_place_of_an_actor_that_died(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits until Ray has started another one: that becomes the next spare."""
-    monkeypatch.setattr(ray_hosts, "SPARE_AFTER_S", 0.0)
     rig = Rig(monkeypatch, {"a": 1}, back_s=60.0)
     pool = rig.open(stack)
     end = time.monotonic() + 10
@@ -129,72 +125,29 @@ def test_a_spare_takes_the_place_of_an_actor_that_died(
     assert collect(pool, 1)[2].status == "done"
 
 
-class Clock:
-    """Time that passes when the next thing that was put off is done."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self._later = 0.0, list[tuple[float, Callable[[], None]]]()
-        monkeypatch.setattr(ray_hosts, "_after", lambda seconds, do: self._later.append((self.now + seconds, do)))
-        monkeypatch.setattr(ray_hosts.time, "monotonic", lambda: self.now)
-
-    def run(self, until: float) -> None:
-        """Do what was put off, up to a moment."""
-        while self._later and min(self._later, key=lambda one: one[0])[0] <= until:
-            at = min(range(len(self._later)), key=lambda index: self._later[index][0])
-            self.now, do = self._later.pop(at)
-            do()
-
-
-def cluster_of(names: dict[str, bool], started: list[tuple[str, float]], clock: Clock) -> RayHosts:
-    """Return hosts that all answered at once; those with True have spares, whose starts are written down."""
-
-    def host_of(index: int, name: str, spared: bool) -> RayHost:
-        answer: Future[dict[str, Any]] = Future()
-        answer.set_result({})
-        report = SimpleNamespace(remote=lambda: SimpleNamespace(future=lambda: answer))
-
-        def make() -> str:
-            started.append((name, clock.now))
-            return "spare"
-
-        return RayHost(index, SimpleNamespace(report=report), name, name, make if spared else None)
-
-    made = RayHosts(None, [host_of(index, *one) for index, one in enumerate(names.items())])
-    for one in made.hosts:
-        made.expect(one)
-    return made
-
-
-def test_spares_of_one_machine_start_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their imports would take its processors from each other; a GPU's host has none, another machine its own."""
-    clock, started = Clock(monkeypatch), list[tuple[str, float]]()
-    cluster_of({"m/0": True, "m/gpu0": False, "n/2": True, "m/3": True, "m/4": True}, started, clock)
-    clock.run(100.0)
-    first, apart = ray_hosts.SPARE_AFTER_S, ray_hosts.SPARES_APART_S
-    assert sorted(at for name, at in started if name[0] == "m") == [first, first + apart, first + 2 * apart]
-    assert [at for name, at in started if name[0] == "n"] == [first]
-
-
-def test_spares_wait_a_while_for_a_host_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would take the processor from it, and still start one by one; one that never comes holds nobody for long."""
-    clock, started = Clock(monkeypatch), list[tuple[str, float]]()
-    cluster = cluster_of({"m/0": True, "m/1": True, "m/2": True, "n/3": False}, started, clock)
-    cluster.hosts[3].up = False
-    clock.run(20.0)
-    assert not started
-    cluster.hosts[3].up = True
-    clock.run(60.0)
-    times = sorted(at for _, at in started)
-    assert len(times) == 3
-    assert min(b - a for a, b in itertools.pairwise(times)) >= ray_hosts.SPARES_APART_S
-    started.clear()
-    cluster = cluster_of({"m/0": True, "n/1": False}, started, clock)
-    begun = clock.now
-    cluster.hosts[1].up = False
-    clock.run(begun + ray_hosts.SPARE_AFTER_S + ray_hosts.AWAITED_S - 1.0)
-    assert not started
-    clock.run(begun + ray_hosts.SPARE_AFTER_S + ray_hosts.AWAITED_S + 2.0)
-    assert len(started) == 1
+def test_files_of_a_host_that_was_killed_are_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one that lives stay."""
+    monkeypatch.setattr(host.tempfile, "gettempdir", lambda: str(tmp_path))
+    script = (
+        "import sys, time; from pathlib import Path; from evokern.cluster.host import _marked\n"
+        "mark = _marked(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
+    )
+    folders = [tmp_path / f"evokern-kernel-{name}" for name in ("killed", "alive")]
+    holders = []
+    for folder in folders:
+        folder.mkdir()
+        (folder / "kernel.cu").touch()
+        holders.append(subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE))
+        assert holders[-1].stdout is not None
+        holders[-1].stdout.readline()
+    holders[0].kill()
+    holders[0].wait()
+    host._remove_left()
+    assert [folder.exists() for folder in folders] == [False, True]
+    holders[1].kill()
+    holders[1].wait()
 
 
 def test_a_host_does_a_job_although_nobody_asked_for_its_report() -> None:
@@ -339,6 +292,10 @@ class GpuRig(Rig):
         super().__init__(monkeypatch, {"a": 3, "b": 2}, gpus={"a": 2, "b": 1})
         self.found = found
 
+    def hosts(self) -> list[Any]:
+        """Return the actors that were started first: spares take no processor."""
+        return [actor for actor in self.ray.actors if actor.options["num_cpus"]]
+
     def gpus(self, stack: ExitStack, **request: int) -> ray_pool.RayPool:
         backend = ray_backend.RayBackend(RayRequest("auto", **request), ("worker_handlers",))
         stack.callback(backend.close)
@@ -350,7 +307,7 @@ class GpuRig(Rig):
 def test_each_gpu_has_an_actor_and_the_others_compile(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = GpuRig(monkeypatch)
     pool = rig.gpus(stack)
-    asked = [(one.options["num_cpus"], one.options.get("num_gpus", 0)) for one in rig.ray.actors]
+    asked = [(one.options["num_cpus"], one.options.get("num_gpus", 0)) for one in rig.hosts()]
     assert asked == [(1, 1), (1, 1), (1, 1), (1, 0), (1, 0)], "each GPU's worker takes a processor"
     assert pool.names == ["a/gpu0", "a/gpu1", "b/gpu0"] == [name for name, _ in rig.probed]
     assert pool.held == [Found()] * 3
@@ -427,7 +384,7 @@ def test_what_hosts_hold_is_given_back(stack: ExitStack, monkeypatch: pytest.Mon
     rig = GpuRig(monkeypatch)
     with ExitStack() as inner:
         rig.gpus(inner)
-        hosts = [actor.mades[0] for actor in rig.ray.actors]
+        hosts = [actor.mades[0] for actor in rig.hosts()]
     assert [holder.released for host in hosts for holder in host._holders.values()] == [1, 1, 1]
     assert not any(Path(host._scratch.name).exists() for host in hosts)
 

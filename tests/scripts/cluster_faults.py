@@ -108,7 +108,10 @@ def actors() -> list[int]:
 
 
 def workers(actor: int) -> list[int]:
-    return [worker for server in children(actor) for worker in children(server)]
+    # A fork server that another one forked is nobody's child, and has its actor's number in its name.
+    found = subprocess.run(["pgrep", "-x", f"forks-{actor}"], capture_output=True, text=True, check=False)
+    servers = [*children(actor), *map(int, found.stdout.split())]
+    return [worker for server in servers for worker in children(server)]
 
 
 def at_work(worker: int) -> bool:

@@ -1,0 +1,169 @@
+"""Fork servers that fork further ones: alike ones alone, each with what its own parent is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evokern.workers import sharing
+from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
+
+Start = Callable[..., ForkServer]
+
+
+@pytest.fixture
+def imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file to which the module `counted` writes a line whenever a process imports it."""
+    (tmp_path / "modules").mkdir()
+    log = tmp_path / "imports"
+    (tmp_path / "modules" / "counted.py").write_text(f"open({str(log)!r}, 'a').write('x')")
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.setattr(sharing.tempfile, "gettempdir", lambda: str(tmp_path))
+    return log
+
+
+@pytest.fixture
+def start(imports: Path) -> Iterator[Start]:
+    """Starts a server that imports `counted`; closed behind the test."""
+    with ExitStack() as stack:
+
+        def started(shared: str | None = "1") -> ForkServer:
+            server = ForkServer(("counted", "worker_handlers"), shared)
+            stack.callback(server.close)
+            return server
+
+        yield started
+
+
+def asked(server: ForkServer, job: Any) -> Any:
+    """Have a worker of a server do a job; returns its answer."""
+    pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None), size=1)
+    try:
+        pool.submit(0, job, 10.0)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            for result in wait([pool], 0.5):
+                assert result.status == "done", result
+                return result.value
+    finally:
+        pool.close()
+    raise AssertionError("no answer")
+
+
+def sockets(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("evokern-servers-*/*/*") if path.is_socket()]
+
+
+def until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 5
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+def test_what_one_has_imported_another_need_not(start: Start, imports: Path, tmp_path: Path) -> None:
+    """It works on when the one that forked it has ended, forks others itself, and nothing is left in the end."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    second = start()
+    assert isinstance(second._process, sharing.Borrowed)
+    assert asked(second, ("echo", 2)) == 2
+    first.close()
+    assert asked(second, ("echo", 3)) == 3
+    third = start()
+    assert asked(third, ("echo", 4)) == 4
+    assert imports.read_text() == "x"
+    processes = second._process.pid, third._process.pid
+    second.close()
+    third.close()
+    assert until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in processes))
+
+
+def test_it_has_the_environment_and_directory_of_who_asked(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs and is read by no import comes with the request."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert asked(start(), ("environment", "CUDA_VISIBLE_DEVICES")) == ("0", str(Path.cwd()))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.chdir(tmp_path)
+    second = start()
+    assert isinstance(second._process, sharing.Borrowed)
+    assert asked(second, ("environment", "CUDA_VISIBLE_DEVICES")) == ("1", str(tmp_path))
+
+
+@pytest.mark.parametrize("differs", ["version", "variable", "not shared"])
+def test_what_differs_is_imported(start: Start, imports: Path, monkeypatch: pytest.MonkeyPatch, differs: str) -> None:
+    """Another version of the modules, a variable that an import may read, or a server that is its parent's alone."""
+    assert asked(start(), ("echo", 1)) == 1
+    if differs == "variable":
+        monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+    second = start({"version": "2", "not shared": None}.get(differs, "1"))
+    assert asked(second, ("echo", 2)) == 2
+    assert imports.read_text() == "xx"
+
+
+def test_one_that_was_killed_is_passed_over(start: Start, imports: Path, tmp_path: Path) -> None:
+    """The socket that it left is removed."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    (left,) = sockets(tmp_path)
+    first._process.kill()
+    first._process.wait()
+    assert left.is_socket()
+    second = start()
+    assert asked(second, ("echo", 2)) == 2
+    assert imports.read_text() == "xx"
+    assert until(lambda: left not in sockets(tmp_path))
+    second.close()
+    assert until(lambda: not sockets(tmp_path))
+
+
+def test_one_that_withdraws_forks_no_others(start: Start, imports: Path, tmp_path: Path) -> None:
+    """It goes on with its own workers."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    first.withdraw()
+    assert not sockets(tmp_path)
+    assert asked(start(), ("echo", 2)) == asked(first, ("echo", 2))
+    assert imports.read_text() == "xx"
+
+
+def test_one_that_was_forked_and_dies_is_replaced(start: Start) -> None:
+    """As one that its parent started: workers that were asked for meanwhile come from the next one."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    second = start()
+    killed = second._process
+    killed.kill()
+    killed.wait(5.0)
+    assert asked(second, ("echo", 2)) == 2
+    assert second._process.pid != killed.pid
+    assert second._with_earlier_server(0).how == "ended with its fork server, which ended"
+
+
+def test_a_folder_that_others_may_write_is_not_used(start: Start, imports: Path, tmp_path: Path) -> None:
+    """Who listens there could be anybody."""
+    (tmp_path / f"evokern-servers-{os.getuid()}").mkdir()
+    (tmp_path / f"evokern-servers-{os.getuid()}").chmod(0o777)
+    for number in range(2):
+        assert asked(start(), ("echo", number)) == number
+    assert imports.read_text() == "xx"
+
+
+def test_a_folder_s_name_may_be_longer_than_a_socket_s(
+    start: Start, imports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux allows 107 bytes, and a job's TMPDIR may have more."""
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(sharing.tempfile, "gettempdir", lambda: str(deep))
+    for number in range(2):
+        assert asked(start(), ("echo", number)) == number
+    assert imports.read_text() == "x"
