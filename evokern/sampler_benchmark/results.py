@@ -10,7 +10,7 @@ from typing import Any
 from evokern.errors import UsageError
 from evokern.samplers.contract import TrialSchedule
 
-LIVE = 51
+LIVE = 96
 """Most trials in flight of a search whose time is limited, on a GPU beside 16 cores."""
 CHECKPOINTS = (50, 100, 200, 500, 1000, 2000, 5000)
 """Evaluations after which results are reported, as far as a replay goes; its last evaluation is always one."""

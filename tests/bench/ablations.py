@@ -42,7 +42,7 @@ from evokern.samplers.contract import TrialResult  # noqa: E402
 
 CHECKPOINTS = (20, 50, 100, 200, 400)
 """Evaluations after which figures are told, as far as a search goes."""
-LIVE = 51
+LIVE = 96
 """Most trials in flight of a search whose time is limited, on a GPU beside 16 cores; older packages have none."""
 ROOM = "evokern.samplers.evo"
 """Where the modules of switches stand."""

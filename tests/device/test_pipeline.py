@@ -187,6 +187,20 @@ def test_a_smaller_number_still_compiling_holds_back_only_the_answer(rig: Rig) -
     assert sorted(numbers) == [0, 1]
 
 
+def test_a_failure_is_answered_while_a_smaller_number_compiles(rig: Rig) -> None:
+    """Whoever owns it, its outcome is the same: the smaller number gets it when it turns out to be the same program."""
+    wrong = {"KIND": "wrong", "CODE": 2}
+    rig.pipeline.submit(Request(0, Config({**wrong, "COMPILE_MS": 700})))
+    rig.pipeline.submit(Request(1, Config(wrong)))
+    first = rig.pipeline.poll(5.0)
+    assert [(answer.number, answer.evaluation.outcome) for answer in first] == [(1, Outcome.WRONG)]
+    assert "duplicate_of" not in first[0].evaluation.evidence
+    assert rig.pipeline.stages() == (1, 0), "the smaller number still compiles"
+    (second,) = rig.pipeline.poll(5.0)
+    assert (second.number, second.evaluation.outcome) == (0, Outcome.WRONG)
+    assert second.evaluation.evidence["duplicate_of"] == 1
+
+
 def test_who_is_overdue_holds_nobody_back(server: ForkServer) -> None:
     """Behind foreign compiles that hang others go on and are answered; the same program refers to a later one."""
     rig = Rig(server, compilers=1, patience_s=0.2)

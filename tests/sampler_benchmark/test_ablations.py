@@ -62,7 +62,7 @@ def test_searches_without_the_engine_are_those_of_the_engine(sampler: str, windo
 
 def test_a_window_may_be_another_schedule() -> None:
     """Most, least and ramp of a schedule can be named, so that others than today's are compared."""
-    assert (TrialSchedule(51), TrialSchedule(51, 16, 4)) == tuple(
+    assert (TrialSchedule(96), TrialSchedule(51, 16, 4)) == tuple(
         ablations.schedule_of(window)[1] for window in ("live", "live 51 16 4")
     )
 
