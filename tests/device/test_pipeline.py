@@ -230,8 +230,9 @@ def test_a_hang_of_what_prints_says_so(rig: Rig) -> None:
 
 
 def test_what_failed_once_fails_again_without_running(rig: Rig) -> None:
-    """A duplicate of a wrong or crashed candidate has that outcome, and names the trial that was executed."""
-    found = rig.answers(*({"KIND": kind, "CODE": code} for kind, code in 2 * [("wrong", 5), ("poisons", 6)]))
+    """A duplicate of a wrong or crashed candidate has that outcome, and names the trial that was answered first."""
+    kinds = [("wrong", 5), ("poisons", 6), ("wrong", 5), ("poisons", 6)]
+    found = rig.answers(*({"KIND": kind, "CODE": code, "COMPILE_MS": 150 * n} for n, (kind, code) in enumerate(kinds)))
     assert [found[n].outcome for n in (2, 3)] == [Outcome.WRONG, Outcome.CRASHED]
     assert found[2].evidence == {"check": "tolerance", "duplicate_of": 0}
     assert found[3].evidence == {"error": "CUDA_ERROR_ILLEGAL_ADDRESS", "duplicate_of": 1}

@@ -106,7 +106,7 @@ def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
 
 
 def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> Made:
-    """Return what other studies' fastest lead to: they themselves, changed, mixed; some twice, or infeasible.
+    """Return what the fastest of a warm start lead to: they themselves, changed, mixed; some twice, or infeasible.
 
     Args:
         pool: feasibility.

@@ -35,13 +35,13 @@ def size(pool: Pool, prior: StudyPrior | None) -> int:
     default, points = genome.rows([_default(genome.space)]), genome.rows(genome.space.starting_configs())
     trials = max(TRIALS, 1 + len(pool.admissible(points, genome.keys(default))) + OTHERS)
     match prior:
+        # What a time model or several studies say is known to the model: it asks better than a design that does not.
+        case TimeModelPrior():
+            return FROM_PRIOR + 1
         case OtherStudies():
-            # What they found is known to the model: it asks better than a design that knows nothing.
             return 1 + len(prior.leaders) + 1
         case NearestStudy():
             return 1 + len(prior.leaders) + trials
-        case TimeModelPrior():
-            return FROM_PRIOR + trials
         case None:
             return trials
 

@@ -147,7 +147,7 @@ class Generations:
         for turn in range(1 + _candidates.ROUNDS):
             if turn == 0:
                 made = _candidates.bred(self._pool, then, rng)
-                if isinstance(self._prior, OtherStudies):
+                if isinstance(self._prior, OtherStudies | TimeModelPrior):
                     made = Made.joined([made, _candidates.bred_from(self._pool, self._prior.elites, rng)])
             else:
                 rows = np.concatenate([part[0].rows for part in parts])

@@ -39,7 +39,7 @@ SEVERAL = 3
 .74 of the optimum after 20, 35 and 60 trials as observations, .69, .76 and .84 as a column (4 seeds); of up to eleven
 studies the other way round (docs/sampler.md)."""
 ELITES = 12
-"""Fastest candidates of other studies from which new ones are made."""
+"""Fastest candidates of other studies, or by a time model, from which new ones are made."""
 APART = (0.5, 0.25, 1.5)
 """Place of another study in the column of problems, this one's being 0: at the same problem, for each power of two that
 its problem is away, and at most."""
@@ -70,6 +70,11 @@ class _SpreadPrior:
 
 class TimeModelPrior(_SpreadPrior):
     """What a time model says of this very study."""
+
+    def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
+        super().__init__(prior, genome, features)
+        self.elites: Rows = genome.rows(config for config, _ in prior.entries[:ELITES])
+        """Its fastest candidates."""
 
     def preference(self, rows: Rows, finished: int) -> Floats:
         """Return the factor on the acquisition of each row after `finished` trials: it fades to 1."""
