@@ -21,7 +21,7 @@ from typing import Any
 
 import evokern
 from evokern.cli.panel import panel
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 

@@ -3,6 +3,7 @@
 from evokern.analysis.evaluate import Evaluator, SourceResult
 from evokern.api import evaluate, resume, search
 from evokern.declaration.foreign import ForeignSource
+from evokern.declaration.genes import Config, Gene, Mutation, Parameter
 from evokern.declaration.kernel import (
     Baseline,
     Constraint,
@@ -23,7 +24,6 @@ from evokern.declaration.kernel import (
     i32,
     i64,
 )
-from evokern.declaration.space import Config, Gene, Mutation, Parameter
 from evokern.errors import EvokernError, UsageError
 from evokern.results import StudyResults, load_study
 from evokern.search import Progress, SearchResult

@@ -24,8 +24,8 @@ from evokern.search import (
 
 if TYPE_CHECKING:
     from evokern.declaration.foreign import Extent
+    from evokern.declaration.genes import Value
     from evokern.declaration.kernel import Kernel
-    from evokern.declaration.space import Value
     from evokern.device import Device
     from evokern.study.settings import Study
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evokern.declaration.space import Gene, Value
+from evokern.declaration.genes import Gene, Value
 from evokern.escaping import shell_line
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from evokern.analysis.stored import chosen_trial, declared_config
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
 from evokern.device import Device, Request, StartReport, Task
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, InternalError, StudyError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.space import Config
 from evokern.errors import SpaceError, StudyError
 from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord

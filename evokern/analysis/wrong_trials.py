@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evokern.declaration.space import Gene
+from evokern.declaration.genes import Gene
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command
 

@@ -15,9 +15,9 @@ from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import Rendered, render
-from evokern.declaration.space import Config
 from evokern.errors import RAISED, DeviceError, KernelError
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Evaluation, Outcome, Resources

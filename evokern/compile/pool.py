@@ -11,7 +11,7 @@ from evokern.compile.cache import CompileCache
 from evokern.compile.records import Built
 from evokern.cuda_source.reader.reader import device_only
 from evokern.declaration.foreign import ForeignCandidate, ForeignSource
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.errors import EvokernError, InternalError
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Evaluation, Outcome

@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from evokern.declaration.genes import Config
 from evokern.declaration.problem import Problem
-from evokern.declaration.space import Config
 from evokern.errors import RAISED, KernelError, SpaceError
 
 LEFT_OVER = "left over"

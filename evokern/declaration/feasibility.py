@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Launch, Need, Problem
-from evokern.declaration.space import Config, Gene, Space, Value
+from evokern.declaration.space import Space
 from evokern.errors import RAISED, KernelError, SpaceError, nearest
 from evokern.hardware.profiles import Profile
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Launch
-from evokern.declaration.space import Config, Value
 from evokern.errors import UsageError
 
 Extent = tuple[int, int, int]

@@ -22,6 +22,7 @@ from evokern.declaration.constraint import Constraint as Constraint
 from evokern.declaration.constraint import Need as Need
 from evokern.declaration.constraint import VectorAccess as VectorAccess
 from evokern.declaration.constraint import divides as divides
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel_files import KernelFile, files_digest, kernel_files
 from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
 from evokern.declaration.launch import L2Window as L2Window
@@ -36,7 +37,7 @@ from evokern.declaration.problem import Problem as Problem
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
 from evokern.declaration.slices import Slice as Slice
-from evokern.declaration.space import Config, Gene, Space, Value
+from evokern.declaration.space import Space
 from evokern.declaration.state import State, checked_state
 from evokern.errors import RAISED, KernelError, SpaceError, nearest
 

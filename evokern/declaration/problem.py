@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.declaration.space import NamedValues, Value
+from evokern.declaration.genes import NamedValues, Value
 from evokern.errors import KernelError, nearest
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config, Gene, Value
 from evokern.declaration.state import State
 from evokern.errors import RAISED, KernelError
 

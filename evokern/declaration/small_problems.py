@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.feasibility import check
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.problem import parts_of
-from evokern.declaration.space import Config, Value
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evokern.declaration.space import Value
+from evokern.declaration.genes import Value
 from evokern.errors import KernelError
 
 if TYPE_CHECKING:

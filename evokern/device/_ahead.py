@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.workers.jobs import JobPool, JobResult
 
 FIRST_KEY = -2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import check, feasible_space
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.contract import Task
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile

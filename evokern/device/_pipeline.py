@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from evokern.compile.records import Built, prints
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device._ahead import FIRST_KEY, CompileAhead
 from evokern.device.contract import Answer, ExecutorState, Request
 from evokern.errors import DeviceError, EvokernError, InternalError, UsageError

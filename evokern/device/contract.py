@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
 from evokern.hardware.profiles import Profile
 from evokern.measurement.playoff import Measure
 from evokern.measurement.roofline import Rates

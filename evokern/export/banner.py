@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.declaration.space import Config
 from evokern.escaping import in_comment, shell_line
 from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces

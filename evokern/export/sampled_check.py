@@ -12,9 +12,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.small_problems import small_problem
-from evokern.declaration.space import Config
 from evokern.errors import RAISED, EvokernError
 from evokern.export.formula import simplified
 from evokern.export.trace import Traces

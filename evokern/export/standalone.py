@@ -10,9 +10,9 @@ from string import Template
 from evokern.compile.isolated import compile_ptx
 from evokern.compile.records import Program
 from evokern.cuda_source.specialize.specialize import specialize
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.declaration.render import render
-from evokern.declaration.space import Config
 from evokern.errors import DeviceError, KernelError
 from evokern.escaping import in_comment
 from evokern.export.banner import Provenance, banner, declared, ordered, parameters

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config, Gene
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.declaration.space import Config, Gene
 from evokern.errors import RAISED, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import macros
-from evokern.declaration.space import Config, Value
 from evokern.errors import EvokernError
 from evokern.export.formula import ShapeGuard, evaluate, fields_of, simplified
 from evokern.export.traced import GuardRecorder, Traced

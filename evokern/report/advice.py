@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.analysis.control_verdict import TIE
-from evokern.declaration.space import Gene, Value
+from evokern.declaration.genes import Gene, Value
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues
 from evokern.report.plots import percent

@@ -15,7 +15,8 @@ from evokern.analysis.genes.forest import ForestFit, ForestProcess, Forests
 from evokern.analysis.genes.gene_report import GenesReport, report
 from evokern.analysis.genes.importance import Effort
 from evokern.analysis.stored import chip_of
-from evokern.declaration.space import Space, Value
+from evokern.declaration.genes import Value
+from evokern.declaration.space import Space
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from evokern.analysis.control_verdict import TIE, price
-from evokern.declaration.space import Gene, Space, Value
+from evokern.declaration.genes import Gene, Value
+from evokern.declaration.space import Space
 from evokern.report.advice import changed_genes, faster_without, sentence, simpler, steps
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.analysis.control_verdict import TIE
-from evokern.declaration.space import Gene, Space, Value
+from evokern.declaration.genes import Gene, Value
+from evokern.declaration.space import Space
 from evokern.report.facts import Facts
 from evokern.report.marks import outcome_words
 from evokern.report.tables import clipped

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from evokern.analysis.genes.gene_report import decides
-from evokern.declaration.space import Value
+from evokern.declaration.genes import Value
 from evokern.report.advice import steps
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, costly, deciding, link_to, ordered

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evokern.declaration.space import Gene, Space
+from evokern.declaration.genes import Gene
+from evokern.declaration.space import Space
 from evokern.report.facts import Facts, elites, fastest
 from evokern.report.marks import MARKS, mark_of, outcome_words
 from evokern.report.source_difference import SourceDifference

@@ -18,8 +18,8 @@ from functools import lru_cache
 from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.statements import skip_statement
+from evokern.declaration.genes import Config, Gene
 from evokern.declaration.render import choice_macro
-from evokern.declaration.space import Config, Gene
 
 MOST_LINES = 120
 """Lines of a difference that are shown."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evokern.declaration.space import Gene, Value
+from evokern.declaration.genes import Gene, Value
 from evokern.samplers.genome import Rows
 from evokern.study.trial import Outcome, Trial
 

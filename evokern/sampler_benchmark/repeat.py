@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.contract import Task
 from evokern.device.recorded.table import Table, TableDevice, problem_of
 from evokern.errors import InternalError

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.samplers.contract import Explain, History
 
 BLIND_DRAWS = 2_000

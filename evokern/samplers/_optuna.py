@@ -10,7 +10,7 @@ from typing import Any
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.errors import StudyError
 from evokern.samplers._guard import FeasibilityGuard
 from evokern.samplers.contract import Explain, History, trial_seed

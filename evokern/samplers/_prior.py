@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evokern.declaration.space import Config, Space, Value
+from evokern.declaration.genes import Config, Value
+from evokern.declaration.space import Space
 from evokern.errors import StudyError
 
 SIMULATED = "sim"

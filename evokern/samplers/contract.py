@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from evokern.declaration.space import Config, Space
+from evokern.declaration.genes import Config
+from evokern.declaration.space import Space
 from evokern.errors import InternalError
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evokern.declaration.space import Config, Gene, Space, Value
+from evokern.declaration.genes import Config, Gene, Value
+from evokern.declaration.space import Space
 
 Rows = npt.NDArray[np.int16]
 """Configurations, shape (n, genes)."""

@@ -16,7 +16,8 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from evokern.declaration.space import Config, Space
+from evokern.declaration.genes import Config
+from evokern.declaration.space import Space
 from evokern.errors import SpaceError, StudyError
 from evokern.samplers.contract import History, TrialResult
 from evokern.samplers.evo import EvoSampler

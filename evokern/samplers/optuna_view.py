@@ -16,7 +16,8 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from evokern.declaration.space import Config, Space
+from evokern.declaration.genes import Config
+from evokern.declaration.space import Space
 from evokern.samplers.contract import History, TrialResult
 from evokern.study.trial import Outcome, Proposal
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.errors import InternalError
 from evokern.samplers import Foresighted, History, Sampler, TrialResult, TrialSchedule, trial_seed
 from evokern.study.trial import Outcome, Proposal, Trial

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import Task
 from evokern.device.sim.simulated import SimulatedDevice
 from evokern.hardware.profiles import Profile

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Problem
-from evokern.declaration.space import Config, Gene, Value
 from evokern.device.recorded.recording import chip_of_model
 from evokern.errors import StoreError, UsageError
 from evokern.measurement.timing import FIRST_TIMING_RULE

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import Device, Task
 from evokern.device.contract import DEFAULT_US, Interleaving, Rated, Remeasures, StartReport, StartStep
 from evokern.device.recorded.table import TableDevice

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import limits_for
 from evokern.search.identity import SearchTarget

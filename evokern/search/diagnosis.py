@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from evokern.declaration.space import Config, Gene, Value
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import limits_for
 from evokern.search.identity import SearchTarget

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from evokern.declaration.feasibility import Violation, check
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.problem import parse_problems
-from evokern.declaration.space import Config, Gene, Space, Value
+from evokern.declaration.space import Space
 from evokern.device.contract import Device
 from evokern.device.recorded.table import Table
 from evokern.errors import DeviceError, SpaceError, StoreError, StudyError

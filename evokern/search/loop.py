@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from evokern.declaration.feasibility import Violation
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.contract import Answer, CompilesAhead, Device, ExecutorState, Request, Several, Staged
 from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule

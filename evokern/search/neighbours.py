@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from evokern.declaration.feasibility import Violation
-from evokern.declaration.space import Config, Space, Value
+from evokern.declaration.genes import Config, Value
+from evokern.declaration.space import Space
 from evokern.errors import UsageError
 
 TOGETHER = 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from evokern.declaration.space import Gene
+from evokern.declaration.genes import Gene
 from evokern.device.contract import ExecutorState, StartStep
 from evokern.study.trial import Trial
 

@@ -19,7 +19,8 @@ from optuna.distributions import distribution_to_json
 from optuna.trial import TrialState
 from sqlite_utils import Database
 
-from evokern.declaration.space import Config, Space
+from evokern.declaration.genes import Config
+from evokern.declaration.space import Space
 from evokern.errors import StoreError
 from evokern.samplers import TrialResult
 from evokern.samplers.optuna_view import constraint_attrs, distributions, state_of

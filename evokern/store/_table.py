@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.recorded.recording import as_first_occurrence, chip_of_model, kernel_recorded, read_recording
 from evokern.device.recorded.table import Table
 from evokern.errors import StudyError

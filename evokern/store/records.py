@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Any
 
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.problem import ProblemField, key_of, meanings_of, words_of
-from evokern.declaration.space import Config, Gene, Value
 from evokern.device.contract import BaselineResult
 from evokern.errors import StudyError
 from evokern.samplers import DISTANT

@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from evokern.declaration.space import Config, Space
+from evokern.declaration.genes import Config
+from evokern.declaration.space import Space
 from evokern.samplers import FurtherStudy, Prior
 from evokern.store._addition import now
 from evokern.store._files import explained

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from evokern.declaration.space import Value
+from evokern.declaration.genes import Value
 from evokern.errors import MOST_NUMBER, StudyError, nearest
 from evokern.files import read_text
 from evokern.study.duration import parse_duration

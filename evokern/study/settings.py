@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from evokern.declaration.space import Value
+from evokern.declaration.genes import Value
 from evokern.errors import MOST_NUMBER, StudyError, UsageError, nearest
 
 MOST_RUNS = 1000

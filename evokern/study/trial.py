@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.errors import InternalError
 from evokern.wording import in_gib
 

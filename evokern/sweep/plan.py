@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from evokern.declaration.space import Value
+from evokern.declaration.genes import Value
 from evokern.errors import StudyError, nearest
 from evokern.study.file import KEYS, read_table, refuse_unknown, study_from_table
 from evokern.study.settings import Study

@@ -13,7 +13,7 @@ from live_bench import Bench
 from real_statistics import Round, compared, playoffs
 from synthetic_samples import SyntheticBench
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import Task
 from evokern.device.contract import Interleaving
 from evokern.measurement.playoff import Rules

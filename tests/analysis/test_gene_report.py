@@ -19,7 +19,8 @@ from evokern.analysis.genes.importance import LEAST_TRIALS, GeneEffect, importan
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.declaration.space import Config, Mutation, Parameter, Space
+from evokern.declaration.genes import Config, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.device.recorded.table import TableDevice, measured
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 

@@ -8,7 +8,8 @@ import random
 from dataclasses import replace
 
 from evokern.analysis.genes.genes import learned
-from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
+from evokern.declaration.genes import Config, Gene, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.device.recorded.table import measured
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 

@@ -22,7 +22,8 @@ from evokern.analysis.profile.counters import combined
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.declaration.space import CAUSES, Gene, Mutation, Parameter, Space
+from evokern.declaration.genes import CAUSES, Gene, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.device.contract import Request
 from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nsight import METRICS

@@ -12,7 +12,7 @@ from evokern.analysis.evaluate import Evaluator
 from evokern.analysis.sanitize.candidate import KEPT_STATE, sanitize_kernel
 from evokern.analysis.verify.fuzz import Checker, FuzzCase
 from evokern.declaration.foreign import ForeignSource
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study

@@ -16,7 +16,7 @@ from evokern.analysis.verify.stages import Stage, fuzz_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.analysis.verify.verify import Proof, playoff_stage, rivals
 from evokern.cli.app import app
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.contract import Interleaving
 from evokern.hardware.profiles import chip
 from evokern.measurement.playoff import by_prediction, effects

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evokern.analysis.wrong_trials import hints
-from evokern.declaration.space import Config, Parameter
+from evokern.declaration.genes import Config, Parameter
 from evokern.report.trial_counts import reasons
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 from evokern.wording import command, told_apart

@@ -36,7 +36,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from landscapes import Case, case_of  # noqa: E402
 
-from evokern.declaration.space import Config  # noqa: E402
+from evokern.declaration.genes import Config  # noqa: E402
 from evokern.samplers import History, TrialSchedule, make_sampler  # noqa: E402
 from evokern.samplers.contract import TrialResult  # noqa: E402
 

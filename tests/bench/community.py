@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from recorded import TIMES, Recorded
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 
 CUTOFF = (0.01, 0.95)
 """Where the community's curve begins and ends, as parts of the way from the median to the optimum."""

@@ -17,7 +17,7 @@ import numpy as np
 from nearest import predict_in_numpy
 from recorded import Recorded, load
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.sampler_benchmark import Settings
 from evokern.sampler_benchmark.repeat import Curve, one_repeat
 from evokern.study.trial import Trial

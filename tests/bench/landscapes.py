@@ -30,7 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.declaration.feasibility import feasible_space
-from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
+from evokern.declaration.genes import Config, Gene, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.device.recorded.recording import read_recording
 from evokern.hardware.profiles import chip
 from evokern.samplers.contract import objective

@@ -20,7 +20,8 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 from evokern.declaration.feasibility import check, feasible_space  # noqa: E402
-from evokern.declaration.space import Config, Mutation, Parameter, Space  # noqa: E402
+from evokern.declaration.genes import Config, Mutation, Parameter  # noqa: E402
+from evokern.declaration.space import Space  # noqa: E402
 from evokern.hardware.profiles import chip  # noqa: E402
 from evokern.samplers import Explain, History, Sampler, make_sampler  # noqa: E402
 from evokern.samplers.contract import TrialResult  # noqa: E402

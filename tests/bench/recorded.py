@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.recorded.recording import read_recording, value_of
 from evokern.device.recorded.table import Table
 

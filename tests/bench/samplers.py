@@ -18,7 +18,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from contenders import KERNEL_TUNER, evaluated  # noqa: E402
 from recorded import Recorded, load  # noqa: E402
 
-from evokern.declaration.space import Config  # noqa: E402
+from evokern.declaration.genes import Config  # noqa: E402
 from evokern.sampler_benchmark import CHECKPOINTS  # noqa: E402
 from evokern.sampler_benchmark.score import half_width  # noqa: E402
 

@@ -37,8 +37,8 @@ from typing import Any
 
 from gpu_searches import WITHIN, facts, seeds_of
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
-from evokern.declaration.space import Config
 from evokern.samplers import Prior
 from evokern.search._nearest_study import problem_distance
 from evokern.study.trial import Outcome

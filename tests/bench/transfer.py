@@ -44,7 +44,8 @@ from evokern.compile.cache import default_directory  # noqa: E402
 from evokern.compile.pool import CompileSettings, CompileWorker  # noqa: E402
 from evokern.compile.records import Built  # noqa: E402
 from evokern.declaration.feasibility import feasible_space  # noqa: E402
-from evokern.declaration.space import Config, Space  # noqa: E402
+from evokern.declaration.genes import Config  # noqa: E402
+from evokern.declaration.space import Space  # noqa: E402
 from evokern.hardware.profiles import chip  # noqa: E402
 from evokern.samplers import History, Prior, make_sampler  # noqa: E402
 from evokern.samplers.contract import TrialResult  # noqa: E402

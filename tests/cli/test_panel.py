@@ -25,7 +25,7 @@ from evokern.cli._layout import ASCII, UNICODE, Glyphs, panel
 from evokern.cli._output import Output
 from evokern.cli._screen import LiveScreen, terminal_size
 from evokern.cli.panel import Watcher
-from evokern.declaration.space import Config, Parameter
+from evokern.declaration.genes import Config, Parameter
 from evokern.device.contract import ExecutorState, StartStep
 from evokern.progress import sparkline
 from evokern.search import Progress

@@ -30,8 +30,9 @@ from evokern import (
     i32,
 )
 from evokern.declaration.feasibility import check, feasible_space
+from evokern.declaration.genes import Relieves
 from evokern.declaration.kernel import i64
-from evokern.declaration.space import Relieves, Space
+from evokern.declaration.space import Space
 from evokern.errors import DeviceError, KernelError, SpaceError
 from evokern.hardware.profiles import CHIPS, chip, limits_for
 from evokern.study.discovery import find_kernel

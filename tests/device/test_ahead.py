@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from engine_helpers import small_table, study
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device._ahead import FIRST_KEY, MOST_KEPT, CompileAhead
 from evokern.device._pipeline import CompiledRequest, Pipeline
 from evokern.device.contract import Request

@@ -14,8 +14,8 @@ from paths import DATA
 from evokern.analysis.check.soundness import check_kernel
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Scalar, Tensor, bfloat16_bits
-from evokern.declaration.space import Config
 from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.worker import SimWorker
 from evokern.errors import KernelError

@@ -16,8 +16,8 @@ from exploit_checks import ANYWHERE, EMULATED, LIVE, Way, candidate_of, in_turn,
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
-from evokern.declaration.space import Config
 from evokern.device.gpu.jobs import TimeFirstLaunches
 from evokern.exploits import CASES, Case, SuiteResult
 from evokern.exploits.cases import BY_NAME

@@ -14,7 +14,7 @@ from paths import DATA
 
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.sim.coverage import class_sizes, extrapolated, place_of, sample
 from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.own_problem import OwnProblemCheck

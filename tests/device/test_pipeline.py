@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evokern.compile.records import Built
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device._pipeline import CompiledRequest, Pipeline
 from evokern.device.contract import Request
 from evokern.errors import DeviceError, InternalError, KernelError

@@ -13,7 +13,7 @@ from engine_helpers import small_table, study
 from kernel_tuner_files import kernel_tuner_cache, write_json
 
 from evokern.api import search
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.recorded.recording import read_recording
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, StudyError

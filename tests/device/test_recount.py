@@ -11,7 +11,7 @@ import pytest
 
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.sim import worker as sim_worker
 from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.own_problem import OwnProblemCheck

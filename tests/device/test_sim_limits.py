@@ -10,8 +10,9 @@ import pytest
 from columns_kernel import copying
 
 from evokern.api import search
+from evokern.declaration.genes import Config, Parameter
 from evokern.declaration.kernel import Constraint, Kernel, Launch, Need, ProblemField, Tensor, Tolerance, Workload
-from evokern.declaration.space import Config, Parameter, Space
+from evokern.declaration.space import Space
 from evokern.device import Task
 from evokern.device._first import first_candidate
 from evokern.device.sim import host_memory

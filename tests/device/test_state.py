@@ -19,8 +19,8 @@ from evokern.compile.elf import data_symbols, runtime_calls
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Built, Program
 from evokern.compile.symbols import named, variable_name
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Tensor
-from evokern.declaration.space import Config
 from evokern.device.gpu import between_calls
 from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory, blamed, reads_stale
 from evokern.device.gpu.jobs import Evaluate

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paths import DATA
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.doctor import host_compiler
 from evokern.errors import KernelError
 from evokern.export.standalone import Provenance, standalone

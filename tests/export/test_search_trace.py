@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import BaselineResult, StartReport
 from evokern.store import Store, open_readonly
 from evokern.study.trial import Evaluation, Outcome, Proposal, Span, Timing, Trial

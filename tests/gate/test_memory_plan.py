@@ -12,8 +12,8 @@ from emulated_gpu import Candidate, Worker, evaluated, worker
 
 from evokern.compile.build import Target, build, tensors_of
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
-from evokern.declaration.space import Config
 from evokern.device._gpus import HeldGpu
 from evokern.device.gpu.jobs import FREE, HELD, PEAK, Evaluate
 from evokern.errors import DeviceError

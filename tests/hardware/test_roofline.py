@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField, Tensor, Tolerance, Workload
-from evokern.declaration.space import Config
 from evokern.device.contract import Request
 from evokern.device.kept_rates import keep_rates, kept_rates
 from evokern.errors import DeviceError, KernelError

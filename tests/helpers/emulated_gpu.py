@@ -18,8 +18,8 @@ import torch
 from evokern import simt
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.gpu import cuda as _cuda
 from evokern.device.gpu import rounds as _gpu_rounds

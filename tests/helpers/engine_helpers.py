@@ -10,7 +10,8 @@ from typing import Any
 from paths import DATA
 
 from evokern.api import search
-from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
+from evokern.declaration.genes import Config, Gene, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.device.recorded.recording import read_recording
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.hardware.profiles import chip

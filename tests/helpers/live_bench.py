@@ -9,8 +9,8 @@ from dataclasses import replace
 from paths import DATA
 
 from evokern.declaration.feasibility import feasible_space
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.space import Config
 from evokern.device.contract import Request, StartReport, Task
 from evokern.device.gpu.live import LiveDevice, open_live
 from evokern.study.discovery import load_kernel

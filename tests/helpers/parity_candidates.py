@@ -16,9 +16,9 @@ from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Program
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Scalar
 from evokern.declaration.render import render
-from evokern.declaration.space import Config
 from evokern.gate.data import torch_dtype
 from evokern.study.discovery import load_kernel
 

@@ -12,8 +12,8 @@ from typing import Any
 from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
 from evokern.device._pipeline import COMPILE_DEADLINE_S
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.simulated import DEADLINE_S, MODULES

@@ -10,8 +10,8 @@ import numpy as np
 from engine_helpers import small_table, tiny_table
 from sqlite_utils import Database
 
+from evokern.declaration.genes import Config
 from evokern.declaration.problem import ProblemField
-from evokern.declaration.space import Config
 from evokern.device import BaselineResult, StartReport
 from evokern.search import Progress
 from evokern.store import Store, StudyRecord, add_proof

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros
-from evokern.declaration.space import Config
 from evokern.doctor import host_compiler
 
 _ASSERTION = re.compile(r'static_assert\((.*), "(\w+): [^"]*"\);')

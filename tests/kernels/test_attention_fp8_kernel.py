@@ -14,9 +14,9 @@ from paths import KERNELS
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import macros, render
-from evokern.declaration.space import Config, Value
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.doctor import host_compiler

@@ -9,8 +9,8 @@ from edited_kernel import edited_kernel
 from paths import KERNELS
 
 from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config, Value
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.gate import RunFailed

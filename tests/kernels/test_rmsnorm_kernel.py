@@ -15,8 +15,8 @@ from paths import KERNELS
 
 from evokern.analysis.check.reference_check import compare_with_cpp, python_reference
 from evokern.declaration.feasibility import check
+from evokern.declaration.genes import Value
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Value
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.doctor import host_compiler

@@ -12,7 +12,8 @@ from stored_studies import measured_at, write_study
 
 from evokern.analysis.genes.genes import GeneFinding
 from evokern.analysis.genes.importance import GeneEffect
-from evokern.declaration.space import Mutation, Parameter, Space, Value
+from evokern.declaration.genes import Mutation, Parameter, Value
+from evokern.declaration.space import Space
 from evokern.report import advice, gather, page
 from evokern.report.advice import Advice, steps
 from evokern.report.facts import Facts

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from evokern.analysis.genes.forest import ForestFit, Forests, forest_process
 from evokern.cli.app import app
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.measurement.roofline import Limit
 from evokern.report import gather, page
 from evokern.report.champion import proof

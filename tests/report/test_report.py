@@ -15,7 +15,7 @@ from stored_studies import NASTY, add_proofs, multiplied, write_study
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.report import SECTIONS, page
 from evokern.report.plots import Axis, Plot, bars, number, span
 from evokern.report.trial_counts import reasons

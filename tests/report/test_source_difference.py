@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evokern.declaration.space import Config, Mutation, Parameter
+from evokern.declaration.genes import Config, Mutation, Parameter
 from evokern.report.source_difference import MOST_LINES, SourceDifference
 
 GENES = (Mutation("LOAD", ("scalar", "vector", "async"), doc="how"), Parameter("TILE", (16, 32, 64), doc="rows"))

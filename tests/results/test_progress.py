@@ -16,7 +16,7 @@ from paths import DATA
 from stored_studies import progress_told
 
 import evokern
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.progress import notebook_panel
 from evokern.progress.notebook import NotebookPanel, panel_html
 from evokern.study.trial import Proposal, Trial

@@ -11,7 +11,7 @@ import pytest
 from kernel_tuner_files import kernel_tuner_cache, write_json
 from paths import ROOT
 
-from evokern.declaration.space import Config, Mutation, Parameter
+from evokern.declaration.genes import Config, Mutation, Parameter
 from evokern.device.recorded.table import Table, measured
 from evokern.hardware.profiles import chip
 from evokern.sampler_benchmark import Settings

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.declaration.space import Config, Parameter, Space
+from evokern.declaration.genes import Config, Parameter
+from evokern.declaration.space import Space
 from evokern.device.contract import Task
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import StudyError, UsageError

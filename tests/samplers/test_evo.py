@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
+from evokern.declaration.genes import Config, Gene, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.errors import StudyError
 from evokern.samplers import FurtherStudy, History, Prior, make_sampler
 from evokern.samplers.contract import TrialResult

@@ -5,7 +5,8 @@ from __future__ import annotations
 import optuna
 import pytest
 
-from evokern.declaration.space import Mutation, Parameter, Space
+from evokern.declaration.genes import Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.errors import StudyError
 from evokern.samplers.optuna_sampler import EvoForOptuna
 

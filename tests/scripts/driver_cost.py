@@ -38,7 +38,8 @@ from proposal_cost import landscape  # noqa: E402
 
 from evokern.api import search  # noqa: E402
 from evokern.compile.records import Built, Program  # noqa: E402
-from evokern.declaration.space import Config, Space  # noqa: E402
+from evokern.declaration.genes import Config  # noqa: E402
+from evokern.declaration.space import Space  # noqa: E402
 from evokern.device import StartReport, Task  # noqa: E402
 from evokern.device._pipeline import CompiledRequest, Pipeline  # noqa: E402
 from evokern.hardware.profiles import Profile, chip  # noqa: E402

@@ -30,8 +30,8 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import feasible_space
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.space import Config
 from evokern.device.contract import Request, Task
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import find_study, load_kernel

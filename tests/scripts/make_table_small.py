@@ -17,7 +17,8 @@ from typing import Any
 import helpers_path  # noqa: F401 (finds the helpers)
 from paths import DATA
 
-from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
+from evokern.declaration.genes import Config, Gene, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.device.recorded.table import FORMAT
 
 GENES: tuple[Gene, ...] = (

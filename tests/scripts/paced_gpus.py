@@ -26,7 +26,7 @@ from driver_cost import STUDY, CompileWorker, ExecuteWorker, InstantDevice, _con
 
 from evokern.api import search
 from evokern.compile.records import Built
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import StartReport, Task
 from evokern.device._gpus import DEPTH
 from evokern.device._pipeline import Pipeline

@@ -16,7 +16,7 @@ from paths import DATA
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.hardware.profiles import chip
 from evokern.progress import best_text
 from evokern.search import Progress, champion

@@ -15,7 +15,7 @@ from stored_studies import MEASURED, record
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import BaselineResult, StartReport, Task
 from evokern.errors import DeviceError
 from evokern.report.facts import gather

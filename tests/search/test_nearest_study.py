@@ -15,8 +15,8 @@ from kernel_tuner_files import kernel_tuner_cache, write_json
 from paths import DATA
 
 from evokern.api import search
+from evokern.declaration.genes import Config, Parameter
 from evokern.declaration.problem import Problem
-from evokern.declaration.space import Config, Parameter
 from evokern.device import Request
 from evokern.device.recorded.table import measured
 from evokern.errors import StoreError, StudyError

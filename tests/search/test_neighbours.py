@@ -9,7 +9,8 @@ from engine_helpers import small_table, study
 
 from evokern.api import search
 from evokern.declaration.feasibility import Violation
-from evokern.declaration.space import Config, Mutation, Parameter, Space
+from evokern.declaration.genes import Config, Mutation, Parameter
+from evokern.declaration.space import Space
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import KernelError, SpaceError
 from evokern.report.facts import gather

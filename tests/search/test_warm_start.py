@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import Request
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import DeviceError, StudyError

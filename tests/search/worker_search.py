@@ -17,7 +17,7 @@ from instant_devices import PipelineDevice
 
 from evokern.api import search
 from evokern.compile.records import Built, Program
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import StartReport, Task
 from evokern.device._pipeline import CompiledRequest, Pipeline
 from evokern.device.recorded.table import TableDevice

@@ -17,8 +17,8 @@ from parity_candidates import FOLDERS
 from evokern.compile.build import Target, build
 from evokern.compile.cache import default_cache
 from evokern.declaration.feasibility import feasible_space
+from evokern.declaration.genes import Config
 from evokern.declaration.small_problems import gate_problems
-from evokern.declaration.space import Config
 from evokern.device.contract import Request, Task
 from evokern.device.opening import open_device
 from evokern.device.sim.jobs import SimSettings

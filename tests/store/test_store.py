@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_studies import FIELDS, MEASURED, record, write_study
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import BaselineResult, StartReport
 from evokern.errors import StoreError, StudyError
 from evokern.samplers import TrialResult

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from evokern.api import search
 from evokern.cli.app import app
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device import Request
 from evokern.device.recorded.table import measured
 from evokern.errors import DeviceError, StoreError, StudyError

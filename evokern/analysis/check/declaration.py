@@ -14,8 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from evokern.declaration.genes import Gene
 from evokern.declaration.problem import ProblemField
-from evokern.declaration.space import Gene, Space
+from evokern.declaration.space import Space
 from evokern.errors import SpaceError
 from evokern.files import read_text
 

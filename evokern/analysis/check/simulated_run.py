@@ -8,10 +8,10 @@ from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import workload_tensors
 from evokern.analysis.wrong_trials import suspect
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import keeps_limits
-from evokern.declaration.space import Config
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.settings import GateSettings, SimulationSettings

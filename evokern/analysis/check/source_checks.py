@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from evokern.analysis.check.folder import SAMPLE, Folder, Results
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.render import choice_macro, macros, read_source
-from evokern.declaration.space import Config
 from evokern.errors import KernelError, nearest
 from evokern.hardware.profiles import CHIPS
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from evokern.analysis.check.declaration import DeclaredKernel, read_declaration
 from evokern.declaration.feasibility import narrowed
+from evokern.declaration.genes import Gene
 from evokern.declaration.problem import parse_problems
-from evokern.declaration.space import Gene, Space
+from evokern.declaration.space import Space
 from evokern.device.opening import TARGET, open_device
 from evokern.errors import DeviceError, KernelError, SpaceError, StudyError
 from evokern.hardware.profiles import CHIPS, chip, limits_for

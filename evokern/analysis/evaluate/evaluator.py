@@ -15,8 +15,8 @@ from evokern.analysis.evaluate.result import SourceResult
 from evokern.analysis.evaluate.sources import Source, given_source
 from evokern.declaration.feasibility import check, feasible_space, launches_of
 from evokern.declaration.foreign import Extent, ForeignCandidate, ForeignSource, LaunchGeometry
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config, Value
 from evokern.device import Answer, Device, Request, StartReport, Task
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, InternalError, KernelError, UsageError

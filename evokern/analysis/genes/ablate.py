@@ -14,7 +14,7 @@ from typing import Any
 
 from evokern.analysis.candidates import TrialUnderTest, evaluate, started
 from evokern.declaration.feasibility import check, narrowed
-from evokern.declaration.space import Config, Value
+from evokern.declaration.genes import Config, Value
 from evokern.device import Device
 from evokern.device.contract import Interleaving
 from evokern.errors import StudyError

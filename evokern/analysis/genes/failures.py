@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evokern.declaration.space import Space, Value
+from evokern.declaration.genes import Value
+from evokern.declaration.space import Space
 from evokern.samplers.genome import Genome
 from evokern.study.trial import Evaluation, Outcome, Trial
 

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from evokern.declaration.space import Gene
+from evokern.declaration.genes import Gene
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 

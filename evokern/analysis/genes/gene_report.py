@@ -16,7 +16,8 @@ from evokern.analysis.genes.failures import Failing, failing_pairs
 from evokern.analysis.genes.forest import ForestFit, Forests
 from evokern.analysis.genes.genes import GeneFinding, Kind, learned
 from evokern.analysis.genes.importance import FULL, Effort, GeneEffect, importance
-from evokern.declaration.space import Config, Space, Value
+from evokern.declaration.genes import Config, Value
+from evokern.declaration.space import Space
 from evokern.errors import StudyError
 from evokern.samplers.contract import objective
 from evokern.store import Reader, StudyRecord

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.analysis.genes.failures import pattern
-from evokern.declaration.space import Gene, Space, Value
+from evokern.declaration.genes import Gene, Value
+from evokern.declaration.space import Space
 from evokern.measurement.statistics import student_quantile
 from evokern.samplers.genome import Genome, Rows
 from evokern.samplers.inert_genes import InertGenes, single_gene_pairs

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.analysis.genes.forest import Floats, ForestFit, Forests
-from evokern.declaration.space import Config, Space, Value
+from evokern.declaration.genes import Config, Value
+from evokern.declaration.space import Space
 
 LEAST_TRIALS = 24
 """Measured trials below which a forest says nothing that would hold."""

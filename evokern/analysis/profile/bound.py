@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evokern.analysis.profile.subject import ProfileSubject
-from evokern.declaration.space import Config, Space, Value
+from evokern.declaration.genes import Config, Value
+from evokern.declaration.space import Space
 from evokern.simt.time_model.prediction import CAUSES
 from evokern.study.trial import Outcome, Trial
 

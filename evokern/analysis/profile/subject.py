@@ -14,8 +14,8 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import default_cache
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import check
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
 from evokern.device.gpu.profile import LiveGpu, live_gpu
 from evokern.device.opening import TARGET
 from evokern.errors import DeviceError, KernelError, StudyError, UsageError

@@ -16,9 +16,9 @@ from evokern import simt
 from evokern.compile.module_state import state_evidence
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem
 from evokern.declaration.render import render
-from evokern.declaration.space import Config
 from evokern.declaration.state import State
 from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
 from evokern.errors import DeviceError, SourceError, UsageError, nearest

@@ -16,10 +16,10 @@ from evokern import simt
 from evokern.analysis.sanitize.candidate import run_launch, sanitize_kernel
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import gate_problems
-from evokern.declaration.space import Config
 from evokern.device.sim.program import compile_simulated
 from evokern.errors import UsageError
 from evokern.hardware.profiles import Profile

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from evokern.analysis.check.folder import known_problems
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import gate_problems
-from evokern.declaration.space import Config
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 

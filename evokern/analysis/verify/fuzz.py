@@ -19,10 +19,10 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import elements, keeps_limits, of_whole_tiles, problem_with, small_problem
-from evokern.declaration.space import Config
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
-from evokern.declaration.space import Config
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings, TimingSettings
 

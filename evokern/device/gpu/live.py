@@ -18,7 +18,7 @@ from evokern.compile.cache import default_directory
 from evokern.compile.headers import cuda_major
 from evokern.compile.pool import CompileSettings
 from evokern.compile.records import Built
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device._comparison import calibration_of, comparison
 from evokern.device._executors import Calibration, Executors
 from evokern.device._first import first_candidate, require_built

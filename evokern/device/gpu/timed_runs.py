@@ -10,8 +10,8 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Baseline, Kernel, Launch, Problem, Tensor
-from evokern.declaration.space import Config
 from evokern.device.gpu.baselines import runs_as
 from evokern.device.gpu.cuda import Candidate
 from evokern.device.gpu.graph_clock import GraphClock, TimedCall

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
-from evokern.declaration.space import Config
 from evokern.device.contract import BaselineResult
 from evokern.device.gpu.baselines import BaselineRunner, runs_as
 from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evokern.declaration.space import Config, Gene, Value
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.device.recorded.json_file import load_recording, number_of
 from evokern.device.recorded.table import FORMAT, Table, measured, table_of
 from evokern.errors import DeviceError, EvokernError, nearest

@@ -18,8 +18,9 @@ from functools import cached_property
 from typing import Any
 
 from evokern.declaration.feasibility import Violation
+from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem, ProblemField, Workload
-from evokern.declaration.space import Config, Gene, Space, Value
+from evokern.declaration.space import Space
 from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
 from evokern.device.recorded.json_file import number_of, text_of
 from evokern.errors import DeviceError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evokern.compile.build import tensors_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
 from evokern.errors import DeviceError
 from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.workers.host_memory import available_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evokern.compile.records import Built
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
 

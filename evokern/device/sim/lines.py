@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from evokern.compile.build import compile_to_ptx
 from evokern.compile.records import Built, CompileFailure, Program
 from evokern.declaration.foreign import ForeignCandidate
+from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
-from evokern.declaration.space import Config, Value
 from evokern.device.sim.failure import described
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed

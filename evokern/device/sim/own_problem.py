@@ -20,10 +20,10 @@ from dataclasses import replace
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import runnable
-from evokern.declaration.space import Config
 from evokern.device.sim import coverage
 from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS, CandidateCall, OwnProblem, OwnProblemRuns
 from evokern.device.sim.program import SimulatedProgram

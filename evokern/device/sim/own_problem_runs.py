@@ -14,9 +14,9 @@ from evokern.compile.build import tensors_of
 from evokern.compile.module_state import state_evidence
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.declaration.render import Rendered, render
-from evokern.declaration.space import Config
 from evokern.device.sim import coverage
 from evokern.device.sim.coverage import Coverage
 from evokern.device.sim.failure import failure

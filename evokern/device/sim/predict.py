@@ -11,8 +11,8 @@ import numpy as np
 from evokern.compile.build import tensors_of
 from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.declaration.space import Config
 from evokern.device.sim.failure import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks

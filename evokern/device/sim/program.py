@@ -18,9 +18,9 @@ from evokern.compile.build import compile_to_ptx
 from evokern.compile.module_state import HEAP, restored_state
 from evokern.compile.records import CompileFailure, Program
 from evokern.compile.symbols import variable_name
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Scalar, bfloat16_bits
 from evokern.declaration.render import Rendered, source_of
-from evokern.declaration.space import Config
 from evokern.declaration.state import State
 from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols

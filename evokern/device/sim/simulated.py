@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from evokern.compile.cache import default_directory
 from evokern.compile.pool import NICENESS, PRELOAD, CompileSettings, compile_spec
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
 from evokern.device.contract import Answer, ExecutorState, Request, StartReport, StartStep, Task

@@ -13,8 +13,8 @@ from typing import Any
 from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, Tolerance
-from evokern.declaration.space import Config
 from evokern.device.sim.failure import failure
 from evokern.device.sim.predict import Predictor
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks

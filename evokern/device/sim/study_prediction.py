@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evokern.compile.build import tensors_of
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.predict import Predicted
 from evokern.measurement.roofline import Floor, Work, below, floor, peak_rates, work

@@ -16,8 +16,8 @@ import torch
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.declaration.space import Config
 from evokern.device.sim.failure import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks

@@ -19,10 +19,10 @@ from evokern.compile.pool import FOREIGN_MEMORY
 from evokern.compile.records import Built, CompileFailure
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
+from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems
-from evokern.declaration.space import Config
 from evokern.device.sim.host_memory import COPIES
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evokern.declaration.space import Gene
+from evokern.declaration.genes import Gene
 from evokern.samplers.genome import Genome, Rows
 
 Floats = npt.NDArray[np.float64]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from evokern.declaration.space import Config, Space
+from evokern.declaration.genes import Config
+from evokern.declaration.space import Space
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._observations import OPERATORS, Observations

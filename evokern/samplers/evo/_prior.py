@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.samplers._prior import Entries, Prior
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from evokern.declaration.space import Config, Space
+from evokern.declaration.genes import Config
+from evokern.declaration.space import Space
 from evokern.errors import InternalError
 from evokern.samplers._prior import Prior
 from evokern.samplers.contract import Explain, History, TrialSchedule, trial_seed

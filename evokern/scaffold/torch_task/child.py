@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from evokern.analysis.check.rounding import measured_tolerance
+from evokern.declaration.genes import Value
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Value
 from evokern.errors import EvokernError
 from evokern.scaffold.torch_task.probe import Probe, probe
 from evokern.scaffold.torch_task.text import INPUT_LARGE, Tolerances, kernel_cu, kernel_py, study_toml

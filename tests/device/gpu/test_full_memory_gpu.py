@@ -9,7 +9,7 @@ import torch
 
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
-from evokern.declaration.space import Config
+from evokern.declaration.genes import Config
 from evokern.device.gpu.jobs import Evaluate, GpuSettings
 from evokern.device.gpu.profile import live_gpu
 from evokern.device.gpu.worker import GpuWorker

@@ -94,7 +94,7 @@ def test_watching_and_overwriting_take_less_than_a_millisecond() -> None:
 
     from evokern.compile.build import Target, build
     from evokern.compile.records import Built
-    from evokern.declaration.space import Config
+    from evokern.declaration.genes import Config
     from evokern.device.gpu.between_calls import SharedMemory
     from evokern.device.gpu.cuda import Candidate
     from evokern.device.gpu.profile import live_gpu
@@ -130,7 +130,7 @@ def test_watching_and_overwriting_take_less_than_a_millisecond() -> None:
 @pytest.mark.parametrize("keeps", ["restored", "first_bytes"])
 def test_an_exported_program_restores_it(tmp_path: Path, keeps: str) -> None:
     """Built with nvcc it checks and times itself, with a memset or a copy in each call of its graph."""
-    from evokern.declaration.space import Config
+    from evokern.declaration.genes import Config
     from evokern.device.gpu.profile import live_gpu
     from evokern.export.standalone import Provenance, standalone
 
@@ -208,7 +208,7 @@ def test_a_part_that_is_overwritten_leaves_marks_and_spoils_what_they_vouch_for(
 
     from evokern.compile.build import Target, build
     from evokern.compile.records import Built
-    from evokern.declaration.space import Config
+    from evokern.declaration.genes import Config
     from evokern.device.gpu.between_calls import SharedMemory
     from evokern.device.gpu.cuda import Candidate
     from evokern.device.gpu.profile import live_gpu
