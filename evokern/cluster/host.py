@@ -33,7 +33,8 @@ from evokern.workers.fork_server import ForkServer
 from evokern.workers.jobs import JobResult
 from evokern.workers.pool import WorkerPool, wait
 
-_SCRATCH = "evokern-kernel-"
+_SCRATCH = f"evokern-kernel-{socket.gethostname()}-"
+"""Beginning of the names of folders for a kernel's files; other machines may share TMPDIR."""
 _IN_USE = "in-use"
 
 
@@ -184,12 +185,17 @@ def _marked(folder: Path) -> TextIO:
 
 
 def _remove_left() -> None:
-    """Remove folders of hosts that were killed, and could not remove them."""
+    """Remove marked folders of hosts that were killed, and could not remove them."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError), (folder / _IN_USE).open("r+") as mark:
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not why_foreign(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if not folder.is_symlink() and not why_foreign(folder):
+                with open(folder / _IN_USE, opener=_opened_mark) as mark:
+                    fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _opened_mark(path: str, _: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:

@@ -84,8 +84,16 @@ class ForkServer:
 
     def _launch(self) -> None:
         self._alive = True
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
+        self._process: subprocess.Popen[bytes] | sharing.Borrowed
+        self._process, self._control = self._borrowed() or self._started()
+        # It sees the closed socket only once its imports are over: seconds in which an interrupted command, whoever was
+        # about to close this server, would seem to have left a process behind.
+        self._end = weakref.finalize(self, _kill, self._process, self._folder)
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """Return a server of this process's own, and the control socket."""
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             settings = {
                 "path": sys.path,
@@ -95,17 +103,23 @@ class ForkServer:
                 "tied": threading.current_thread() is threading.main_thread(),
                 "folder": str(self._folder) if self._folder else None,
             }
-            self._process = self._borrowed(settings) or _start(settings, self._log, self._environment)
-        # It sees the closed socket only once its imports are over: seconds in which an interrupted command, whoever was
-        # about to close this server, would seem to have left a process behind.
-        self._end = weakref.finalize(self, _kill, self._process, self._folder)
+            return _start(settings, self._log, self._environment), control
 
-    def _borrowed(self, settings: dict[str, Any]) -> sharing.Borrowed | None:
+    def _borrowed(self) -> tuple[sharing.Borrowed, socket.socket] | None:
         """Return a server that another process's has forked; None where there is none that has imported the same."""
         if not self._folder:
             return None
-        wanted = settings | {"environment": self._environment, "directory": str(Path.cwd())}
-        return sharing.borrow(self._folder, sharing.ServerRequest(wanted, settings["control"], self._log.fileno()))
+        try:
+            directory = str(Path.cwd())
+        except OSError:  # it was removed
+            return None
+        settings = {
+            "environment": self._environment,
+            "directory": directory,
+            "parent": os.getpid(),
+            "folder": str(self._folder),
+        }
+        return sharing.borrow(self._folder, settings, self._log.fileno())
 
     def spawn(self) -> tuple[int, Connection, Any]:
         """Ask for a worker; returns its ticket, the connection to it and the file that holds what it prints.
@@ -276,7 +290,7 @@ def _name(number: int) -> str:
 def _kill(process: subprocess.Popen[bytes] | sharing.Borrowed, folder: Path | None) -> None:
     process.kill()
     process.wait()
-    if folder:
+    if folder is not None:
         sharing.leave(folder, process.pid)
 
 

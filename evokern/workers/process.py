@@ -82,7 +82,10 @@ def main() -> None:
     preload(settings["preload"])
     if not settings["tied"]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
-    _serve(socket.socket(fileno=settings["control"]), settings["folder"])
+    control, folder = socket.socket(fileno=settings["control"]), settings["folder"]
+    listener = None if folder is None else sharing.listening(Path(folder))
+    while True:  # a copy goes on with what it is to serve
+        control, folder, listener = _serve(control, folder, listener)
 
 
 def preload(names: Iterable[str]) -> None:
@@ -111,27 +114,46 @@ def _name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
-def _serve(control: socket.socket, folder: str | None) -> None:
+Served = tuple[socket.socket, str | None, socket.socket | None]
+"""A server's end of the control socket; the folder where it may be asked for further servers, and how it hears that."""
+
+
+def _serve(control: socket.socket, folder: str | None, listener: socket.socket | None) -> Served:
     """Do what the parent asks until it closes the control socket, and fork further servers for others alike.
 
-    Args:
-        control: this process's end of the control socket.
-        folder: where it may be asked for further servers; None for nowhere.
+    Returns:
+        In such a further server, what it is to serve.
     """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    listener = None if folder is None else sharing.listening(Path(folder))
     listened: list[Any] = [control, wake_read, *([] if listener is None else [listener])]
     children: set[int] = set()
+    servers: set[int] = set()
+
+    def forget() -> None:
+        """Close, in a child, what is this process's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in (wake_read, wake_write):
+            os.close(descriptor)
+        control.close()
+        if listener is not None:
+            listener.close()
+
     while True:
         readable, _, _ = select.select(listened, [], [])
         if wake_read in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
-            _reap(control, children)
+            _reap(control, children, servers)
         if listener is not None and listener in readable and (asked := sharing.accepted(listener)) is not None:
-            _fork_server(*asked, listened, wake_write)
+            pid = _fork_server(*asked)
+            if pid == 0:
+                forget()
+                return _become(*asked)
+            if pid is not None:
+                servers.add(pid)
         if control not in readable:
             continue
         try:
@@ -151,14 +173,8 @@ def _serve(control: socket.socket, folder: str | None) -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for descriptor in (wake_read, wake_write):
-                os.close(descriptor)
             server = os.getppid()
-            control.close()
-            if listener is not None:
-                listener.close()
+            forget()
             _work(server, *descriptors)
         children.add(pid)
         for descriptor in descriptors:
@@ -166,34 +182,24 @@ def _serve(control: socket.socket, folder: str | None) -> None:
         _notify(control, b"P", number, pid)
 
 
-def _fork_server(
-    asking: socket.socket, request: sharing.ServerRequest, listened: Iterable[Any], wake_write: int
-) -> None:
-    """Fork another server, which is nobody's child: it stays when this one ends, and ends with who asked for it.
-
-    Args:
-        asking: who asked.
-        request: what it is to be.
-        listened: what this process listens to, and the other one does not.
-        wake_write: the writing end of the pipe among them.
-    """
-    between = os.fork()
-    if between:
-        os.waitpid(between, 0)
+def _fork_server(asking: socket.socket, request: sharing.ServerRequest) -> int | None:
+    """Fork a further server; returns its process to this one, 0 to it, and None where the system has no room for it."""
+    try:
+        pid = os.fork()
+    except OSError:
+        pid = None
+    if pid != 0:
         asking.close()
         os.close(request.control)
         os.close(request.log)
-        return
-    if os.fork():
-        os._exit(0)
-    signal.set_wakeup_fd(-1)
-    for one in (*listened, wake_write):
-        if isinstance(one, int):
-            os.close(one)
-        else:
-            one.close()
-    os.setsid()
+    return pid
+
+
+def _become(asking: socket.socket, request: sharing.ServerRequest) -> Served:
+    """Be the server that was asked for: it stays when the one that forked it ends, and ends with who asked for it."""
     settings = request.settings
+    folder: str = settings["folder"]
+    os.setsid()
     os.environ.clear()
     os.environ.update(settings["environment"])
     os.chdir(settings["directory"])
@@ -201,19 +207,24 @@ def _fork_server(
     os.dup2(request.log, 1)
     os.dup2(request.log, 2)
     os.close(request.log)
-    control = socket.socket(fileno=request.control)
-    sharing.answer(asking)
-    _serve(control, settings["folder"])
+    listener = sharing.listening(Path(folder))
+    if not sharing.answer(asking):  # who asked has given up, and started another one
+        sharing.leave(Path(folder), os.getpid())
+        os._exit(0)
+    return socket.socket(fileno=request.control), folder, listener
 
 
-def _reap(control: socket.socket, children: set[int]) -> None:
-    while children:
+def _reap(control: socket.socket, children: set[int], servers: set[int]) -> None:
+    while children or servers:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
             return
+        if pid in servers:
+            servers.discard(pid)
+            continue
         children.discard(pid)
         _notify(control, b"X", pid, status, 1024 * usage.ru_maxrss)
 

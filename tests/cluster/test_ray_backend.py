@@ -26,6 +26,7 @@ from evokern.device.gpu.profile import LiveGpu
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, UsageError
 from evokern.hardware.profiles import CHIPS
+from evokern.workers import sharing
 from evokern.workers.backend import HostRoom, PoolPlan
 from evokern.workers.jobs import JobResult, WorkerSpec
 from evokern.workers.pool import wait
@@ -125,6 +126,42 @@ def test_a_spare_takes_the_place_of_an_actor_that_died(
     assert collect(pool, 1)[2].status == "done"
 
 
+def test_hosts_of_one_machine_import_once_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one's workers come from a server that the first one's forked."""
+    monkeypatch.setattr(host.tempfile, "gettempdir", lambda: str(tmp_path))
+    made = []
+    for number in range(2):
+        made.append(host.Host(HostPlan(("worker_handlers",), plans(HostRoom(1, None)), "echo", {})))
+        assert made[-1].do("echo", ("echo", number), 10.0).value == number
+    servers = [one._server for one in made]
+    assert [isinstance(server._process, sharing.Borrowed) for server in servers if server] == [False, True]
+    for one in made:
+        one.leave()
+    assert not [path for path in tmp_path.rglob("*") if path.is_socket() or path.name.startswith(host._SCRATCH)]
+    for server in servers:
+        assert server is not None
+        server.close()
+
+
+def test_folders_of_others_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither another user's, nor what a mark in one of ours leads to."""
+    monkeypatch.setattr(host.tempfile, "gettempdir", lambda: str(tmp_path))
+    precious = tmp_path / "precious"
+    precious.touch()
+    linked, foreign = (tmp_path / f"{host._SCRATCH}{name}" for name in ("linked", "foreign"))
+    for folder in (linked, foreign):
+        folder.mkdir()
+    (linked / "in-use").symlink_to(precious)
+    (foreign / "in-use").touch()
+    monkeypatch.setattr(host, "why_foreign", lambda path: "somebody's" if path == foreign else "")
+    host._remove_left()
+    assert linked.exists() and foreign.exists()
+    foreign.chmod(0o700)
+    monkeypatch.setattr(host, "why_foreign", lambda path: "")
+    host._remove_left()
+    assert linked.exists() and not foreign.exists()
+
+
 def test_files_of_a_host_that_was_killed_are_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +171,7 @@ def test_files_of_a_host_that_was_killed_are_removed_by_the_next(
         "import sys, time; from pathlib import Path; from evokern.cluster.host import _marked\n"
         "mark = _marked(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
     )
-    folders = [tmp_path / f"evokern-kernel-{name}" for name in ("killed", "alive")]
+    folders = [tmp_path / f"{host._SCRATCH}{name}" for name in ("killed", "alive")]
     holders = []
     for folder in folders:
         folder.mkdir()
@@ -407,7 +444,7 @@ def test_auto_is_the_clusters_gpus_else_a_simulated_chip(stack: ExitStack, monke
     monkeypatch.setattr("evokern.device._gpus.live_gpu", lambda _: found)
     device = open_device("auto", RayRequest("auto"))
     stack.callback(device.close)
-    assert (device.identity, device.window) == ("NVIDIA H200", 3 * 2 + 2 * 3 * 3)
+    assert (device.identity, device.window) == ("NVIDIA H200", 6 * 2 + 2 * 3 * 3)
     rig.ray.gpus = {}
     other = open_device("auto", RayRequest("auto"))
     stack.callback(other.close)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -167,3 +170,142 @@ def test_a_folder_s_name_may_be_longer_than_a_socket_s(
     for number in range(2):
         assert asked(start(), ("echo", number)) == number
     assert imports.read_text() == "x"
+
+
+def test_a_copy_that_comes_too_late_serves_nobody(start: Start, imports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is stopped while it is asked forks when it goes on; who asked has a server of its own by then."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    monkeypatch.setattr(sharing, "_ANSWER_S", 0.2)
+    os.kill(first._process.pid, signal.SIGSTOP)
+    second = start()
+    os.kill(first._process.pid, signal.SIGCONT)
+    assert asked(second, ("echo", 2)) == 2
+    assert imports.read_text() == "xx"
+    assert until(lambda: forked_for(os.getpid()) == [])
+    assert asked(first, ("echo", 3)) == 3
+
+
+def forked_for(parent: int) -> list[str]:
+    """Return the names of processes that were forked as servers for a process."""
+    found = subprocess.run(["pgrep", "-x", f"forks-{parent}"], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
+def test_generations_do_not_add_up(start: Start) -> None:
+    """Each copy forks the next: its stack is as deep as the first one's, and its descriptors are as many."""
+    server, opened = start(), []
+    for _ in range(40):
+        assert asked(server, ("echo", 1)) == 1
+        opened.append(len(list(Path(f"/proc/{server._process.pid}/fd").iterdir())))
+        following = start()
+        assert isinstance(following._process, sharing.Borrowed)
+        server.close()
+        server = following
+    assert opened[1] == opened[-1]
+
+
+class Asking:
+    """A socket in a folder of its own, and a client that is connected to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.listener = sharing.listening(folder)
+        assert self.listener is not None
+        self.client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with sharing._opened(folder) as place:
+            self.client.connect(f"/proc/self/fd/{place}/{os.getpid()}")
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Iterator[Asking]:
+    made = Asking(tmp_path / "home" / "alike")
+    yield made
+    made.client.close()
+    made.listener.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("message", [b"", b"no JSON", b"[1]", b"{}"])
+@pytest.mark.parametrize("handles", [0, 1, 2])
+def test_what_is_no_request_is_passed_over(asking: Asking, message: bytes, handles: int) -> None:
+    """Silence, too; the server goes on at once, and keeps no file of whoever asked."""
+    if message or handles:
+        socket.send_fds(asking.client, [message], [1] * handles)
+    before, began = descriptors(), time.monotonic()
+    found = sharing.accepted(asking.listener)
+    assert time.monotonic() - began < 1.0
+    if (message, handles) == (b"{}", 2):
+        assert found is not None
+        found[0].close()
+        os.close(found[1].control)
+        os.close(found[1].log)
+    else:
+        assert found is None
+    assert descriptors() == before
+
+
+def test_nothing_is_taken_from_another_user(
+    asking: Asking, start: Start, imports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a request nor a server."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    socket.send_fds(asking.client, [b"{}"], [1, 2])
+    monkeypatch.setattr(sharing, "_other_end", lambda connected: (os.getpid(), os.getuid() + 1, 0))
+    assert sharing.accepted(asking.listener) is None
+    assert asked(start(), ("echo", 2)) == 2
+    assert imports.read_text() == "xx"
+
+
+def test_nothing_is_taken_from_another_container(start: Start, imports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forked there sees other files, and ends with that container."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    assert sharing._beside_us(os.getpid())
+    assert not sharing._beside_us(0)
+    monkeypatch.setattr(sharing, "_beside_us", lambda process: False)
+    assert asked(start(), ("echo", 2)) == 2
+    assert imports.read_text() == "xx"
+
+
+@pytest.mark.parametrize("swapped", ["folder", "home"])
+def test_files_of_another_folder_stay(start: Start, imports: Path, tmp_path: Path, swapped: str) -> None:
+    """A link in the folder's place leads nowhere: nothing is asked there, and nothing removed."""
+    first = start()
+    assert asked(first, ("echo", 1)) == 1
+    (left,) = sockets(tmp_path)
+    other = tmp_path / "other"
+    theirs = other if swapped == "folder" else other / left.parent.name
+    theirs.mkdir(parents=True)
+    (theirs / str(first._process.pid)).write_text("thesis")
+    place = left.parent if swapped == "folder" else left.parent.parent
+    place.rename(tmp_path / "away")
+    place.symlink_to(other)
+    assert asked(start(), ("echo", 2)) == 2
+    first.close()
+    assert (theirs / str(first._process.pid)).read_text() == "thesis"
+
+
+def test_a_removed_directory_keeps_nobody_from_starting(
+    start: Start, imports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one in which whoever asks was started."""
+    assert asked(start(), ("echo", 1)) == 1
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert asked(start(), ("echo", 2)) == 2
+    assert imports.read_text() == "xx"
+
+
+def test_without_handles_of_processes_nothing_is_shared(
+    start: Start, imports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux has them from 5.3 on, and a Python that was built for an older one has none."""
+    monkeypatch.delattr(sharing.os, "pidfd_open")
+    for number in range(2):
+        assert asked(start(), ("echo", number)) == number
+    assert imports.read_text() == "xx"
