@@ -35,6 +35,9 @@ _PROBE_S = 60.0
 """Seconds in which one GPU of each host must be free to be looked at."""
 _INLINE_BYTES = 64 * 1024
 """Bytes of a kernel's files that Ray keeps with an actor; its own limit is 100 KB for all that an actor is made of."""
+_OTHERS_S = 20.0
+"""Seconds for which hosts that answer wait for the others, which may be gone without Ray's having noticed: it waits for
+one that was killed, and its actor for room elsewhere. Who answers later joins then."""
 _LEAVE_S = 2.0
 """Seconds in which hosts may remove their files and give their GPUs back."""
 _CURRENT = Path("/tmp/ray/ray_current_cluster")
@@ -182,10 +185,12 @@ class RayBackend:
         return self._pools
 
     def _await_first(self, cluster: RayHosts, members: Mapping[str, Sequence[tuple[RayHost, PoolPlan]]]) -> None:
-        end = time.monotonic() + START_S
+        end, enough = time.monotonic() + START_S, False
         while time.monotonic() < end and not all(host.up or host.gone for host in self._hosts):
             if any(all(host.gone for host, _ in of) for of in members.values()):
                 break
+            if not enough and all(any(host.up for host, _ in of) for of in members.values()):
+                enough, end = True, min(end, time.monotonic() + _OTHERS_S)
             time.sleep(0.05)
         for of in members.values():
             if not any(host.up for host, _ in of):

@@ -115,7 +115,7 @@ class RayHosts:
         self.expect(host)
 
     def _make_spare(self, host: RayHost) -> None:
-        """Start a host's spare; what its workers import it has from a host of the machine (`evokern.workers.sharing`)."""
+        """Start a host's spare; what its workers import it has from a host that is up (`evokern.workers.sharing`)."""
         with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile
             if host.make_spare is not None and host.spare is None and not self._closed:
                 host.spare = host.make_spare()

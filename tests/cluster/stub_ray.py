@@ -46,6 +46,9 @@ class StubRay:
         self.busy = False
         """Whether somebody else uses all GPUs."""
         self.alive = dict.fromkeys(cores, True)
+        self.late = ""
+        """A host whose actors answer nothing before `come`."""
+        self.come = threading.Event()
         self.back_s = back_s
         self.actors: list[Actor] = []
         self.connected = ""
@@ -136,6 +139,8 @@ class Actor:
 
             def work() -> None:
                 try:
+                    if self.ray.late and self.options["scheduling_strategy"][0] == self.ray.late:
+                        self.ray.come.wait(30.0)
                     if not self.up:
                         raise ActorUnavailableError("The actor abc is restarting")
                     with self.mutex:

@@ -102,6 +102,31 @@ def test_a_host_whose_disk_is_full_is_told_and_the_others_go_on(
     )
 
 
+def test_a_host_that_is_late_joins_the_search(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was killed a moment ago counts as alive, and its actor waits for room: the others begin without it."""
+    monkeypatch.setattr(ray_backend, "_OTHERS_S", 0.3)
+    rig = Rig(monkeypatch, {"a": 1, "b": 1})
+    rig.ray.late = "b"
+    stack.callback(rig.ray.come.set)
+    began = time.monotonic()
+    pool = rig.open(stack)
+    assert time.monotonic() - began < 20
+    assert (pool.working, pool.states) == ([0], ["", "starts"])
+    pool.submit(0, ("pid",), 10.0)
+    first = collect(pool, 1)[0].value
+    rig.ray.come.set()
+    end = time.monotonic() + 10
+    while pool.working == [0] and time.monotonic() < end:
+        time.sleep(0.05)
+    for number in range(1, 5):
+        pool.submit(number, ("sleep", 0.2), 10.0)
+    assert len({result.member for result in collect(pool, 4).values()}) == 2
+    pool.submit(5, ("pid",), 10.0, only=0)
+    assert collect(pool, 1)[5].value == first
+
+
 def test_a_spare_takes_the_place_of_an_actor_that_died(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
