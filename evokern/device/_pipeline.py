@@ -358,8 +358,9 @@ class Pipeline:
     def _release(self) -> None:
         """Answer every trial whose evaluation is known, measured ones once their owner can no longer change.
 
-        Who owns what has no time is told by evidence alone. Of two H100s nobody was answered in 32 of 62 s, because a
-        compile took as long as four others, although nine in ten of what waited behind it had lost its race or failed.
+        Who owns what has no time is told by evidence alone. On two H200s nobody was answered in 32 of 62 s, each time
+        because a compile took several times as long as most, although nine in ten of what waited behind it had lost
+        its race or failed.
         """
         # Who is overdue holds nobody back: should it be the same program, it is the duplicate of a later one.
         first_unknown = min(self._compiling - self._compilers.overdue(), default=None)

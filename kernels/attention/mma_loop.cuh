@@ -54,7 +54,7 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
 template <int RULE>
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
                                               Rows& rows, int first_row, float scale, const ThreadCoord& at) {
-  constexpr bool AGAIN = RULE != RESCALE;              // what a restart does: rare, so it is the shorter code
+  constexpr bool AGAIN = RULE != RESCALE;           // what a restart does: rare, so it is the shorter code
   constexpr int UNROLL_STEPS = AGAIN ? 1 : UNROLL;  // #pragma unroll reads constants, not macros
   Scores s;
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN || AGAIN) {
