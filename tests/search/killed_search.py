@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import random
@@ -155,6 +156,7 @@ class KilledSearch:
             paths = {"PYTHONPATH": os.pathsep.join(sys.path)}  # a program of the tests imports their helpers
             environment = os.environ | paths | self.environment | {"EVOKERN_TEST_MARK": self._mark}
             self._process = subprocess.Popen(self.command, env=environment, start_new_session=True)
+            atexit.register(self._process.kill)  # an interrupted test would leave it searching, and holding its GPU
 
     def _settled(self) -> bool:
         """Wait until every trial proposed by now, and one more, is recorded; False where the search ended before."""
