@@ -291,7 +291,8 @@ class Kernel:
     variable ignores it. A variable that is changed and not declared makes a candidate `wrong` by the check `state`."""
     starting_points: tuple[Mapping[str, Value], ...] = ()
     """Candidates known to be good on some chip or at some problem, each as what it changes of the default: `evo` tries
-    the feasible ones right after the default candidate, unless three studies or more are its warm start."""
+    the feasible ones right after the default candidate, unless a search of the simulated chip or three studies and more
+    are its warm start."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()

@@ -113,12 +113,7 @@ class ForkServer:
             directory = str(Path.cwd())
         except OSError:  # it was removed
             return None
-        settings = {
-            "environment": self._environment,
-            "directory": directory,
-            "parent": os.getpid(),
-            "folder": str(self._folder),
-        }
+        settings = {"environment": self._environment, "directory": directory, "parent": os.getpid()}
         return sharing.borrow(self._folder, settings, self._log.fileno())
 
     def spawn(self) -> tuple[int, Connection, Any]:

@@ -26,7 +26,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -82,10 +82,11 @@ def main() -> None:
     preload(settings["preload"])
     if not settings["tied"]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
-    control, folder = socket.socket(fileno=settings["control"]), settings["folder"]
-    listener = None if folder is None else sharing.listening(Path(folder))
-    while True:  # a copy goes on with what it is to serve
-        control, folder, listener = _serve(control, folder, listener)
+    control = socket.socket(fileno=settings["control"])
+    folder = Path(settings["folder"]) if settings["folder"] else None
+    listener = None if folder is None else sharing.listening(folder)
+    while True:  # a copy goes on with sockets of its own
+        control, listener = _serve(control, folder, listener)
 
 
 def preload(names: Iterable[str]) -> None:
@@ -114,15 +115,18 @@ def _name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
-Served = tuple[socket.socket, str | None, socket.socket | None]
-"""A server's end of the control socket; the folder where it may be asked for further servers, and how it hears that."""
-
-
-def _serve(control: socket.socket, folder: str | None, listener: socket.socket | None) -> Served:
+def _serve(
+    control: socket.socket, folder: Path | None, listener: socket.socket | None
+) -> tuple[socket.socket, socket.socket | None]:
     """Do what the parent asks until it closes the control socket, and fork further servers for others alike.
 
+    Args:
+        control: this process's end of the control socket.
+        folder: where it may be asked for further servers; None for nowhere.
+        listener: by which it hears that; None where the folder takes none.
+
     Returns:
-        In such a further server, what it is to serve.
+        In such a further server, its own control socket and listener.
     """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -147,11 +151,11 @@ def _serve(control: socket.socket, folder: str | None, listener: socket.socket |
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
             _reap(control, children, servers)
-        if listener is not None and listener in readable and (asked := sharing.accepted(listener)) is not None:
+        if folder and listener and listener in readable and (asked := sharing.accepted(listener)) is not None:
             pid = _fork_server(*asked)
             if pid == 0:
                 forget()
-                return _become(*asked)
+                return _become(*asked, folder)
             if pid is not None:
                 servers.add(pid)
         if control not in readable:
@@ -162,7 +166,7 @@ def _serve(control: socket.socket, folder: str | None, listener: socket.socket |
             message = b""
         if not message:
             if folder is not None:
-                sharing.leave(Path(folder), os.getpid())
+                sharing.leave(folder, os.getpid())
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
             os._exit(0)
@@ -195,23 +199,35 @@ def _fork_server(asking: socket.socket, request: sharing.ServerRequest) -> int |
     return pid
 
 
-def _become(asking: socket.socket, request: sharing.ServerRequest) -> Served:
+def _become(
+    asking: socket.socket, request: sharing.ServerRequest, folder: Path
+) -> tuple[socket.socket, socket.socket | None]:
     """Be the server that was asked for: it stays when the one that forked it ends, and ends with who asked for it."""
     settings = request.settings
-    folder: str = settings["folder"]
+    settle(request.log, settings["directory"], settings["environment"])
+    _name_process(f"forks-{settings['parent']}")
+    listener = sharing.listening(folder)
+    if not sharing.answer(asking):  # who asked has given up, and started another one
+        sharing.leave(folder, os.getpid())
+        os._exit(0)
+    return socket.socket(fileno=request.control), listener
+
+
+def settle(log: int, directory: str, environment: Mapping[str, str]) -> None:
+    """Have, in a fork, what a process that was started would have been given, in a session of its own.
+
+    Args:
+        log: the file that it prints to; closed under this number.
+        directory: where it works.
+        environment: all of its variables.
+    """
     os.setsid()
     os.environ.clear()
-    os.environ.update(settings["environment"])
-    os.chdir(settings["directory"])
-    _name_process(f"forks-{settings['parent']}")
-    os.dup2(request.log, 1)
-    os.dup2(request.log, 2)
-    os.close(request.log)
-    listener = sharing.listening(Path(folder))
-    if not sharing.answer(asking):  # who asked has given up, and started another one
-        sharing.leave(Path(folder), os.getpid())
-        os._exit(0)
-    return socket.socket(fileno=request.control), folder, listener
+    os.environ.update(environment)
+    os.chdir(directory)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 def _reap(control: socket.socket, children: set[int], servers: set[int]) -> None:

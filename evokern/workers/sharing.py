@@ -51,7 +51,7 @@ class ServerRequest:
     """What a further server is to be."""
 
     settings: Mapping[str, Any]
-    """Its directory, environment, folder, and the process that it works for."""
+    """Its directory, environment, and the process that it works for."""
     control: int
     """Its end of the control socket."""
     log: int
@@ -165,7 +165,8 @@ def accepted(listener: socket.socket) -> tuple[socket.socket, ServerRequest] | N
 def answer(asking: socket.socket) -> bool:
     """Tell who asked for a server that this process is it; returns whether anybody still waits for it."""
     with asking, contextlib.suppress(OSError):
-        return asking.send(_PROCESS.pack(os.getpid())) == _PROCESS.size
+        asking.send(_PROCESS.pack(os.getpid()))
+        return True
     return False
 
 

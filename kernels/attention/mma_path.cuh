@@ -80,6 +80,9 @@ __device__ __forceinline__ void sync_split(int split) {
   else named_barrier_sync<SPLIT_THREADS>(FIRST_SPLIT_BARRIER + split);
 }
 
+/// Whether the loop over the keys is the plain one: a restart, by another rule, is rare, so it is the shorter code.
+__device__ constexpr bool plain_loop(int rule) { return LOOP_ORDER == LOOP_ORDER_PLAIN || rule != RESCALE; }
+
 #include "key_stream.cuh"
 #include "fragments.cuh"
 #include "softmax.cuh"

@@ -42,11 +42,10 @@ __device__ __forceinline__ void start_output(Rows& rows, const StepProbabilities
 template <int RULE>
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys&, Rows& rows,
                                               int first_row, float scale, const ThreadCoord& at) {
-  constexpr bool AGAIN = RULE != RESCALE;           // what a restart does: rare, so it is the shorter code
-  constexpr int UNROLL_STEPS = AGAIN ? 1 : UNROLL;  // #pragma unroll reads constants, not macros
+  constexpr int UNROLL_STEPS = RULE == RESCALE ? UNROLL : 1;  // #pragma unroll reads constants, not macros
   Scores s;
   StepProbabilities p;
-  if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN || AGAIN) {
+  if constexpr (plain_loop(RULE)) {
 #pragma unroll UNROLL_STEPS
     for (int step = 0; step < keys.steps; ++step) {
       wgmma_fence();

@@ -32,19 +32,16 @@ DRAWN = 48
 
 def size(pool: Pool, prior: StudyPrior | None) -> int:
     """Return the trials of the first generation, the prior's and the kernel's starting points among them."""
-    genome = pool.genome
-    default, points = genome.rows([_default(genome.space)]), genome.rows(genome.space.starting_configs())
-    trials = max(TRIALS, 1 + len(pool.admissible(points, genome.keys(default))) + OTHERS)
     match prior:
         # What a time model or several studies say is known to the model: it asks better than a design that does not.
         case TimeModelPrior():
             return FROM_PRIOR + 1
         case OtherStudies():
             return 1 + len(prior.leaders) + 1
-        case NearestStudy():
-            return 1 + len(prior.leaders) + trials
-        case None:
-            return trials
+    genome = pool.genome
+    default, points = genome.rows([_default(genome.space)]), genome.rows(genome.space.starting_configs())
+    trials = max(TRIALS, 1 + len(pool.admissible(points, genome.keys(default))) + OTHERS)
+    return trials if prior is None else 1 + len(prior.leaders) + trials
 
 
 def propose(
