@@ -2,7 +2,8 @@
 #pragma once
 
 /// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
-__device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, const DirectKeys& direct, u32 k_tile, int n,
+template <int TILES>
+__device__ __forceinline__ void multiply_qk(ScoresOf<TILES>& s, const Query& q, const DirectKeys& direct, u32 k_tile, int n,
                                             const ThreadCoord& at) {
   const int row = at.lane / 16 * 8 + at.lane % 8, chunk = at.lane / 8 % 2;
 #pragma unroll
@@ -50,13 +51,20 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
   }
 }
 
+/// What a restart takes: the scores of 16 keys, and what they add to the output.
+__device__ __forceinline__ void compute_scores(ScoresOf<2>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
+  multiply_qk(s, q, {}, k_tile, 0, at);
+}
+__device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[1], u32 v_tile, int n, const ThreadCoord& at) {
+  multiply_pv(rows, p[0], v_tile, n, at);
+}
+
 /// One split's keys: scores, softmax against the running reference, output.
-template <int RULE>
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
                                               Rows& rows, int first_row, float scale, const ThreadCoord& at) {
-  constexpr int UNROLL_STEPS = RULE == RESCALE ? UNROLL : 1;  // #pragma unroll reads constants, not macros
+  constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
   Scores s;
-  if constexpr (plain_loop(RULE)) {
+  if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS
     for (int step = 0; step < keys.steps; ++step) {
 #pragma unroll
@@ -64,7 +72,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       keys.load_next(step);
       mask_edges(s, keys.first_key(step), first_row, keys.length, at);
       if (step == 0) init_reference(rows, s, scale);
-      else update_reference<RULE>(rows, s, scale);
+      else update_reference<RESCALE>(rows, s, scale);
       keys.wait(step);
 #pragma unroll
       for (int n = 0; n < KEY_TILES; ++n) {
@@ -96,7 +104,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       keys.release(step + 1);
       keys.load_next(step + 1);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
-      update_reference<RULE>(rows, s, scale);
+      update_reference<RESCALE>(rows, s, scale);
     }
     keys.wait(keys.steps - 1);
 #pragma unroll

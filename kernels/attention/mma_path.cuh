@@ -42,7 +42,9 @@ using Fragment32 = Accumulator<32>::type;
 using Fragment16 = Accumulator<16>::type;
 using ScoreFragment = Accumulator<QK_ACC == QK_ACC_FP32 ? 32 : 16>::type;
 using OutputFragment = Accumulator<PV_ACC == PV_ACC_FP32 ? 32 : 16>::type;
-using Scores = ScoreFragment[TILES_M][BLOCK_N / 8];
+template <int TILES>  // of 8 keys
+using ScoresOf = ScoreFragment[TILES_M][TILES];
+using Scores = ScoresOf<BLOCK_N / 8>;
 using Probabilities = u32[TILES_M][4];  // A fragments of one tile of 16 keys
 
 /// Which rows, keys and fragment elements belong to this thread.
@@ -80,9 +82,6 @@ __device__ __forceinline__ void sync_split(int split) {
   else named_barrier_sync<SPLIT_THREADS>(FIRST_SPLIT_BARRIER + split);
 }
 
-/// Whether the loop over the keys is the plain one: a restart, by another rule, is rare, so it is the shorter code.
-__device__ constexpr bool plain_loop(int rule) { return LOOP_ORDER == LOOP_ORDER_PLAIN || rule != RESCALE; }
-
 #include "key_stream.cuh"
 #include "fragments.cuh"
 #include "softmax.cuh"
@@ -102,7 +101,6 @@ __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
 }
 
 /// All keys of a split from the first one on, loads included.
-template <int RULE>
 __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, const Half* rows_of_q, Rows& rows,
                                              int first_row, int longest, float scale, const ThreadCoord& at) {
   DirectKeys direct;
@@ -115,11 +113,46 @@ __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, co
   rows.reset();
   if (!IDLE_SPLITS || keys.steps > 0) {
     if constexpr (!DIRECT) q.prepare(at);
-    consumer_loop<RULE>(keys, q, direct, rows, first_row, scale, at);
+    consumer_loop(keys, q, direct, rows, first_row, scale, at);
   } else {
     rows.reset_without_keys();
   }
   keys.sync_skipped_steps(longest);
+}
+
+/// All keys of a split once more, 16 at a time, against references that follow every score. It is for blocks that have
+/// overflowed, which are rare, so its code is short rather than fast: it compiles with every candidate that may come here.
+__device__ __forceinline__ void process_keys_again(const KeyStream& keys, Query& q, Rows& rows, int first_row, int longest,
+                                                   float scale, const ThreadCoord& at) {
+  rows.reset_without_keys();
+  rows.reset();
+  q.prepare(at);
+#pragma unroll 1
+  for (int step = 0; step < longest; ++step) {  // all splits alike: see sync_skipped_steps()
+    const int first = keys.first_key(step);
+    if (step < keys.steps) {
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) keys.load<SPLIT_THREADS>(i == 0 ? keys.k_tile(0) : keys.v_tile(0), i == 0 ? keys.k : keys.v, first);
+    }
+    cp_async_commit_group();
+    wait_group_visible<0>();
+    sync_split(at.split);
+    if (step < keys.steps) {
+#pragma unroll 1
+      for (int n = 0; n < KEY_TILES; ++n) {
+        ScoresOf<2> s;
+        Probabilities p[1];
+        compute_scores(s, q, keys.k_tile(0) + n * 16 * PITCH, at);
+        mask_edges(s, first + n * 16, first_row, keys.length, at);
+        update_reference<RESCALE_ALWAYS>(rows, s, scale);
+        exponentiate(s, 0, rows, scale);
+        pack_probabilities(p[0], s, 0);
+        add_output(rows, p, keys.v_tile(0), n, at);
+      }
+    }
+    sync_split(at.split);  // the buffers have been read by every warp
+  }
+  reduce_row_sums(rows);
 }
 
 /// Attention of rows [m_block * BLOCK_M, ...) of one head.
@@ -145,10 +178,9 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   const int longest = steps_of(0, first_row, length);
   Query q{memory};
   Rows rows;
-  process_keys<RESCALE>(keys, q, rows_of_q, rows, first_row, longest, scale, at);
-  if constexpr (RESCALE == RESCALE_RESTART) {
-    if (__syncthreads_or(rows.overflowed()))
-      process_keys<RESCALE_LAZY>(keys, q, rows_of_q, rows, first_row, longest, scale, at);
+  process_keys(keys, q, rows_of_q, rows, first_row, longest, scale, at);
+  if constexpr (RESCALE == RESCALE_RESTART && total_steps(CHOICE) != 1) {  // a single step's exponents are below its own maximum
+    if (__syncthreads_or(rows.overflowed())) process_keys_again(keys, q, rows, first_row, longest, scale, at);
   }
 
   Half* o = head.o + first_row * D;

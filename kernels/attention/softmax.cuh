@@ -3,7 +3,8 @@
 
 /// Scores of 16 keys become 2^(score * scale - reference), in place: floats, or pairs of halves in elements 0 and 2 (of an
 /// fp16 accumulator, both).
-__device__ __forceinline__ void exponentiate(Scores& s, int n, Rows& rows, float scale) {
+template <int TILES>
+__device__ __forceinline__ void exponentiate(ScoresOf<TILES>& s, int n, Rows& rows, float scale) {
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m) {
     const float ref0 = rows.reference[m][0], ref1 = rows.reference[m][1];
@@ -29,7 +30,8 @@ __device__ __forceinline__ void exponentiate(Scores& s, int n, Rows& rows, float
   }
 }
 /// P of 16 keys as A fragments, from what exponentiate() left.
-__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& s, int n) {
+template <int TILES>
+__device__ __forceinline__ void pack_probabilities(Probabilities& p, const ScoresOf<TILES>& s, int n) {
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
@@ -57,15 +59,16 @@ __device__ __forceinline__ void mask(Fragment16& f, const bool (&hidden)[4]) {
   }
 }
 /// Hides keys past the end and, when causal, keys after the row; only tiles on such an edge pay for it.
-__device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_row, int length, const ThreadCoord& at) {
+template <int TILES>
+__device__ __forceinline__ void mask_edges(ScoresOf<TILES>& s, int first_key, int first_row, int length, const ThreadCoord& at) {
   if constexpr (CAUSAL || KEY_TAIL) {
-    const bool cut = KEY_TAIL && first_key + BLOCK_N > length;
-    const bool diagonal = CAUSAL && first_key + BLOCK_N - 1 > first_row + at.warp_m * TILES_M * 16;
+    const bool cut = KEY_TAIL && first_key + 8 * TILES > length;
+    const bool diagonal = CAUSAL && first_key + 8 * TILES - 1 > first_row + at.warp_m * TILES_M * 16;
     if (cut || diagonal) {
 #pragma unroll
       for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
-        for (int n = 0; n < BLOCK_N / 8; ++n) {
+        for (int n = 0; n < TILES; ++n) {
           bool hidden[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
@@ -78,21 +81,23 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
   }
 }
 
-__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment32 (&s)[BLOCK_N / 8]) {
+template <int TILES>
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment32 (&s)[TILES]) {
   top[0] = fmaxf(s[0][0], s[0][1]);
   top[1] = fmaxf(s[0][2], s[0][3]);
 #pragma unroll
-  for (int n = 1; n < BLOCK_N / 8; ++n) {
+  for (int n = 1; n < TILES; ++n) {
     top[0] = fmaxf(top[0], fmaxf(s[n][0], s[n][1]));
     top[1] = fmaxf(top[1], fmaxf(s[n][2], s[n][3]));
   }
 }
-__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment16 (&s)[BLOCK_N / 8]) {
+template <int TILES>
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment16 (&s)[TILES]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     Half2 best = s[0][half];
 #pragma unroll
-    for (int n = 1; n < BLOCK_N / 8; ++n) best = max_half2(best, s[n][half]);
+    for (int n = 1; n < TILES; ++n) best = max_half2(best, s[n][half]);
     top[half] = fmaxf(low2float(best), high2float(best));
   }
 }
@@ -117,7 +122,8 @@ __device__ __forceinline__ void reduce_row_sums(Rows& rows) {
 }
 
 /// Sets the references to the row maxima of the first scores.
-__device__ __forceinline__ void init_reference(Rows& rows, const Scores& s, float scale) {
+template <int TILES>
+__device__ __forceinline__ void init_reference(Rows& rows, const ScoresOf<TILES>& s, float scale) {
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m) {
     float top[2];
@@ -129,8 +135,8 @@ __device__ __forceinline__ void init_reference(Rows& rows, const Scores& s, floa
 
 /// Raises the references to the new scores as RULE (a value of RESCALE) says. Scales the row sums so far, and returns
 /// whether the output must be scaled too, by `factor`.
-template <int RULE>
-__device__ __forceinline__ bool raise_reference(Rows& rows, const Scores& s, float scale, float (&factor)[TILES_M][2]) {
+template <int RULE, int TILES>
+__device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES>& s, float scale, float (&factor)[TILES_M][2]) {
   if constexpr (RULE == RESCALE_RESTART) return false;
   float top[TILES_M][2];
   bool outgrown = RULE == RESCALE_ALWAYS;
@@ -168,8 +174,8 @@ __device__ __forceinline__ void rescale_output(Rows& rows, const float (&factor)
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) scale_row(rows.output[m][n], half, factor[m][half]);
 }
-template <int RULE>
-__device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
+template <int RULE, int TILES>
+__device__ __forceinline__ void update_reference(Rows& rows, const ScoresOf<TILES>& s, float scale) {
   float factor[TILES_M][2];
   if (raise_reference<RULE>(rows, s, scale, factor)) rescale_output(rows, factor);
 }

@@ -13,8 +13,9 @@ __device__ __forceinline__ void pack_step(StepProbabilities& p, const Scores& s)
   for (int n = 0; n < KEY_TILES; ++n) pack_probabilities(p[n], s, n);
 }
 
-/// Starts s = Q K^T for all keys of a step.
-__device__ __forceinline__ void start_scores(Scores& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
+/// Starts s = Q K^T for all keys of a step, or the first of them.
+template <int TILES>
+__device__ __forceinline__ void start_scores(ScoresOf<TILES>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
   const MatrixDescriptor<128> keys(k_tile), queries(q.address + at.warp_m / 4 * (64 * PITCH));
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
@@ -26,26 +27,40 @@ __device__ __forceinline__ void start_scores(Scores& s, const Query& q, u32 k_ti
   wgmma_commit_group();
 }
 
-/// Starts output += P V for all keys of a step; row sums come from the same P where an mma with ones adds them up.
-__device__ __forceinline__ void start_output(Rows& rows, const StepProbabilities& p, u32 v_tile) {
+/// Starts output += P V for 16 TILES keys; row sums come from the same P where an mma with ones adds them up.
+template <int TILES>
+__device__ __forceinline__ void start_output(Rows& rows, const Probabilities (&p)[TILES], u32 v_tile) {
   const MatrixDescriptor<128> values(v_tile, BLOCK_N * PITCH);
 #pragma unroll
-  for (int n = 0; n < KEY_TILES; ++n) wgmma<1>(rows.output[0], p[n][0], values.at(n * 16 * PITCH), true);
+  for (int n = 0; n < TILES; ++n) wgmma<1>(rows.output[0], p[n][0], values.at(n * 16 * PITCH), true);
   wgmma_commit_group();
   if constexpr (ROW_SUM == ROW_SUM_ONES_MMA) {
 #pragma unroll
-    for (int n = 0; n < KEY_TILES; ++n) mma(rows.sum[0], p[n][0], ONES, ONES);
+    for (int n = 0; n < TILES; ++n) mma(rows.sum[0], p[n][0], ONES, ONES);
   }
 }
 
+/// What a restart takes: the scores of 16 keys, and what they add to the output.
+__device__ __forceinline__ void compute_scores(ScoresOf<2>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
+  wgmma_fence();
+  start_scores(s, q, k_tile, at);
+  wgmma_wait_group<0>();
+  pin_accumulators(s[0]);
+}
+__device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[1], u32 v_tile, int n, const ThreadCoord&) {
+  wgmma_fence();
+  start_output(rows, p, v_tile + n * 16 * PITCH);
+  wgmma_wait_group<0>();
+  pin_accumulators(rows.output[0]);
+}
+
 /// One split's keys: scores, softmax against the running reference, output.
-template <int RULE>
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys&, Rows& rows,
                                               int first_row, float scale, const ThreadCoord& at) {
-  constexpr int UNROLL_STEPS = RULE == RESCALE ? UNROLL : 1;  // #pragma unroll reads constants, not macros
+  constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
   Scores s;
   StepProbabilities p;
-  if constexpr (plain_loop(RULE)) {
+  if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS
     for (int step = 0; step < keys.steps; ++step) {
       wgmma_fence();
@@ -55,7 +70,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       keys.load_next(step);
       mask_edges(s, keys.first_key(step), first_row, keys.length, at);
       if (step == 0) init_reference(rows, s, scale);
-      else update_reference<RULE>(rows, s, scale);
+      else update_reference<RESCALE>(rows, s, scale);
       exponentiate_step(s, rows, scale);
       pack_step(p, s);
       keys.wait(step);
@@ -87,7 +102,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       pin_accumulators(s[0]);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
       float factor[TILES_M][2];
-      const bool outgrown = raise_reference<RULE>(rows, s, scale, factor);
+      const bool outgrown = raise_reference<RESCALE>(rows, s, scale, factor);
       exponentiate_step(s, rows, scale);
       wgmma_wait_group<0>();
       pin_accumulators(rows.output[0]);
