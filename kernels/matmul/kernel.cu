@@ -42,6 +42,7 @@
 //                     evict_first (the same, and the first that L2 gives up)
 //   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step
 //   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
+//   WALK              the steps of a warp side by side along K (ranges), or those of the block's warps (steps)
 //
 // Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
 // [K, N]: its tile then has the rows of another one of A); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K where the program is compiled
@@ -64,8 +65,8 @@
 #if !defined(PRODUCTS) || !defined(WEIGHT_POLICY) || !defined(WARP_COLUMNS) || !defined(DEPTH)
 #error "PRODUCTS, WEIGHT_POLICY, WARP_COLUMNS and DEPTH must be defined"
 #endif
-#if !defined(WARPS_ACROSS) || !defined(WARPS_K)
-#error "WARPS_ACROSS and WARPS_K must be defined"
+#if !defined(WARPS_ACROSS) || !defined(WARPS_K) || !defined(WALK)
+#error "WARPS_ACROSS, WARPS_K and WALK must be defined"
 #endif
 #if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
 #error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
@@ -111,7 +112,7 @@ static_assert(!WGMMA || WARPS_M % 4 == 0, "wgmma_rows: four warps along the rows
 static_assert(!WGMMA || NT || WARP_N % 64 == 0, "wgmma_columns: rows of B stand in panels of 64 columns");
 static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one awaited and one filled");
 static_assert(!SKINNY || ROWS_A <= 128, "skinny_rows: a warp keeps the sums of all rows of A");
-static_assert(!SKINNY || NT || WARP_COLUMNS % 64 == 0, "skinny_columns: eight lanes take 8 columns each of a row of B");
+static_assert(!SKINNY || NT || WARP_COLUMNS % 32 == 0, "skinny_columns: eight lanes take 4 columns each of a row of B, or 8");
 static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: every weight is multiplied with each row of A");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async passes L1 by as it is");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST || PRODUCTS == PRODUCTS_MMA || WARP_COLUMNS < 128,

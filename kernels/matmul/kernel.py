@@ -183,6 +183,13 @@ GENES = (
         when=SKINNY,
         relieves={"latency": 3, "memory": 2},
     ),
+    Mutation(
+        "WALK",
+        ("ranges", "steps"),
+        doc="skinny: whether a warp's steps along K lie side by side, or those of the block's warps",
+        when=SKINNY,
+        relieves={"memory": 2},
+    ),
     Parameter(
         "DEPTH",
         (32, 64, 128),
@@ -497,8 +504,8 @@ kernel = Kernel(
         ),
         Constraint(
             "skinny_columns",
-            lambda c, p: not skinny(c) or transposed(p) or divides(64, c.WARP_COLUMNS),
-            "eight lanes take 8 columns each of a row of B; at layout=nt they are rows of K",
+            lambda c, p: not skinny(c) or transposed(p) or divides(32, c.WARP_COLUMNS),
+            "eight lanes take 4 columns each of a row of B, or 8; at layout=nt they are rows of K",
         ),
         Constraint(
             "fma_rows",

@@ -7,7 +7,8 @@
 // The weights are the 16-row operand of an mma, for its 8-column side fits few rows of A. An mma may walk the depth in any
 // order that both operands agree on (mma.cuh says which words a lane holds): lane 4 g + t takes the 8 neighbouring depths
 // 8 t … 8 t + 7 of each 32, two mma's worth, of its own LANE_COLUMNS columns of C. At NT those are 16 bytes of a row of B;
-// else 16 bytes are 8 columns at one depth, and the words of two neighbouring depths are interleaved.
+// else 16 bytes are 8 columns at one depth (4 columns at two of them, where a warp has 32), and the words of two neighbouring
+// depths are interleaved.
 //
 // The warps of a block share K step by step and add up in shared memory, WARPS_ACROSS of them side by side; with SPLIT_K the
 // block that comes last at its columns adds what the others left, or a second launch does.
@@ -25,35 +26,39 @@ constexpr int QUARTERS = DEPTH / 32;                   // 32 elements of K: what
 constexpr int PIECES = QUARTERS * LANE_COLUMNS;        // 16-byte pieces of B of a lane in a step
 constexpr int ROW_TILES = (M + 7) / 8;                 // mma tiles along the rows of A
 constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A of which a lane holds depths
-constexpr int PARTS = CHUNK / VECTOR;                  // accesses that fill a piece
+constexpr int RUN = NT || LANE_COLUMNS > CHUNK ? CHUNK : LANE_COLUMNS;  // neighbours in a row of B that a lane has in a piece
+constexpr int RUNS = CHUNK / RUN;                      // rows of B in a piece
+constexpr int ACCESS = VECTOR < RUN ? VECTOR : RUN;    // elements of one access to B
 constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // of a lane in a stage: weights, then activations
 constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats of a row of the block's sums
 constexpr int STEPS = (K + DEPTH - 1) / DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, those of a split
+constexpr int STEPS_OF_WARP = (SHARE + WARPS_K - 1) / WARPS_K;
+constexpr int STRIDE = WALK == WALK_RANGES ? 1 : WARPS_K;  // steps from one of a warp to its next
 constexpr bool WHOLE_STEPS = K % DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
 constexpr uint32_t ROW_BYTES = 2 * (NT ? K : N);       // of B
 
 // Column of C of a lane's j-th one, within those of its warp.
 __device__ __forceinline__ int lane_column(int group, int j) {
-  return NT ? group * LANE_COLUMNS + j : j / CHUNK * 64 + group * CHUNK + j % CHUNK;
+  return NT ? group * LANE_COLUMNS + j : j / RUN * (8 * RUN) + group * RUN + j % RUN;
 }
 
-// 2, 4, 8 or 16 bytes of the inputs: `v` holds them from word `part * VECTOR / 2` on, zeros where not `inside`.
-template <bool WEIGHTS>
+// 2, 4, 8 or 16 bytes of the inputs: `v` holds them from word `part * WIDTH / 2` on, zeros where not `inside`.
+template <int WIDTH, bool WEIGHTS>
 __device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char* from, bool inside, u64 policy = 0) {
-  if constexpr (VECTOR == 1) {
+  if constexpr (WIDTH == 1) {
     const uint32_t one = inside ? *reinterpret_cast<const uint16_t*>(from) : 0;
     v[part / 2] = part % 2 ? v[part / 2] | one << 16 : one;
   } else {
-    uint32_t* to = v + part * VECTOR / 2;
+    uint32_t* to = v + part * WIDTH / 2;
 #pragma unroll
-    for (int word = 0; word < VECTOR / 2; word++) to[word] = 0;
+    for (int word = 0; word < WIDTH / 2; word++) to[word] = 0;
     if (!inside) return;
     if constexpr (!WEIGHTS || WEIGHT_POLICY == WEIGHT_POLICY_NORMAL)
-      load_global_nc<2 * VECTOR>(to, from);
+      load_global_nc<2 * WIDTH>(to, from);
     else if constexpr (EVICT_FIRST)
-      load_global_once_policy<2 * VECTOR>(to, from, policy);
+      load_global_once_policy<2 * WIDTH>(to, from, policy);
     else
-      load_global_once<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(to, from);
+      load_global_once<2 * WIDTH, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(to, from);
   }
 }
 
@@ -71,7 +76,7 @@ struct Activations {
 #pragma unroll
       for (int quarter = 0; quarter < QUARTERS; quarter++)
 #pragma unroll
-        for (int part = 0; part < PARTS; part++) {
+        for (int part = 0; part < CHUNK / VECTOR; part++) {
           const int depth = quarter * 32 + part * VECTOR;
           use(i, quarter, part, from + 2 * (i * (MMA ? 8 : 1) * K + depth), row && (WHOLE_STEPS || depth < left));
         }
@@ -79,7 +84,7 @@ struct Activations {
   }
   __device__ __forceinline__ void load(const char* from, int left) {
     for_each_part(from, left, [&](int row, int quarter, int part, const char* address, bool inside) {
-      load_part<false>(v[row][quarter], part, address, inside);
+      load_part<VECTOR, false>(v[row][quarter], part, address, inside);
     });
   }
 };
@@ -88,7 +93,7 @@ struct Activations {
 // apart.
 struct Ring {
   const char *next, *next_a;                               // this lane's first weight of the next step; its first activation
-  uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / CHUNK][NT ? 1 : PARTS];  // bytes from there to its columns
+  uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / RUN][NT ? 1 : RUN / ACCESS];  // bytes from there to its columns
   int left;                                                // elements of K from its first depth to the end
   uint32_t place;                                          // this lane's first place in shared memory
   u64 policy;                                              // of its loads of weights, where they have one
@@ -110,11 +115,11 @@ struct Ring {
     } else {
       next = reinterpret_cast<const char*>(b) + static_cast<size_t>(depth) * ROW_BYTES + (WHOLE_BLOCKS ? 2 * column : 0);
 #pragma unroll
-      for (int panel = 0; panel < LANE_COLUMNS / CHUNK; panel++)
+      for (int panel = 0; panel < LANE_COLUMNS / RUN; panel++)
 #pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-          const int further = panel * 64 + part * VECTOR;
-          column_offset[panel][part] = 2 * (WHOLE_BLOCKS ? further : min(column + further, N - VECTOR));
+        for (int part = 0; part < RUN / ACCESS; part++) {
+          const int further = panel * (8 * RUN) + part * ACCESS;
+          column_offset[panel][part] = 2 * (WHOLE_BLOCKS ? further : min(column + further, N - ACCESS));
         }
     }
   }
@@ -131,17 +136,18 @@ struct Ring {
 #pragma unroll
       for (int quarter = 0; quarter < QUARTERS; quarter++)
 #pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-          const int piece = quarter * LANE_COLUMNS + which, depth = quarter * 32 + (NT ? part * VECTOR : which % CHUNK);
+        for (int part = 0; part < CHUNK / ACCESS; part++) {
+          const int piece = quarter * LANE_COLUMNS + which, element = part * ACCESS;
+          const int depth = quarter * 32 + (NT ? element : which % RUN * RUNS + element / RUN);
           const char* from = NT ? next + (column_offset[which][0] + 2 * depth)
-                                : next + (column_offset[NT ? 0 : which / CHUNK][NT ? 0 : part] + depth * ROW_BYTES);
+                                : next + (column_offset[NT ? 0 : which / RUN][NT ? 0 : element % RUN / ACCESS] + depth * ROW_BYTES);
           const bool inside = WHOLE_STEPS || depth < left;
           if constexpr (ASYNC_POLICY)
-            cp_async_zfill_policy<2 * VECTOR>(at(stage, piece) + part * VECTOR * 2, from, inside, policy);
+            cp_async_zfill_policy<2 * ACCESS>(at(stage, piece) + 2 * element, from, inside, policy);
           else if constexpr (ASYNC)
-            cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(at(stage, piece) + part * VECTOR * 2, from, inside);
+            cp_async_zfill<2 * ACCESS, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(at(stage, piece) + 2 * element, from, inside);
           else
-            load_part<true>(held[stage][piece], part, from, inside, policy);
+            load_part<ACCESS, true>(held[stage][piece], part, from, inside, policy);
         }
     if constexpr (ASYNC_ACTIVATIONS)
       Activations::for_each_part(next_a, left, [&](int row, int quarter, int part, const char* address, bool inside) {
@@ -149,9 +155,9 @@ struct Ring {
       });
     else if constexpr (AHEAD)
       held_a[stage].load(next_a, left);
-    next += static_cast<size_t>(WARPS_K * DEPTH) * (NT ? 2 : ROW_BYTES);
-    if constexpr (AHEAD) next_a += WARPS_K * DEPTH * 2;
-    left -= WARPS_K * DEPTH;
+    next += static_cast<size_t>(STRIDE * DEPTH) * (NT ? 2 : ROW_BYTES);
+    if constexpr (AHEAD) next_a += STRIDE * DEPTH * 2;
+    left -= STRIDE * DEPTH;
   }
 
   // The pieces of 32 depths of a step that has arrived.
@@ -183,8 +189,8 @@ struct Ring {
 // Two weights of a lane's j-th column, at its depths 2 i and 2 i + 1.
 __device__ __forceinline__ uint32_t depth_pair(const uint32_t (&pieces)[LANE_COLUMNS][4], int j, int i) {
   if constexpr (NT) return pieces[j][i];
-  const int first = j / CHUNK * CHUNK + 2 * i, word = j % CHUNK / 2;
-  return __byte_perm(pieces[first][word], pieces[first + 1][word], j % 2 ? 0x7632 : 0x5410);
+  const auto at = [&](int depth) { return pieces[j / RUN * RUN + depth / RUNS][(depth % RUNS * RUN + j % RUN) / 2]; };
+  return __byte_perm(at(2 * i), at(2 * i + 1), j % 2 ? 0x7632 : 0x5410);
 }
 
 // Sums of a lane on tensor cores, of 16 columns by 8 rows in a tile. `A` is Activations.
@@ -270,8 +276,10 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   const int warp_n = warp % WARPS_ACROSS, warp_k = warp / WARPS_ACROSS;
   const int column0 = blockIdx.x * BLOCK_COLUMNS;
 
-  const int first_step = blockIdx.y * SHARE + warp_k, end_step = min((static_cast<int>(blockIdx.y) + 1) * SHARE, STEPS);
-  const int steps = max(0, (end_step - first_step + WARPS_K - 1) / WARPS_K);  // of this warp
+  const int first_step = blockIdx.y * SHARE + warp_k * (WALK == WALK_RANGES ? STEPS_OF_WARP : 1);
+  const int end_step = min((static_cast<int>(blockIdx.y) + 1) * SHARE, STEPS);
+  const int ahead = max(0, (end_step - first_step + STRIDE - 1) / STRIDE);
+  const int steps = WALK == WALK_RANGES ? min(STEPS_OF_WARP, ahead) : ahead;  // of this warp
 
   Ring ring(a, b, shared, column0 + warp_n * WARP_COLUMNS, first_step * DEPTH);
 #pragma unroll
@@ -290,7 +298,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
       const int step = done + i, stage = ASYNC ? slot : i;
       if (i > 0 && step >= steps) break;
       Activations activations;
-      if constexpr (!AHEAD) activations.load(ring.next_a + step * (WARPS_K * DEPTH * 2), K - depth - step * (WARPS_K * DEPTH));
+      if constexpr (!AHEAD) activations.load(ring.next_a + step * (STRIDE * DEPTH * 2), K - depth - step * (STRIDE * DEPTH));
       if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
       if constexpr (AHEAD) ring.take(activations, stage);
 #pragma unroll

@@ -55,6 +55,10 @@ def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
         ("5,37,67,dtype=bf16", REGISTERS | {"VECTOR": 1, "STAGES": 2, "SPLIT_K": 2, "WARPS_K": 1}),
         ("5,66,130,layout=nt", {"VECTOR": 2, "WARP_COLUMNS": 16, "WEIGHT_POLICY": "evict_first"}),
         ("5,68,132", {"VECTOR": 4, "STAGES": 2}),
+        ("3,72,200", {"PRODUCTS": "fma", "WARP_COLUMNS": 32}),
+        ("16,72,200,dtype=bf16", REGISTERS | {"WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WEIGHT_POLICY": "no_allocate"}),
+        ("16,136,264,dtype=bf16", REGISTERS | {"STAGES": 2, "WALK": "steps"}),
+        ("5,70,130", SPLIT | {"WARP_COLUMNS": 32, "VECTOR": 2, "STAGES": 2}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Genes) -> None:
