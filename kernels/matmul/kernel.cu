@@ -42,7 +42,6 @@
 //                     evict_first (the same, and the first that L2 gives up)
 //   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step
 //   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
-//   WALK              the steps of a warp side by side along K (ranges), or those of the block's warps (steps)
 //
 // Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
 // [K, N]: its tile then has the rows of another one of A); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K where the program is compiled
@@ -65,8 +64,8 @@
 #if !defined(PRODUCTS) || !defined(WEIGHT_POLICY) || !defined(WARP_COLUMNS) || !defined(DEPTH)
 #error "PRODUCTS, WEIGHT_POLICY, WARP_COLUMNS and DEPTH must be defined"
 #endif
-#if !defined(WARPS_ACROSS) || !defined(WARPS_K) || !defined(WALK)
-#error "WARPS_ACROSS, WARPS_K and WALK must be defined"
+#if !defined(WARPS_ACROSS) || !defined(WARPS_K)
+#error "WARPS_ACROSS and WARPS_K must be defined"
 #endif
 #if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
 #error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"

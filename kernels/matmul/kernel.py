@@ -183,13 +183,6 @@ GENES = (
         when=SKINNY,
         relieves={"latency": 3, "memory": 2},
     ),
-    Mutation(
-        "WALK",
-        ("ranges", "steps"),
-        doc="skinny: whether a warp's steps along K lie side by side, or those of the block's warps",
-        when=SKINNY,
-        relieves={"memory": 2},
-    ),
     Parameter(
         "DEPTH",
         (32, 64, 128),
@@ -317,10 +310,11 @@ def accumulator_registers(c):
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (2 if c["FRAGMENTS"] == "ahead" else 1)
     if on_wgmma(c):
         fragments = 0
-    held = 0
+    chunks = (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 8
     if c["LOAD"] == "registers":  # chunks of 16 bytes on their way, where each comes from, and where its accesses do
-        chunks = (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 8
         held = 5 * chunks + 2 * (8 // c.VECTOR)
+    else:  # where each comes from, unless distances are constants
+        held = 0 if shape_compiled(c) else chunks
     # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
     single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
     return Need(sums + fragments + held + single + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
@@ -396,6 +390,8 @@ STARTING_POINTS = (
     {**WARPGROUPS, "BLOCK_N": 256},
     {**WARPGROUPS, "BLOCK_N": 128},
     {"PATH": "skinny"},
+    # Registers hold what is on its way, and a block takes all of K: no sums are merged between blocks.
+    {"PATH": "skinny", "LOAD": "registers", "WARP_COLUMNS": 32, "WARPS_K": 16},
 )
 """What others' kernels do by default, and what is made for few rows."""
 

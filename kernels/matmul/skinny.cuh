@@ -10,8 +10,9 @@
 // else 16 bytes are 8 columns at one depth (4 columns at two of them, where a warp has 32), and the words of two neighbouring
 // depths are interleaved.
 //
-// The warps of a block share K step by step and add up in shared memory, WARPS_ACROSS of them side by side; with SPLIT_K the
-// block that comes last at its columns adds what the others left, or a second launch does.
+// The warps of a block share K, each a range of steps side by side, and add up in shared memory, WARPS_ACROSS of them side by
+// side along the columns; with SPLIT_K the block that comes last at its columns adds what the others left, or a second launch
+// does.
 #pragma once
 
 // The shape is known to the compiler: distances between loads are then immediates, and tails that are not there cost nothing.
@@ -33,7 +34,6 @@ constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // of a lan
 constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats of a row of the block's sums
 constexpr int STEPS = (K + DEPTH - 1) / DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, those of a split
 constexpr int STEPS_OF_WARP = (SHARE + WARPS_K - 1) / WARPS_K;
-constexpr int STRIDE = WALK == WALK_RANGES ? 1 : WARPS_K;  // steps from one of a warp to its next
 constexpr bool WHOLE_STEPS = K % DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
 constexpr uint32_t ROW_BYTES = 2 * (NT ? K : N);       // of B
 
@@ -89,8 +89,7 @@ struct Activations {
   }
 };
 
-// A lane's weights on their way, and with FRAGMENTS=ahead the activations beside them: the steps of its warp, WARPS_K steps
-// apart.
+// A lane's weights on their way, and with FRAGMENTS=ahead the activations beside them.
 struct Ring {
   const char *next, *next_a;                               // this lane's first weight of the next step; its first activation
   uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / RUN][NT ? 1 : RUN / ACCESS];  // bytes from there to its columns
@@ -155,9 +154,9 @@ struct Ring {
       });
     else if constexpr (AHEAD)
       held_a[stage].load(next_a, left);
-    next += static_cast<size_t>(STRIDE * DEPTH) * (NT ? 2 : ROW_BYTES);
-    if constexpr (AHEAD) next_a += STRIDE * DEPTH * 2;
-    left -= STRIDE * DEPTH;
+    next += static_cast<size_t>(DEPTH) * (NT ? 2 : ROW_BYTES);
+    if constexpr (AHEAD) next_a += DEPTH * 2;
+    left -= DEPTH;
   }
 
   // The pieces of 32 depths of a step that has arrived.
@@ -276,10 +275,8 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   const int warp_n = warp % WARPS_ACROSS, warp_k = warp / WARPS_ACROSS;
   const int column0 = blockIdx.x * BLOCK_COLUMNS;
 
-  const int first_step = blockIdx.y * SHARE + warp_k * (WALK == WALK_RANGES ? STEPS_OF_WARP : 1);
-  const int end_step = min((static_cast<int>(blockIdx.y) + 1) * SHARE, STEPS);
-  const int ahead = max(0, (end_step - first_step + STRIDE - 1) / STRIDE);
-  const int steps = WALK == WALK_RANGES ? min(STEPS_OF_WARP, ahead) : ahead;  // of this warp
+  const int first_step = blockIdx.y * SHARE + warp_k * STEPS_OF_WARP, end_step = min((static_cast<int>(blockIdx.y) + 1) * SHARE, STEPS);
+  const int steps = max(0, min(STEPS_OF_WARP, end_step - first_step));  // of this warp
 
   Ring ring(a, b, shared, column0 + warp_n * WARP_COLUMNS, first_step * DEPTH);
 #pragma unroll
@@ -298,7 +295,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
       const int step = done + i, stage = ASYNC ? slot : i;
       if (i > 0 && step >= steps) break;
       Activations activations;
-      if constexpr (!AHEAD) activations.load(ring.next_a + step * (STRIDE * DEPTH * 2), K - depth - step * (STRIDE * DEPTH));
+      if constexpr (!AHEAD) activations.load(ring.next_a + step * (DEPTH * 2), K - depth - step * DEPTH);
       if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
       if constexpr (AHEAD) ring.take(activations, stage);
 #pragma unroll

@@ -57,7 +57,7 @@ def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
         ("5,68,132", {"VECTOR": 4, "STAGES": 2}),
         ("3,72,200", {"PRODUCTS": "fma", "WARP_COLUMNS": 32}),
         ("16,72,200,dtype=bf16", REGISTERS | {"WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WEIGHT_POLICY": "no_allocate"}),
-        ("16,136,264,dtype=bf16", REGISTERS | {"STAGES": 2, "WALK": "steps"}),
+        ("16,136,264,dtype=bf16", REGISTERS | {"STAGES": 2, "WARPS_K": 4}),
         ("5,70,130", SPLIT | {"WARP_COLUMNS": 32, "VECTOR": 2, "STAGES": 2}),
     ],
 )
