@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from evokern.analysis.profile.bound import ADVICE, Bottleneck, Suggestion, by_counters, by_terms, suggested
 from evokern.analysis.profile.counters import combined
+from evokern.analysis.profile.nsight import METRICS
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
@@ -26,7 +27,6 @@ from evokern.declaration.genes import CAUSES, Gene, Mutation, Parameter
 from evokern.declaration.space import Space
 from evokern.device.contract import Request
 from evokern.device.gpu.lock import GpuLock
-from evokern.device.gpu.nsight import METRICS
 from evokern.device.gpu.profile import LiveGpu
 from evokern.device.recorded.table import measured
 from evokern.hardware.driver import Driver, Gpu
@@ -108,7 +108,7 @@ def test_what_is_asked_of_nsight_compute(here: Path) -> None:
     text = " ".join(options)
     for part in (
         "--clock-control none", "--cache-control none", "--csv --page raw", "--profile-from-start off",
-        "--kernel-name-base mangled --kernel-name regex:^(columns)$", "-m evokern.device.gpu.profiled_call",
+        "--kernel-name-base mangled --kernel-name regex:^(columns)$", "-m evokern.analysis.profile.profiled_call",
     ):  # fmt: skip
         assert part in text
     assert found["command"] in log.read_text()
@@ -246,7 +246,7 @@ def test_without_nsight_compute_counters_are_simulated_and_said_to_be(
 ) -> None:
     """No ncu: the simulated profile of the same chip, with a plain word about it in text and JSON."""
     (here / "bin" / "ncu").unlink()
-    monkeypatch.setattr("evokern.device.gpu.nsight.USUAL_PLACE", str(here))
+    monkeypatch.setattr("evokern.analysis.profile.nsight.USUAL_PLACE", str(here))
     found = profile("--device", "cuda:0")
     assert ("simulated", "sim:h200", True) == (found["source"], found["device"], found["predicted"])
     (note,) = found["notes"]

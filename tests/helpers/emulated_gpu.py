@@ -22,6 +22,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.gpu import cuda as _cuda
+from evokern.device.gpu import evaluation as _gpu_evaluation
 from evokern.device.gpu import rounds as _gpu_rounds
 from evokern.device.gpu import timed_runs as _gpu_timed_runs
 from evokern.device.gpu import worker as _gpu_worker
@@ -217,7 +218,7 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
     patch.setattr(_gpu_timed_runs, "GraphClock", lambda sequence, *settings: Clock(sequence, settings[-1]))
     patch.setattr(_gpu_timed_runs, "StepKernel", StepKernel)
     patch.setattr(_gpu_worker, "context_error", lambda: Candidate.broken)
-    for module in (_gpu_worker, _cuda):
+    for module in (_gpu_evaluation, _cuda):
         patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)
     patch.setattr(_cuda, "timed_us", _timed_us)
     turn.touch()

@@ -14,9 +14,9 @@ from gpu_launcher import Job, launch_all
 from simt_tools import Defect
 
 from evokern import simt
+from evokern.analysis.profile.nsight import ProfilerSettings, find_ncu, options, read
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Program
-from evokern.device.gpu.nsight import ProfilerSettings, find_ncu, options, read
 
 CUDA = Path("/usr/local/cuda/bin")
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from evokern.analysis.profile.bound import Bottleneck
 from evokern.analysis.profile.counters import CountedCandidate, CountedLaunch
 from evokern.analysis.profile.lines import LineProfile
+from evokern.analysis.profile.nsight import METRICS
 from evokern.analysis.profile.simulated import CandidateProfile, LaunchProfile
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.device.gpu.nsight import METRICS
 from evokern.report.pages.profile_page import profile_page
 from evokern.study.trial import Resources
 

@@ -122,7 +122,7 @@ def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: f
     """Return what bounds a candidate that was counted on a GPU.
 
     Args:
-        values: counters by the keys of `evokern.device.gpu.nsight.METRICS`, None where unknown.
+        values: counters by the keys of `evokern.analysis.profile.nsight.METRICS`, None where unknown.
         launch_us: what starting and draining its launches takes on this chip, µs.
         time_us: its time, µs; None where it is not known.
     """

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from evokern.analysis.profile.bound import Bottleneck, by_counters, suggested
+from evokern.analysis.profile.nsight import METRICS, ProfilerSettings, find_ncu, profile_command
 from evokern.analysis.profile.subject import ProfileSubject
 from evokern.declaration.kernel import Launch
 from evokern.device.gpu.jobs import ProfiledCall
 from evokern.device.gpu.lock import GpuLock
-from evokern.device.gpu.nsight import METRICS, ProfilerSettings, find_ncu, profile_command
 from evokern.device.gpu.profile import LiveGpu
 from evokern.errors import DeviceError, UsageError
 from evokern.escaping import shell_line
@@ -118,7 +118,7 @@ def profile_counted(
             job = Path(scratch) / "job.pickle"
             call = ProfiledCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
             job.write_bytes(pickle.dumps(call))
-            program = (sys.executable, "-P", "-m", "evokern.device.gpu.profiled_call", str(job))
+            program = (sys.executable, "-P", "-m", "evokern.analysis.profile.profiled_call", str(job))
             found = profile_command(
                 ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, on_command
             )

@@ -163,7 +163,7 @@ def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[
 
 def counted_lines(found: CountedCandidate) -> Iterator[str]:
     """Yield a GPU's counters for people."""
-    from evokern.device.gpu.nsight import METRICS
+    from evokern.analysis.profile.nsight import METRICS
 
     yield f"{found.title} at {found.in_words} on {found.device}, counted by Nsight Compute"
     searched = f"{microseconds(found.time_us)} µs as searched, " if found.time_us else ""

@@ -201,7 +201,7 @@ def _counted_tiles(found: CountedCandidate) -> list[tuple[str, str, str]]:
 
 def _counters(found: CountedCandidate) -> list[tuple[str, str, str]]:
     """Return label, value and unit of each counter of the call."""
-    from evokern.device.gpu.nsight import METRICS
+    from evokern.analysis.profile.nsight import METRICS
 
     rows: list[tuple[str, str, str]] = []
     for metric in METRICS:

@@ -1,6 +1,6 @@
 """The program that Nsight Compute profiles: one candidate, launched warm once between the profiler's start and stop.
 
-    python -m evokern.device.gpu.profiled_call JOB
+    python -m evokern.analysis.profile.profiled_call JOB
 
 JOB is a file with a pickled `ProfiledCall`. Buffers and inputs are made as the gate makes them, and the launches are
 those that the search times; nothing is checked or timed here.
@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from cuda.bindings import driver
 
+from evokern.analysis.profile.nsight import MARK
 from evokern.compile.build import tensors_of
 from evokern.device.gpu.cuda import Candidate, check, finish
 from evokern.device.gpu.jobs import ProfiledCall
-from evokern.device.gpu.nsight import MARK
 from evokern.errors import EvokernError
 from evokern.gate import Gate
 from evokern.gate.check import RunFailed, calls

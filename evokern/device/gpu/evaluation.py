@@ -1,0 +1,269 @@
+"""One candidate on a GPU: through the gate, timed, and what its timed runs left looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory
+from evokern.device.gpu.cuda import Candidate, GpuRunner, PreparedCall, finish
+from evokern.device.gpu.graph_clock import GraphClock
+from evokern.device.gpu.jobs import Evaluate, GpuSettings
+from evokern.device.gpu.timed_runs import TimedRuns
+from evokern.gate import Gate, Verdict
+from evokern.gate.bench import Bench
+from evokern.gate.check import Repetition, RunFailed, calls, repeated
+from evokern.gate.verdict import judge
+from evokern.measurement.phases import PhaseClock
+from evokern.measurement.roofline import Floor, Work, below, boosted, floor, peak_rates, recorded, work
+from evokern.measurement.statistics import geometric_mean
+from evokern.measurement.timing import Measurement, Series, hopeless, launch_limits, measure
+from evokern.study.trial import Evaluation, Outcome, Timing
+
+
+class CandidateEvaluator:
+    """Checks and times a study's candidates one by one, in a context that each of them leaves usable or broken."""
+
+    def __init__(
+        self,
+        settings: GpuSettings,
+        kernel: Kernel,
+        gates: Mapping[Problem, Gate],
+        runs: TimedRuns,
+        shared: SharedMemory | None,
+        phases: PhaseClock,
+    ) -> None:
+        """Take what a worker has made for its study.
+
+        Args:
+            settings: the worker's.
+            kernel: the study's.
+            gates: of each problem, in the study's order.
+            runs: its timed runs.
+            shared: what overwrites shared memory between calls; None where every launch finds it new.
+            phases: takes what gate and timing took.
+        """
+        self._settings = settings
+        self._kernel = kernel
+        self._gates = gates
+        self._runs = runs
+        self._shared = shared
+        self._phases = phases
+        self._best_us = math.inf
+        self.next_waits: Callable[[], bool] = lambda: True
+        """Whether the next candidate waits: while none does, one is sampled on."""
+
+    def evaluate(self, job: Evaluate, candidate: Candidate) -> Evaluation:
+        """Return how a candidate fared.
+
+        Raises:
+            RunFailed: a launch crashed or hung, or was hopeless.
+        """
+        reports: dict[str, Any] = {}
+        for problem, gate in self._gates.items():
+            with self._phases.phase("gate"):
+                verdict = self._check(job, candidate, problem, gate)
+            reports[problem.key] = dict(verdict.report)
+            if not verdict.passed:
+                return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=reports)
+        benches, clocks, resets = [], [], []
+        with self._phases.phase("timing"):
+            for problem in self._gates:
+                tensors, launches = self._runs.workload(job.config, problem)
+                bench = self._runs.bench(tensors, problem)
+                bench.poison()
+                program = job.built.build(problem).program
+                prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
+                clocks.append(self._runs.clock([call.enqueue for call in prepared], bench))
+                benches.append(bench)
+                resets.append(prepared)
+            pilots = [clock.pilot_us for clock in clocks]
+            if self._settings.timing.cache != "flush" and hopeless(pilots, self._settings.timing, job.elite_us):
+                for bench in benches:
+                    bench.mend()
+                return self._hopeless(pilots, clocks, job, reports)
+            for clock in clocks:
+                clock.prepare()
+            measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self.next_waits())
+        timings = timings_of(measurement, clocks)
+        tasks, floors = self._least(job.config, timings)
+        if measurement.lost:
+            # Right in the gate, and nothing that is kept: what its timed runs left is not looked at.
+            for bench in benches:
+                bench.mend()
+            evidence = recorded(tasks, floors)
+            evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
+            return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
+        for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
+            with self._phases.phase("gate"):
+                verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
+            if clock.timed is not None:
+                reports[problem.key]["timed_calls"] = clock.timed.report()
+            if not verdict.passed:
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
+        for problem, timing, limit in zip(self._gates, timings, floors, strict=True):
+            impossible = below(timing.median_us, limit)
+            if impossible:
+                fault = {"check": "floor", "message": impossible, "problem": problem.key}
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
+        # The elite that a trial races against is that of the trials it may see; others were measured since.
+        best = job.elite_us is None or measurement.time_us < min(job.elite_us, self._best_us)
+        for problem, gate in self._gates.items() if best else ():
+            verdict = self._check_renewed(job, candidate, problem, gate)
+            if not verdict.passed:
+                reports[problem.key] = dict(verdict.report)
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
+        self._best_us = min(self._best_us, measurement.time_us)
+        evidence = recorded(tasks, floors)
+        return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
+
+    def _hopeless(
+        self,
+        pilots: Sequence[Sequence[float]],
+        clocks: Sequence[GraphClock],
+        job: Evaluate,
+        reports: Mapping[str, Any],
+    ) -> Evaluation:
+        """Record a candidate that lost the race by its pilot: right in the gate, its timed runs not looked at."""
+        measurement = Measurement(tuple(Series(tuple(pilot)) for pilot in pilots), lost=True)
+        timings = timings_of(measurement, clocks)
+        lost = {"elite_us": job.elite_us, "samples": len(pilots[0]), "pilot": True}
+        evidence = recorded(*self._least(job.config, timings)) | lost
+        return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
+
+    def _least(self, config: Config, timings: Sequence[Timing]) -> tuple[list[Work], list[Floor]]:
+        """Return the work of a call at each problem, and the least time that it takes at the clocks that were seen."""
+        profile, tasks = self._settings.context.profile, []
+        for problem in self._gates:
+            tensors, _ = self._runs.workload(config, problem)
+            tasks.append(work(self._kernel, problem, tensors, self._settings.timing, profile))
+        chip = boosted(profile, [timing.clock_mhz for timing in timings])
+        return tasks, [floor(task, peak_rates(chip), chip) for task in tasks]
+
+    def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
+        tensors, launches = self._runs.workload(job.config, problem)
+        program = job.built.build(problem).program
+        between = self._between(job, candidate, problem)
+        timing = self._settings.timing
+        limits = launch_limits(timing, job.elite_us, self._default_us(job, problem), len(self._gates))
+        runner = GpuRunner(
+            candidate, program, timing.hang_s, before=between.disturb, after=between.require_state,
+            limits=limits,
+        )  # fmt: skip
+        try:
+            verdict = gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.SLOW:
+                raise
+            raise RunFailed(Outcome.SLOW, failed.evidence | self._unproved(job, problem, failed.evidence)) from failed
+        if verdict.passed:
+            return verdict
+        bench = gate.bench(tensors, self._settings.gate.input_sets, self._settings.gate.runs)
+        first = candidate.prepare(program, calls(bench, launches)[0])
+        return between.blamed(verdict, bench, lambda: self._once([first]))
+
+    def _unproved(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is recorded of a candidate whose first launches were hopeless: nothing of it was judged."""
+        bound_us, raced_us, count = seen["bound_us"], seen["elite_us"], len(self._gates)
+        if count > 1:  # as fast as the default candidate at the other problems
+            bound_us = geometric_mean(job.default_us) * (bound_us / raced_us) ** (1 / count)
+        return {"unproved": True, "problem": problem.key, "bound_us": bound_us}
+
+    def _default_us(self, job: Evaluate, problem: Problem) -> float | None:
+        """Return the time of the default candidate's launch at a problem; None where it is not known."""
+        return dict(zip(self._gates, job.default_us, strict=False)).get(problem)
+
+    def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
+        return BetweenCalls(self._kernel, job, candidate, problem, self._shared)
+
+    def _check_renewed(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
+        """Judge what may be a new best on inputs that no candidate has seen, where some were kept from those before."""
+        tensors, launches = self._runs.workload(job.config, problem)
+        if not gate.keeps_inputs(tensors):
+            return Verdict(True)
+        program = job.built.build(problem).program
+        runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
+        return gate.check(runner, launches, tensors, whole=True)
+
+    def _check_timed(
+        self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+    ) -> Verdict:
+        """Check the timed runs, and what they and the repeated ones left in the module's variables."""
+        try:
+            between.require_state()
+            verdict = self._judge_timed(between, bench, clock, prepared, problem)
+            if verdict.passed:
+                between.require_state()
+            else:
+                verdict = between.blamed(verdict, bench, lambda: self._once(prepared[:1]))
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.WRONG:
+                raise
+            verdict = Verdict(False, failed.evidence)
+        if not verdict.passed:
+            # What it may have done to its inputs must not be held against the next candidate.
+            bench.refresh()
+        return verdict
+
+    def _judge_timed(
+        self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+    ) -> Verdict:
+        """Check what was kept of the timed runs and what they left, then repeat them.
+
+        The graph that was timed is repeated first, then single calls.
+        """
+        fault = clock.fault()
+        if fault is not None:
+            return Verdict(False, {**fault, "message": f"{fault['message']} at {problem}", "problem": problem.key})
+        in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
+        if in_place:
+            # The timed calls worked on their own results; one call from the start is what can be compared.
+            bench.poison()
+            self._once(prepared)
+        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when="in the timed runs")
+        if not verdict.passed:
+            verdict = replace(verdict, evidence={**verdict.evidence, "check": "timed_runs"})
+        else:
+
+            def repeat(repetition: Repetition) -> None:
+                between.disturb()
+                self._repeat(clock, prepared, repetition)
+
+            verdict = repeated(bench, repeat, problem=problem)
+        return verdict
+
+    def _repeat(self, clock: GraphClock, prepared: Sequence[PreparedCall], repetition: Repetition) -> None:
+        if repetition.poisoned:
+            self._once(prepared)
+        else:
+            if clock.timed is not None:
+                clock.timed.quiet()
+            clock.replay()
+
+    def _once(self, prepared: Sequence[PreparedCall]) -> None:
+        for call in prepared:
+            call.enqueue()
+        finish(self._settings.timing.hang_s * len(prepared), self._settings.timing.hang_s)
+
+
+def timings_of(measurement: Measurement, clocks: Sequence[GraphClock]) -> tuple[Timing, ...]:
+    """Return what is recorded of a measurement at each problem: times, and the clock and throttling that were seen."""
+    timings = []
+    for series, clock in zip(measurement.series, clocks, strict=True):
+        seen = [state.clock_mhz for state in clock.states if state.clock_mhz is not None]
+        reasons = sorted({state.throttle for state in clock.states if state.throttle})
+        timings.append(
+            Timing(
+                series.median_us,
+                series.ci95_us,
+                series.samples_us,
+                clock_mhz=sum(seen) / len(seen) if seen else None,
+                throttle="; ".join(reasons),
+                temperature_c=clock.states[-1].temperature_c,
+            )
+        )
+    return tuple(timings)
