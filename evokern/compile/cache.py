@@ -26,7 +26,7 @@ from evokern.ownership import why_foreign, why_foreign_state
 
 DEFAULT_CAP_BYTES = 1 << 30
 """Size cap of a cache whose user set none."""
-_MAGIC = b"evokern program 3\n"
+_MAGIC = b"evokern program 4\n"
 _PUTS_PER_TRIM = 64
 
 

@@ -19,11 +19,14 @@ _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
+_SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized due to .* in (?:the )?function '([^']+)'")
+"""Advisories C7510 to C7514 of ptxas: a wait stands behind every product, and nothing runs beside one."""
 
 
 def entry_uses(log: str) -> dict[str, EntryUse]:
     """Return what each entry point uses, by symbol, from the log of `--ptxas-options=-v`."""
     uses: dict[str, EntryUse] = {}
+    serialised = frozenset(_SERIALISED.findall(log))
     parts = _ENTRY.split(log)
     for symbol, text in zip(parts[1::2], parts[2::2], strict=True):
         registers = _REGISTERS.search(text)
@@ -33,7 +36,8 @@ def entry_uses(log: str) -> dict[str, EntryUse]:
         spills = _SPILLS.search(text)
         stack, stores, loads = (int(group) for group in spills.groups()) if spills else (0, 0, 0)
         shared = _STATIC_SHARED.search(text, registers.end(), text.find("\n", registers.end()) % (len(text) + 1))
-        uses[symbol] = EntryUse(int(registers[1]), stores + loads, stack, int(shared[1]) if shared else 0)
+        static_shared = int(shared[1]) if shared else 0
+        uses[symbol] = EntryUse(int(registers[1]), stores + loads, stack, static_shared, symbol in serialised)
     return uses
 
 

@@ -21,6 +21,8 @@ class EntryUse:
     """Stack frame of a thread, bytes."""
     static_shared_bytes: int = 0
     """Static shared memory of a block, bytes."""
+    products_wait: bool = False
+    """Whether the assembler makes a warpgroup wait for each product before it goes on."""
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,16 @@ def test_the_assemblers_report_is_read_per_entry() -> None:
     assert failure("", "NVRTC_ERROR_OUT_OF_MEMORY", 0.0).message == "NVRTC_ERROR_OUT_OF_MEMORY"
 
 
+def test_serialised_products_are_read_per_function() -> None:
+    """The function is named whose products of warpgroups wait for one another; that stands before the entries."""
+    advisory = (
+        "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+        "insufficient register resources for the wgmma pipeline in the function 'b' in line 7\n"
+    )
+    uses = entry_uses(advisory + LOG)
+    assert (uses["a"].products_wait, uses["b"].products_wait) == (False, True)
+
+
 def test_equal_machine_code_has_one_identity_whatever_it_is_called() -> None:
     """File name, macros, comments, lines and a template's symbol do not count; instructions do."""
     plain = code_digest(compiled(), ["plain"])
@@ -264,7 +274,7 @@ def test_reading_the_cache_runs_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     payload = pickle.dumps(Payload())
     for magic, digest in (
         (b"evokern program 2\n", hashlib.sha256(payload)),
-        (b"evokern program 3\n", hashlib.sha256(b"ab12\n" + payload)),
+        (b"evokern program 4\n", hashlib.sha256(b"ab12\n" + payload)),
     ):
         path.write_bytes(magic + digest.digest() + payload)
         assert cache.get("ab12") is None

@@ -119,7 +119,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Any:
             runs[f"twins {tool}"] = pool.submit(sanitize, tool, twins, folder / f"twins-{tool}")
         for d in COVERED:
             # racecheck sees a race in the order that a run happens to take, so it gets several
-            jobs = [defect_job(d.name, d.source, d, False, chip)] * (8 if d.tool == "racecheck" else 1)
+            jobs = [defect_job(d.name, d.source, d, False, chip)] * (16 if d.tool == "racecheck" else 1)
             runs[d.name] = pool.submit(sanitize, d.tool, jobs, folder / d.name)
         yield runs
 

@@ -197,6 +197,7 @@ class Predictor:
             entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
             holds(entry, counters, chip),
             demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip)),
+            products_wait=use.products_wait,
         )  # fmt: skip
         walks = [timeline.walk(record, counters.warps_per_block, stalls=self._stalls) for record in counters.record]
         stalls = {

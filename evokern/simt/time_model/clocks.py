@@ -94,7 +94,7 @@ class Clocks:
 
     def __init__(
         self, rows: int, warps: int, warps_per_block: int, latencies: Latencies, copy_latency: float, *,
-        multiplies: bool, contention_factor: float | None, stalls: Stalls | None = None,
+        multiplies: bool, contention_factor: float | None, products_wait: bool = False, stalls: Stalls | None = None,
     ) -> None:  # fmt: skip
         """Start all warps at once.
 
@@ -107,6 +107,7 @@ class Clocks:
             multiplies: whether there are products of warpgroups.
             contention_factor: how many blocks' demands a block meets on its SM; None where warps do not come in
                 each other's way.
+            products_wait: whether a warpgroup waits for each product before it goes on.
             stalls: notes which instructions warps wait at; None where nobody asks.
         """
         self.stalls = stalls
@@ -122,7 +123,7 @@ class Clocks:
         self.copy_demand, self.copy_demand_at = np.zeros(warps), np.full(warps, np.inf)
         self.products_done = np.zeros(warps)
         self.block = np.repeat(np.arange(warps // warps_per_block), warps_per_block)
-        self.latencies, self.copy_latency = latencies, copy_latency
+        self.latencies, self.copy_latency, self.products_wait = latencies, copy_latency, products_wait
         self.sms = (
             [Pipes(len(NAMES)) for _ in range(warps // warps_per_block)] if contention_factor is not None else None
         )
@@ -312,6 +313,8 @@ class Clocks:
             self.products_done[at] = until[at] + self.latencies.product
             for result in step.results:
                 self.ready[result, at] = self.products_done[at]
+            if self.products_wait:  # the next product waits; the assembler moves other work between the two
+                until[at] = self.products_done[at]
         elif step.kind == "product_commit":
             self.products.commit(at, self.products_done)
         else:

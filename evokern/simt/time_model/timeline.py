@@ -58,6 +58,8 @@ class Timeline:
         l2_latency: float,
         holds: Mapping[int, Hold],
         demands: Demands | None = None,
+        *,
+        products_wait: bool = False,
     ) -> None:
         """Prepare the walk.
 
@@ -68,9 +70,10 @@ class Timeline:
             l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
             holds: instruction number → the pipe it holds, and for how long.
             demands: what instructions take of the pipes that all warps share; None for warps that do not meet.
+            products_wait: whether the assembler made a warpgroup wait for each of its products.
         """
         self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
-        self.holds, self.demands = holds, demands
+        self.holds, self.demands, self.products_wait = holds, demands, products_wait
         self._rows: dict[tuple[int, str], int] = {}
         self._plans: dict[int, SegmentPlan] = {}
 
@@ -89,7 +92,7 @@ class Timeline:
         state = Clocks(
             len(self._rows) + 1, record.warps, warps_per_block, self.latencies, self.l2_latency,
             multiplies=multiplies, contention_factor=None if self.demands is None else self.demands.contention_factor,
-            stalls=noted,
+            products_wait=self.products_wait, stalls=noted,
         )  # fmt: skip
         mean_times: dict[tuple[int, int], MeanTimes] = {}
         done, before = 0, -1

@@ -94,7 +94,7 @@ class TestOneDevice:
     def test_racing_stops_a_slow_candidate_early(self, rows: Bench) -> None:
         """Against an elite that nothing reaches a candidate is slow by its pilot, after what a bound needs.
 
-        One that is slow, but not by far, is sampled; with nobody waiting behind it, for as long as may be.
+        One that is slow, but not by far, is sampled; with nobody behind it, for a twentieth of a second at most.
         """
         rows.forget()
         found = rows.run(rows.feasible()[:6], elite_us=0.5)
@@ -106,7 +106,7 @@ class TestOneDevice:
         rows.forget()
         (close,) = rows.run(rows.feasible()[:1], elite_us=measured.time_us / 1.25)
         assert (close.outcome, close.evidence.get("pilot")) == (Outcome.SLOW, None)
-        assert len(close.timings[0].samples_us) == TimingSettings().max_samples
+        assert TimingSettings().min_samples < len(close.timings[0].samples_us) <= TimingSettings().max_samples
 
     def test_equal_programs_are_run_once(self, rows: Bench) -> None:
         """The same candidate asked for twice is a duplicate with the same time."""

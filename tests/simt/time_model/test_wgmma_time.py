@@ -87,6 +87,7 @@ def clocks(
     warpgroups: int = 1,
     contention_factor: float | None = None,
     latencies: Latencies = LATENCIES,
+    products_wait: bool = False,
 ) -> BlockTimes:
     """Walk warpgroups that multiply and compute beside it, or with what they waited for."""
     wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {OUTPUTS} :: "memory");'
@@ -106,7 +107,8 @@ def clocks(
     assert result.counters is not None
     program = module.program("chain")
     shared = None if contention_factor is None else demands(program, result.counters, H200, contention_factor)
-    line = Timeline(program, latencies, {}, latencies.l2, holds(program, result.counters, H200), shared)
+    held = holds(program, result.counters, H200)
+    line = Timeline(program, latencies, {}, latencies.l2, held, shared, products_wait=products_wait)
     return line.walk(result.counters.record[0], 4 * warpgroups)
 
 
@@ -117,6 +119,13 @@ def test_products_run_beside_arithmetic_until_they_are_awaited() -> None:
     both, after = clocks(12, 100).blocks[0], clocks(12, 100, wait_first=True).blocks[0]
     assert both == pytest.approx(max(many, chain), rel=0.1)
     assert after == pytest.approx(many + 100 * LATENCIES.alu, rel=0.05)
+
+
+def test_products_that_the_assembler_serialises_wait_for_one_another() -> None:
+    """Each takes the latency of a wait besides its time on the pipe; arithmetic runs beside them as before."""
+    few, many = (clocks(count, 0, products_wait=True).blocks[0] for count in (4, 12))
+    assert many - few == 8 * (32 + LATENCIES.product)
+    assert clocks(12, 100, products_wait=True).blocks[0] == pytest.approx(many, rel=0.05)
 
 
 def test_whoever_awaits_products_goes_on_a_while_after_their_end() -> None:
