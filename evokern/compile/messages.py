@@ -20,7 +20,7 @@ _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized due to .* in (?:the )?function '([^']+)'")
-"""Advisories C7510 to C7514 of ptxas: a wait stands behind every product, and nothing runs beside one."""
+"""Advisories C7510 to C7514 of ptxas: a wait stands behind every product of warpgroups."""
 
 
 def entry_uses(log: str) -> dict[str, EntryUse]:

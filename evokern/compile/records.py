@@ -22,7 +22,7 @@ class EntryUse:
     static_shared_bytes: int = 0
     """Static shared memory of a block, bytes."""
     products_wait: bool = False
-    """Whether the assembler makes a warpgroup wait for each product before it goes on."""
+    """Whether the assembler puts a wait behind each product of a warpgroup, so that no two are under way."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 // The loop over the keys with mma.sync: both products on fragments that each warp reads for itself.
 #pragma once
 
-/// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
-template <int TILES>
+/// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T. HELD: Q is in registers.
+template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
 __device__ __forceinline__ void multiply_qk(ScoresOf<TILES>& s, const Query& q, const DirectKeys& direct, u32 k_tile, int n,
                                             const ThreadCoord& at) {
   const int row = at.lane / 16 * 8 + at.lane % 8, chunk = at.lane / 8 % 2;
@@ -19,7 +19,7 @@ __device__ __forceinline__ void multiply_qk(ScoresOf<TILES>& s, const Query& q, 
     }
 #pragma unroll
     for (int m = 0; m < TILES_M; ++m) {
-      if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {
+      if constexpr (HELD) {
         mma(s[m][2 * n], q.fragment[m][k], b[0], b[1]);
         mma(s[m][2 * n + 1], q.fragment[m][k], b[2], b[3]);
       } else {
@@ -51,9 +51,9 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
   }
 }
 
-/// What a restart takes: the scores of 16 keys, and what they add to the output.
+/// What a restart takes: the scores of 16 keys, of Q in shared memory, and what they add to the output.
 __device__ __forceinline__ void compute_scores(ScoresOf<2>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
-  multiply_qk(s, q, {}, k_tile, 0, at);
+  multiply_qk<2, false>(s, q, {}, k_tile, 0, at);
 }
 __device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[1], u32 v_tile, int n, const ThreadCoord& at) {
   multiply_pv(rows, p[0], v_tile, n, at);

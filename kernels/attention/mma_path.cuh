@@ -122,17 +122,19 @@ __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, co
 
 /// All keys of a split once more, 16 at a time, against references that follow every score. It is for blocks that have
 /// overflowed, which are rare, so its code is short rather than fast: it compiles with every candidate that may come here.
-__device__ __forceinline__ void process_keys_again(const KeyStream& keys, Query& q, Rows& rows, int first_row, int longest,
+__device__ __forceinline__ void process_keys_again(const KeyStream& keys, const Query& q, Rows& rows, int first_row, int longest,
                                                    float scale, const ThreadCoord& at) {
-  rows.reset_without_keys();
+  rows.reset_without_keys();  // references below every score
   rows.reset();
-  q.prepare(at);
 #pragma unroll 1
   for (int step = 0; step < longest; ++step) {  // all splits alike: see sync_skipped_steps()
     const int first = keys.first_key(step);
     if (step < keys.steps) {
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i) keys.load<SPLIT_THREADS>(i == 0 ? keys.k_tile(0) : keys.v_tile(0), i == 0 ? keys.k : keys.v, first);
+      for (int i = 0; i < 2; ++i) {  // K, then V: their copies are compiled once
+        const u32 tile = i == 0 ? keys.k_tile(0) : keys.v_tile(0);
+        keys.load<SPLIT_THREADS>(tile, i == 0 ? keys.k : keys.v, first);
+      }
     }
     cp_async_commit_group();
     wait_group_visible<0>();
@@ -152,7 +154,8 @@ __device__ __forceinline__ void process_keys_again(const KeyStream& keys, Query&
     }
     sync_split(at.split);  // the buffers have been read by every warp
   }
-  reduce_row_sums(rows);
+  if (IDLE_SPLITS && keys.steps == 0) rows.reset_without_keys();
+  else reduce_row_sums(rows);
 }
 
 /// Attention of rows [m_block * BLOCK_M, ...) of one head.
@@ -179,7 +182,8 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   Query q{memory};
   Rows rows;
   process_keys(keys, q, rows_of_q, rows, first_row, longest, scale, at);
-  if constexpr (RESCALE == RESCALE_RESTART && total_steps(CHOICE) != 1) {  // a single step's exponents are below its own maximum
+  // Exponents of a single step are taken against its own maximum: only rounding is beyond it.
+  if constexpr (RESCALE == RESCALE_RESTART && total_steps(CHOICE) != 1) {
     if (__syncthreads_or(rows.overflowed())) process_keys_again(keys, q, rows, first_row, longest, scale, at);
   }
 

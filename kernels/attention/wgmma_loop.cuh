@@ -13,15 +13,15 @@ __device__ __forceinline__ void pack_step(StepProbabilities& p, const Scores& s)
   for (int n = 0; n < KEY_TILES; ++n) pack_probabilities(p[n], s, n);
 }
 
-/// Starts s = Q K^T for all keys of a step, or the first of them.
-template <int TILES>
+/// Starts s = Q K^T for all keys of a step, or the first of them. HELD: Q is in registers.
+template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
 __device__ __forceinline__ void start_scores(ScoresOf<TILES>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
   const MatrixDescriptor<128> keys(k_tile), queries(q.address + at.warp_m / 4 * (64 * PITCH));
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const u32 panel = k / 4, within = k % 4 * 32;
     const auto b = keys.at(panel * (BLOCK_N * PITCH) + within);
-    if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) wgmma<0>(s[0], q.fragment[0][k], b, k > 0);
+    if constexpr (HELD) wgmma<0>(s[0], q.fragment[0][k], b, k > 0);
     else wgmma<0>(s[0], queries.at(panel * (BLOCK_M * PITCH) + within), b, k > 0);
   }
   wgmma_commit_group();
@@ -40,10 +40,11 @@ __device__ __forceinline__ void start_output(Rows& rows, const Probabilities (&p
   }
 }
 
-/// What a restart takes: the scores of 16 keys, and what they add to the output.
+/// What a restart takes: the scores of 16 keys, of Q in shared memory (in registers, the assembler of CUDA 13.0 would give
+/// some of them to P; see README.md), and what they add to the output.
 __device__ __forceinline__ void compute_scores(ScoresOf<2>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
   wgmma_fence();
-  start_scores(s, q, k_tile, at);
+  start_scores<2, false>(s, q, k_tile, at);
   wgmma_wait_group<0>();
   pin_accumulators(s[0]);
 }

@@ -311,10 +311,9 @@ def accumulator_registers(c):
     if on_wgmma(c):
         fragments = 0
     chunks = (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 8
+    held = 0 if shape_compiled(c) else chunks  # where each comes from, unless distances are constants
     if c["LOAD"] == "registers":  # chunks of 16 bytes on their way, where each comes from, and where its accesses do
         held = 5 * chunks + 2 * (8 // c.VECTOR)
-    else:  # where each comes from, unless distances are constants
-        held = 0 if shape_compiled(c) else chunks
     # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
     single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
     return Need(sums + fragments + held + single + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
@@ -390,7 +389,7 @@ STARTING_POINTS = (
     {**WARPGROUPS, "BLOCK_N": 256},
     {**WARPGROUPS, "BLOCK_N": 128},
     {"PATH": "skinny"},
-    # Registers hold what is on its way, and a block takes all of K: no sums are merged between blocks.
+    # Narrow blocks, so that there are enough of them for every multiprocessor although each takes all of K.
     {"PATH": "skinny", "LOAD": "registers", "WARP_COLUMNS": 32, "WARPS_K": 16},
 )
 """What others' kernels do by default, and what is made for few rows."""

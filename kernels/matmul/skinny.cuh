@@ -27,13 +27,12 @@ constexpr int QUARTERS = DEPTH / 32;                   // 32 elements of K: what
 constexpr int PIECES = QUARTERS * LANE_COLUMNS;        // 16-byte pieces of B of a lane in a step
 constexpr int ROW_TILES = (M + 7) / 8;                 // mma tiles along the rows of A
 constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A of which a lane holds depths
-constexpr int RUN = NT || LANE_COLUMNS > CHUNK ? CHUNK : LANE_COLUMNS;  // neighbours in a row of B that a lane has in a piece
-constexpr int RUNS = CHUNK / RUN;                      // rows of B in a piece
+constexpr int RUN = NT || LANE_COLUMNS > CHUNK ? CHUNK : LANE_COLUMNS;  // elements of a piece from one row of B
+constexpr int PIECE_ROWS = CHUNK / RUN;                // rows of B that a piece is from
 constexpr int ACCESS = VECTOR < RUN ? VECTOR : RUN;    // elements of one access to B
 constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // of a lane in a stage: weights, then activations
 constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats of a row of the block's sums
 constexpr int STEPS = (K + DEPTH - 1) / DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, those of a split
-constexpr int STEPS_OF_WARP = (SHARE + WARPS_K - 1) / WARPS_K;
 constexpr bool WHOLE_STEPS = K % DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
 constexpr uint32_t ROW_BYTES = 2 * (NT ? K : N);       // of B
 
@@ -137,9 +136,9 @@ struct Ring {
 #pragma unroll
         for (int part = 0; part < CHUNK / ACCESS; part++) {
           const int piece = quarter * LANE_COLUMNS + which, element = part * ACCESS;
-          const int depth = quarter * 32 + (NT ? element : which % RUN * RUNS + element / RUN);
-          const char* from = NT ? next + (column_offset[which][0] + 2 * depth)
-                                : next + (column_offset[NT ? 0 : which / RUN][NT ? 0 : element % RUN / ACCESS] + depth * ROW_BYTES);
+          const int depth = quarter * 32 + (NT ? element : which % RUN * PIECE_ROWS + element / RUN);
+          const uint32_t column = column_offset[NT ? which : which / RUN][NT ? 0 : element % RUN / ACCESS];
+          const char* from = next + (column + depth * (NT ? 2 : ROW_BYTES));
           const bool inside = WHOLE_STEPS || depth < left;
           if constexpr (ASYNC_POLICY)
             cp_async_zfill_policy<2 * ACCESS>(at(stage, piece) + 2 * element, from, inside, policy);
@@ -188,7 +187,7 @@ struct Ring {
 // Two weights of a lane's j-th column, at its depths 2 i and 2 i + 1.
 __device__ __forceinline__ uint32_t depth_pair(const uint32_t (&pieces)[LANE_COLUMNS][4], int j, int i) {
   if constexpr (NT) return pieces[j][i];
-  const auto at = [&](int depth) { return pieces[j / RUN * RUN + depth / RUNS][(depth % RUNS * RUN + j % RUN) / 2]; };
+  const auto at = [&](int depth) { return pieces[j / RUN * RUN + depth / PIECE_ROWS][(depth % PIECE_ROWS * RUN + j % RUN) / 2]; };
   return __byte_perm(at(2 * i), at(2 * i + 1), j % 2 ? 0x7632 : 0x5410);
 }
 
@@ -275,8 +274,10 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   const int warp_n = warp % WARPS_ACROSS, warp_k = warp / WARPS_ACROSS;
   const int column0 = blockIdx.x * BLOCK_COLUMNS;
 
-  const int first_step = blockIdx.y * SHARE + warp_k * STEPS_OF_WARP, end_step = min((static_cast<int>(blockIdx.y) + 1) * SHARE, STEPS);
-  const int steps = max(0, min(STEPS_OF_WARP, end_step - first_step));  // of this warp
+  // Steps of this block, of which each warp along K has its part: no range is longer than another by more than one.
+  const int block_step = blockIdx.y * SHARE, block_steps = min(SHARE, STEPS - block_step);
+  const int first_step = block_step + block_steps * warp_k / WARPS_K;
+  const int steps = block_step + block_steps * (warp_k + 1) / WARPS_K - first_step;
 
   Ring ring(a, b, shared, column0 + warp_n * WARP_COLUMNS, first_step * DEPTH);
 #pragma unroll

@@ -178,6 +178,16 @@ def test_a_block_that_overflows_begins_anew(problem, choices, magnitude):
     assert _error_on_the_ptx_machine(problem, {"RESCALE": "restart"} | choices, magnitude) < 2 * roundoff
 
 
+@pytest.mark.parametrize(("problem", "static"), [("1,1,40,64", 0), ("1,1,128,64,causal=1", 1)], ids=["short", "causal"])
+def test_a_split_without_keys_weighs_nothing_in_a_block_that_begins_anew(problem, static):
+    """A row of q that is no number makes its block begin anew; the others keep their answers."""
+    choices = {"RESCALE": "restart", "KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "STATIC_SEQ": static}
+    got, expected = _answers_on_the_ptx_machine(problem, choices, broken_row=3)
+    assert got.isnan().any(-1).nonzero().tolist() == [[0, 0, 3]]
+    others = torch.arange(got.shape[2]) != 3
+    assert (got - expected)[:, :, others].norm() < 2e-3 * expected[:, :, others].norm()
+
+
 @pytest.mark.parametrize(
     ("choices", "constraint"),
     [
@@ -256,6 +266,12 @@ def _compiled(config, problem, architecture):
 
 def _error_on_the_ptx_machine(problem, choices, magnitude=1):
     """Return the error relative to the reference; q and k are `magnitude` times as large as a normal draw."""
+    got, expected = _answers_on_the_ptx_machine(problem, choices, magnitude)
+    return float((got - expected).norm() / expected.norm())
+
+
+def _answers_on_the_ptx_machine(problem, choices, magnitude=1, *, broken_row=None):
+    """Return the answer and the reference, of inputs whose row `broken_row` of q is NaN."""
     p = KERNEL.problem(problem)
     config = KERNEL.space.canonical({**KERNEL.space.default(), **choices})
     chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
@@ -264,6 +280,8 @@ def _error_on_the_ptx_machine(problem, choices, magnitude=1):
     shape = (p.B, p.H, p.S, p.D)
     scales = {"q": magnitude, "k": magnitude, "v": 1}
     inputs = {name: (torch.randn(shape, dtype=torch.float64) * scale).to(_dtype(p)) for name, scale in scales.items()}
+    if broken_row is not None:
+        inputs["q"][:, :, broken_row] = torch.nan
     memory = simt.Memory()
     bits = {name: tensor.view(torch.int16).numpy() for name, tensor in inputs.items()}
     buffers = {name: memory.allocate(name, array, writable=False) for name, array in bits.items()}
@@ -277,8 +295,7 @@ def _error_on_the_ptx_machine(problem, choices, magnitude=1):
     )  # fmt: skip
     assert result.findings == ()
     expected = KERNEL.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
-    got = torch.from_numpy(buffers["o"].read()).view(_dtype(p)).double()
-    return float((got - expected).norm() / expected.norm())
+    return torch.from_numpy(buffers["o"].read()).view(_dtype(p)).double(), expected
 
 
 def _dtype(problem):

@@ -71,6 +71,7 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Gene
 
 
 NT: Genes = {"WARP_COLUMNS": 16, "STAGES": 2}
+NARROW: Genes = {"WARP_COLUMNS": 32, "STAGES": 2}
 FAULTS = [
     # depths of a lane, columns past the last one, the tail of K, rows past the last one
     ("skinny.cuh", "2ll * depth;", "1ll * depth;", "5,40,264,layout=nt", NT),
@@ -81,7 +82,7 @@ FAULTS = [
         "5,37,264,layout=nt",
         NT | REGISTERS | {"VECTOR": 1},
     ),
-    ("skinny.cuh", "min(column + further, N - VECTOR)", "column + further", "5,72,264", {"STAGES": 2}),
+    ("skinny.cuh", "min(column + further, N - ACCESS)", "column + further", "5,72,264", {"STAGES": 2}),
     ("skinny.cuh", "inside = WHOLE_STEPS || depth < left;", "inside = true;", "5,40,72,layout=nt", NT),
     (
         "skinny.cuh",
@@ -91,6 +92,8 @@ FAULTS = [
         {"STAGES": 2, "LOAD": "registers"},
     ),
     ("skinny.cuh", "!MMA || M % 8 == 0 || i * 8 + group < M;", "true;", "5,40,264,layout=nt", NT),
+    ("skinny.cuh", "which % RUN * PIECE_ROWS + element / RUN", "which % RUN + element / RUN", "5,72,264", NARROW),
+    ("skinny.cuh", "depth % PIECE_ROWS * RUN + j % RUN", "j % RUN", "5,72,264", NARROW),
     # words of the fragments, sums of the lanes
     ("skinny.cuh", "j % 2 ? 0x7632 : 0x5410", "j % 2 ? 0x5410 : 0x7632", "5,72,264", {"STAGES": 2}),
     ("skinny.cuh", "a.v[i][quarter][half + 1]);", "a.v[i][quarter][half]);", "5,40,264,layout=nt", NT),

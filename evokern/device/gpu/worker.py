@@ -47,10 +47,7 @@ from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import Rates
-from evokern.measurement.timing import (
-    FIRST_LAUNCHES,
-    measure,
-)
+from evokern.measurement.timing import FIRST_LAUNCHES, measure
 from evokern.study.trial import Evaluation, Outcome, Timing
 from evokern.wording import first_line, in_gib
 from evokern.workers.process import Retire

@@ -107,7 +107,7 @@ class Clocks:
             multiplies: whether there are products of warpgroups.
             contention_factor: how many blocks' demands a block meets on its SM; None where warps do not come in
                 each other's way.
-            products_wait: whether a warpgroup waits for each product before it goes on.
+            products_wait: whether no product of a warpgroup begins before the one before it has ended.
             stalls: notes which instructions warps wait at; None where nobody asks.
         """
         self.stalls = stalls
@@ -313,7 +313,7 @@ class Clocks:
             self.products_done[at] = until[at] + self.latencies.product
             for result in step.results:
                 self.ready[result, at] = self.products_done[at]
-            if self.products_wait:  # the next product waits; the assembler moves other work between the two
+            if self.products_wait:  # what stands between them goes on
                 until[at] = self.products_done[at]
         elif step.kind == "product_commit":
             self.products.commit(at, self.products_done)

@@ -70,7 +70,7 @@ class Timeline:
             l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
             holds: instruction number → the pipe it holds, and for how long.
             demands: what instructions take of the pipes that all warps share; None for warps that do not meet.
-            products_wait: whether the assembler made a warpgroup wait for each of its products.
+            products_wait: whether the assembler put a wait behind each product of a warpgroup.
         """
         self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
         self.holds, self.demands, self.products_wait = holds, demands, products_wait
