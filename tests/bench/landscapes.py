@@ -5,6 +5,7 @@
 | `FILE.json`, `FILE.json.gz` | a recorded space; membership is the constraint, figure: optimum ÷ best |
 | `FILE.py:SEED` | a made-up landscape: a module with `GENES`, `feasible`, `crashes`, `wide(seed)`, `reference(seed)` |
 | `fit:RECORDING:STUDY` | a landscape fitted to a search's recording over the space of a study |
+| `fit:RECORDING:STUDY:DRAW` | the same, to as many of its trials drawn with replacement by that seed |
 | `…@SD` | one of these, its log times with an error of this standard deviation, drawn for each configuration |
 
 The figure of a landscape is exp(reference - best log(time)): 1 is the best of greedy descents, more is better than it.
@@ -91,8 +92,8 @@ def case_of(name: str, work: Path | None = None) -> Case:
         exact, _, error = name.rpartition("@")
         return with_errors(case_of(exact, work), float(error))
     if name.startswith("fit:"):
-        _, recording, study = name.split(":")
-        return fitted(Path(recording), study, work)
+        _, recording, study, *draw = name.split(":")
+        return fitted(Path(recording), study, work, int(draw[0]) if draw else None)
     if ".py:" in name:
         path, seed = name.rsplit(":", 1)
         return made_up(Path(path), int(seed))
@@ -206,15 +207,22 @@ class Fit:
         return any((a, b, x, y) in self.fails for (a, x), (b, y) in itertools.combinations(items, 2))
 
 
-def fitted(path: Path, study: str, work: Path | None) -> Case:
-    """Return a landscape that is fitted to a recorded search, over the whole space of a study and its constraints."""
+def fitted(path: Path, study: str, work: Path | None, draw: int | None = None) -> Case:
+    """Return a landscape that is fitted to a recorded search, over the whole space of a study and its constraints.
+
+    Args:
+        path: the recording.
+        study: whose space it is.
+        work: folder that keeps fits.
+        draw: seed by which trials are drawn with replacement; None: each once.
+    """
     found = find_study(study)
     kernel = kernel_of(found)
     space = feasible_space(kernel, [kernel.problem(p) for p in found.problems], chip(CHIP), found.genes)
-    state = hashlib.sha256(path.read_bytes() + repr((VERSION, space.genes)).encode())
+    state = hashlib.sha256(path.read_bytes() + repr((VERSION, space.genes, *([] if draw is None else [draw]))).encode())
     kept = None if work is None else work / f"fit-{state.hexdigest()[:16]}.json"
     content = json.loads(kept.read_text(encoding="utf-8")) if kept is not None and kept.exists() else None
-    fit = fit_of(path) if content is None else Fit.read(content)
+    fit = fit_of(path, draw) if content is None else Fit.read(content)
 
     def answer(config: Config) -> Answer:
         return (Outcome.WRONG, None) if fit.failing(config) else (Outcome.MEASURED, fit.log_time(config))
@@ -227,14 +235,18 @@ def fitted(path: Path, study: str, work: Path | None) -> Case:
     return Case(f"{path.name.split('.')[0]}", replace(space, starting_points=points), answer, reference)
 
 
-def fit_of(path: Path) -> Fit:
+def fit_of(path: Path, draw: int | None = None) -> Fit:
     """Fit ridge regressions of main effects and pairs to the log times of a recording; the failures are patterns."""
     table = read_recording(path)
-    timed = {c: v for c, a in table.answers.items() if (v := objective(a)) is not None}
+    known = [(c, v) for c, a in table.answers.items() if (v := objective(a)) is not None]
     failed = [c for c, a in table.answers.items() if objective(a) is None]
-    terms = _terms(table.genes, list(timed))
-    matrix = _columns(terms, list(timed))
-    y = np.array(list(timed.values()))
+    fails = _failing(table.genes, [config for config, _ in known], failed)
+    if draw is not None:
+        known = [known[at] for at in np.random.default_rng(draw).integers(len(known), size=len(known))]
+    timed = [config for config, _ in known]
+    terms = _terms(table.genes, timed)
+    matrix = _columns(terms, timed)
+    y = np.array([value for _, value in known])
     # The slow half tells little of what is fast: its distances count less.
     middle = float(np.median(y))
     y = np.where(y > middle, middle + np.log1p(np.maximum(y - middle, 0.0)), y)
@@ -242,7 +254,7 @@ def fit_of(path: Path) -> Fit:
     found = dict(zip(terms, weights.tolist(), strict=True))
     single = {(a, x): w for (a, b, x, _), w in found.items() if a == b}
     pair = {term: w for term, w in found.items() if term[0] != term[1]}
-    return Fit(single, pair, _failing(table.genes, list(timed), failed), mean, error)
+    return Fit(single, pair, fails, mean, error)
 
 
 Term = tuple[str, str, Any, Any]

@@ -80,6 +80,15 @@ def test_a_variant_is_a_sampler_with_other_constants() -> None:
     assert ablations.Variant("tpe", "tpe") == ablations.Variant.read("tpe")
 
 
+def test_a_fit_of_drawn_trials_is_another_one_and_fails_alike() -> None:
+    """Draws differ, each is the same whenever it is made, and what always fails is of all trials."""
+    path = ROOT / "tests" / "data" / "attention_s512_h200.json.gz"
+    whole, one, other = landscapes.fit_of(path), landscapes.fit_of(path, 1), landscapes.fit_of(path, 2)
+    assert landscapes.fit_of(path, 1) == one
+    assert len({tuple(fit.single.items()) for fit in (whole, one, other)}) == 3
+    assert whole.fails == one.fails == other.fails
+
+
 def test_a_fit_tells_what_was_recorded() -> None:
     """Values and pairs explain a made-up recording, what always failed fails, and a kept fit is the same fit."""
     table = _table()

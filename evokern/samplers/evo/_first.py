@@ -35,7 +35,7 @@ def size(pool: Pool, prior: StudyPrior | None) -> int:
     match prior:
         # What a time model or several studies say is known to the model: it asks better than a design that does not.
         case TimeModelPrior():
-            return FROM_PRIOR + 1
+            return FROM_PRIOR
         case OtherStudies():
             return 1 + len(prior.leaders) + 1
     genome = pool.genome
