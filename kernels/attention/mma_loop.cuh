@@ -51,12 +51,18 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
   }
 }
 
-/// What a restart takes: the scores of 16 keys, of Q in shared memory, and what they add to the output.
-__device__ __forceinline__ void compute_scores(ScoresOf<2>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
-  multiply_qk<2, false>(s, q, {}, k_tile, 0, at);
+/// Scores of all keys of a step, or the first of them.
+template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
+__device__ __forceinline__ void compute_scores(ScoresOf<TILES>& s, const Query& q, const DirectKeys& direct, u32 k_tile,
+                                               const ThreadCoord& at) {
+#pragma unroll
+  for (int n = 0; n < TILES / 2; ++n) multiply_qk<TILES, HELD>(s, q, direct, k_tile, n, at);
 }
-__device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[1], u32 v_tile, int n, const ThreadCoord& at) {
-  multiply_pv(rows, p[0], v_tile, n, at);
+/// output += P V over as many times 16 keys.
+template <int TILES>
+__device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[TILES], u32 v_tile, const ThreadCoord& at) {
+#pragma unroll
+  for (int n = 0; n < TILES; ++n) multiply_pv(rows, p[n], v_tile, n, at);
 }
 
 /// One split's keys: scores, softmax against the running reference, output.
@@ -67,8 +73,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS
     for (int step = 0; step < keys.steps; ++step) {
-#pragma unroll
-      for (int n = 0; n < KEY_TILES; ++n) multiply_qk(s, q, direct, keys.k_tile(step), n, at);
+      compute_scores(s, q, direct, keys.k_tile(step), at);
       keys.load_next(step);
       mask_edges(s, keys.first_key(step), first_row, keys.length, at);
       if (step == 0) init_reference(rows, s, scale);
@@ -84,8 +89,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       keys.release(step);
     }
   } else {
-#pragma unroll
-    for (int n = 0; n < KEY_TILES; ++n) multiply_qk(s, q, direct, keys.k_tile(0), n, at);
+    compute_scores(s, q, direct, keys.k_tile(0), at);
     keys.release(0);
     keys.load_next(0);
     mask_edges(s, keys.first_key(0), first_row, keys.length, at);

@@ -122,6 +122,7 @@ __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, co
 
 /// All keys of a split once more, 16 at a time, against references that follow every score. It is for blocks that have
 /// overflowed, which are rare, so its code is short rather than fast: it compiles with every candidate that may come here.
+/// Q stays in shared memory: some registers of it the assembler of CUDA 13.0 would give to P (README.md).
 __device__ __forceinline__ void process_keys_again(const KeyStream& keys, const Query& q, Rows& rows, int first_row, int longest,
                                                    float scale, const ThreadCoord& at) {
   rows.reset_without_keys();  // references below every score
@@ -144,12 +145,12 @@ __device__ __forceinline__ void process_keys_again(const KeyStream& keys, const 
       for (int n = 0; n < KEY_TILES; ++n) {
         ScoresOf<2> s;
         Probabilities p[1];
-        compute_scores(s, q, keys.k_tile(0) + n * 16 * PITCH, at);
+        compute_scores<2, false>(s, q, {}, keys.k_tile(0) + n * 16 * PITCH, at);
         mask_edges(s, first + n * 16, first_row, keys.length, at);
         update_reference<RESCALE_ALWAYS>(rows, s, scale);
         exponentiate(s, 0, rows, scale);
         pack_probabilities(p[0], s, 0);
-        add_output(rows, p, keys.v_tile(0), n, at);
+        add_output(rows, p, keys.v_tile(0) + n * 16 * PITCH, at);
       }
     }
     sync_split(at.split);  // the buffers have been read by every warp

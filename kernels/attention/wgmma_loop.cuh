@@ -40,34 +40,33 @@ __device__ __forceinline__ void start_output(Rows& rows, const Probabilities (&p
   }
 }
 
-/// What a restart takes: the scores of 16 keys, of Q in shared memory (in registers, the assembler of CUDA 13.0 would give
-/// some of them to P; see README.md), and what they add to the output.
-__device__ __forceinline__ void compute_scores(ScoresOf<2>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
+/// The same two to their end.
+template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
+__device__ __forceinline__ void compute_scores(ScoresOf<TILES>& s, const Query& q, const DirectKeys&, u32 k_tile,
+                                               const ThreadCoord& at) {
   wgmma_fence();
-  start_scores<2, false>(s, q, k_tile, at);
+  start_scores<TILES, HELD>(s, q, k_tile, at);
   wgmma_wait_group<0>();
   pin_accumulators(s[0]);
 }
-__device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[1], u32 v_tile, int n, const ThreadCoord&) {
+template <int TILES>
+__device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[TILES], u32 v_tile, const ThreadCoord&) {
   wgmma_fence();
-  start_output(rows, p, v_tile + n * 16 * PITCH);
+  start_output(rows, p, v_tile);
   wgmma_wait_group<0>();
   pin_accumulators(rows.output[0]);
 }
 
 /// One split's keys: scores, softmax against the running reference, output.
-__device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys&, Rows& rows,
-                                              int first_row, float scale, const ThreadCoord& at) {
+__device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
+                                              Rows& rows, int first_row, float scale, const ThreadCoord& at) {
   constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
   Scores s;
   StepProbabilities p;
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS
     for (int step = 0; step < keys.steps; ++step) {
-      wgmma_fence();
-      start_scores(s, q, keys.k_tile(step), at);
-      wgmma_wait_group<0>();
-      pin_accumulators(s[0]);
+      compute_scores(s, q, direct, keys.k_tile(step), at);
       keys.load_next(step);
       mask_edges(s, keys.first_key(step), first_row, keys.length, at);
       if (step == 0) init_reference(rows, s, scale);
@@ -75,17 +74,11 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       exponentiate_step(s, rows, scale);
       pack_step(p, s);
       keys.wait(step);
-      wgmma_fence();
-      start_output(rows, p, keys.v_tile(step));
-      wgmma_wait_group<0>();
-      pin_accumulators(rows.output[0]);
+      add_output(rows, p, keys.v_tile(step), at);
       keys.release(step);
     }
   } else {
-    wgmma_fence();
-    start_scores(s, q, keys.k_tile(0), at);
-    wgmma_wait_group<0>();
-    pin_accumulators(s[0]);
+    compute_scores(s, q, direct, keys.k_tile(0), at);
     keys.release(0);
     keys.load_next(0);
     mask_edges(s, keys.first_key(0), first_row, keys.length, at);
@@ -113,10 +106,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       pack_step(p, s);
     }
     keys.wait(keys.steps - 1);
-    wgmma_fence();
-    start_output(rows, p, keys.v_tile(keys.steps - 1));
-    wgmma_wait_group<0>();
-    pin_accumulators(rows.output[0]);
+    add_output(rows, p, keys.v_tile(keys.steps - 1), at);
   }
   reduce_row_sums(rows);
 }

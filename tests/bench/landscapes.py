@@ -219,7 +219,7 @@ def fitted(path: Path, study: str, work: Path | None, draw: int | None = None) -
     found = find_study(study)
     kernel = kernel_of(found)
     space = feasible_space(kernel, [kernel.problem(p) for p in found.problems], chip(CHIP), found.genes)
-    state = hashlib.sha256(path.read_bytes() + repr((VERSION, space.genes, *([] if draw is None else [draw]))).encode())
+    state = hashlib.sha256(path.read_bytes() + repr((VERSION, space.genes, draw)).encode())
     kept = None if work is None else work / f"fit-{state.hexdigest()[:16]}.json"
     content = json.loads(kept.read_text(encoding="utf-8")) if kept is not None and kept.exists() else None
     fit = fit_of(path, draw) if content is None else Fit.read(content)
@@ -232,7 +232,8 @@ def fitted(path: Path, study: str, work: Path | None, draw: int | None = None) -
         kept.write_text(json.dumps({**fit.written(), "reference": reference}), encoding="utf-8")
     both = zip(space.starting_points, space.starting_configs(), strict=True)
     points = tuple(changes for changes, config in both if fit.knows(config))
-    return Case(f"{path.name.split('.')[0]}", replace(space, starting_points=points), answer, reference)
+    name = path.name.split(".")[0] + ("" if draw is None else f":{draw}")
+    return Case(name, replace(space, starting_points=points), answer, reference)
 
 
 def fit_of(path: Path, draw: int | None = None) -> Fit:
