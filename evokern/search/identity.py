@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from evokern.declaration.space import Space
 from evokern.device.contract import Device
 from evokern.device.recorded.table import Table
 from evokern.errors import DeviceError, SpaceError, StoreError, StudyError
-from evokern.hardware.profiles import limits_for
+from evokern.hardware.profiles import Profile, limits_for
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import VERSIONS
 from evokern.samplers.contract import ramp_for
@@ -56,6 +57,11 @@ class SearchTarget:
         """Return the identity of the kernel's code, or of the recording."""
         return self.table.digest() if self.table else self.kernel.digest()
 
+    @cached_property
+    def limits(self) -> Profile:
+        """The chip under the study's limits."""
+        return limits_for(self.device.profile, self.study.limits)
+
     def violation(self, config: Config) -> Violation | None:
         """Return the constraint that a configuration violates; None where it is feasible."""
         if self.table is not None:
@@ -63,7 +69,7 @@ class SearchTarget:
         # The space remembers what is feasible; only what is turned away is asked for its reason again.
         if self.space.feasible(config):
             return None
-        return check(self.kernel, config, self.problems, limits_for(self.device.profile, self.study.limits))
+        return check(self.kernel, config, self.problems, self.limits)
 
     def sources(self) -> dict[str, str]:
         """Return the kernel's files, path from its folder → text."""

@@ -26,7 +26,7 @@ from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._generations import boundary
 from evokern.samplers.evo._model import LINEAR, Known, Scale, fit, representative
-from evokern.samplers.evo._observations import OPERATORS, Ledger
+from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
 from evokern.samplers.evo._validity import Validity
@@ -635,6 +635,35 @@ def test_a_slow_trial_is_never_taken_for_a_fast_one() -> None:
     seen = Ledger(Genome(space), lambda number: 1).read(history)
     assert [3.0, 2.0, 2.0, 4.0, 1.5] == seen.values[:5].tolist()
     assert [4, 1, 2, 0, 3] == seen.best_first.tolist()
+
+
+def test_what_was_read_before_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that read a history bit by bit sees the same as one that reads it at once, and reads nothing twice."""
+    space = kernel_space()
+    history, configs = History(space), [c for c in space.grid() if space.feasible(c)][:12]
+    outcomes = [Outcome.MEASURED, Outcome.SLOW, Outcome.LOST, Outcome.WRONG, Outcome.MEASURED, Outcome.SLOW]
+    read: list[int] = []
+    plain = Genome.rows
+    monkeypatch.setattr(
+        Genome, "rows", lambda self, configs: read.append(len(found := list(configs))) or plain(self, found)
+    )
+    ledger = Ledger(Genome(space), lambda number: 3)
+    for number, config in enumerate(configs):
+        history.commit(number, Proposal(config, {"operator": "neighbour" if number % 2 else "cover"}))
+        if number >= 4:
+            told = number - 4
+            outcome = outcomes[told % len(outcomes)]
+            value = {Outcome.MEASURED: 3.0 - 0.1 * told, Outcome.SLOW: 0.5}.get(outcome)
+            history.tell(TrialResult(told, configs[told], outcome, value, f"program {told // 2}"))
+        seen, before = ledger.read(history), sum(read)
+        ledger.read(history)
+        assert before == sum(read) == number + 1
+        at_once = Ledger(Genome(space), lambda number: 3).read(history)
+        read.pop()
+        for name in Observations.__dataclass_fields__:
+            np.testing.assert_array_equal(getattr(seen, name), getattr(at_once, name), err_msg=name)
+    assert seen.lost.any()
+    assert seen.slow.any()
 
 
 def test_neighbours_are_all_of_them() -> None:

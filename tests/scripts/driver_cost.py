@@ -190,6 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=64, help="processes, half of them compile")
+    parser.add_argument("--in-flight", type=int, help="trials in flight at most; default: as many as workers")
     parser.add_argument("--every", type=int, default=1000, help="trials per line")
     parser.add_argument("--db", type=Path, help="keep the file there; a report of it is one of a large study")
     parser.add_argument("--ray", type=int, metavar="HOSTS", help="of a cluster that is started for it; default: no Ray")
@@ -221,7 +222,7 @@ def main() -> int:
             trials=chosen.trials,
             sampler="evo",
             seed=1,
-            window=chosen.workers,
+            window=chosen.in_flight or chosen.workers,
             warm_start="none",
             on_progress=table,
         )

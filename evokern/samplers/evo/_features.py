@@ -39,6 +39,17 @@ class Features:
     problems: bool = False
     """Whether trials of other studies are seen, too: then the last column, a group of its own, is a trial's problem."""
 
+    def __post_init__(self) -> None:
+        # One value lies behind the other in one array, so that all columns of a row are read at once.
+        widths = [table.shape[1] for table in self.tables]
+        sizes = [table.size for table in self.tables]
+        begins = np.repeat(np.cumsum([0, *sizes[:-1]]), widths)
+        within = np.concatenate([np.arange(width) for width in widths]) if widths else np.empty(0)
+        object.__setattr__(self, "_gene", np.repeat(np.arange(len(widths)), widths))
+        object.__setattr__(self, "_stride", np.repeat(widths, widths))
+        object.__setattr__(self, "_begin", (begins + within).astype(np.intp))
+        object.__setattr__(self, "_values", np.concatenate([table.ravel() for table in self.tables]))
+
     def __call__(self, rows: Rows, problem: Floats | None = None) -> Floats:
         """Return the columns of rows, shape (n, columns).
 
@@ -46,7 +57,7 @@ class Features:
             rows: configurations.
             problem: how far each one's problem is from this study's; None for this study's own.
         """
-        parts = [table[rows[:, gene]] for gene, table in enumerate(self.tables)]
+        parts = [self._values[rows.take(self._gene, axis=1) * self._stride + self._begin]]  # type: ignore[attr-defined]
         if self.expected is not None:
             parts.append(self.expected(rows)[:, None])
         if self.problems:

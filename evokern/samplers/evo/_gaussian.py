@@ -168,7 +168,8 @@ class Process:
         self._norms[:n] = _norms(self._rows[:n])
         covariance = self._covariance(self._rows[:n], self._norms[:n], self._rows[:n], self._norms[:n])
         covariance.flat[:: n + 1] += self._noise
-        self._factor = np.zeros((n + room, n + room), order="F")
+        # Below the rows it is the identity, so that LAPACK can take the whole array: of a part it makes a copy first.
+        self._factor = np.asfortranarray(np.eye(n + room))
         self._factor[:n, :n] = np.linalg.cholesky(covariance)
         known = self._factor[: len(y), : len(y)]
         half = _solve(known, y)
@@ -195,8 +196,9 @@ class Process:
         n = self._count
         scaled = self._scaled(row)[None]
         norms = _norms(scaled)
-        known = self._covariance(self._rows[:n], self._norms[:n], scaled, norms)[:, 0]
-        link = _solve(self._factor[:n, :n], known)
+        known = np.zeros(len(self._rows))
+        known[:n] = self._covariance(self._rows[:n], self._norms[:n], scaled, norms)[:, 0]
+        link = _solve(self._factor, known)[:n]
         own = np.sqrt(max(float(self._variance(norms)[0]) + self._noise - float(link @ link), self._noise))
         self._rows[n], self._norms[n] = scaled[0], norms[0]
         self._factor[n, :n], self._factor[n, n] = link, own

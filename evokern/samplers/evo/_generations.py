@@ -34,6 +34,8 @@ GROWTH = 32
 """A young generation's length is this part of the trials before it."""
 FIT_GROWTH = 16
 """The same for the length scales: where a search stands decides which genes matter."""
+LEAST_TIMES = 3
+"""Times that must be known before the model speaks."""
 LATE = 4.0
 """How much is taken off the logarithm of a score, at first, for each value that is to be tried late."""
 LATE_FADES = 24.0
@@ -100,10 +102,16 @@ class Generations:
         """Return what was known when a trial was proposed."""
         return seen.before(number, number - self._in_flight(number))
 
-    def at(self, start: int, seen: Observations) -> Generation:
-        """Return the generation that begins at a trial, conditioned on every row proposed since."""
+    def at(self, start: int, seen: Observations) -> Generation | None:
+        """Return the generation that begins at a trial, conditioned on every row proposed since.
+
+        None where too few times were visible then for a model.
+        """
         if self._latest is None or self._latest.start != start:
-            self._latest = self._begun(start, seen)
+            then = self.visible(start, seen)
+            if then.timed.sum() < LEAST_TIMES:
+                return None
+            self._latest = self._begun(start, seen, then)
         generation = self._latest
         later = seen.numbers > generation.latest
         if later.any():
@@ -112,8 +120,7 @@ class Generations:
             generation.free &= ~np.isin(generation.keys, seen.keys[later])
         return generation
 
-    def _begun(self, start: int, seen: Observations) -> Generation:
-        then = self.visible(start, seen)
+    def _begun(self, start: int, seen: Observations, then: Observations) -> Generation:
         rng = np.random.default_rng([self._seed, start])
         logs = self._logs_at(boundary(start, FIT_GROWTH), seen)
         model = Model(self._features, logs, self._known(then), GENERATION)

@@ -28,8 +28,6 @@ from evokern.samplers.evo._prior import StudyPrior, study_prior
 from evokern.samplers.genome import Genome, Rows
 from evokern.study.trial import Proposal
 
-LEAST_TIMES = 3
-"""Times that must be known before the model speaks."""
 LIKELY = 8
 """Candidates that are told as likely: on fitted and made-up landscapes 58 to 68 % of the model's proposals had stood
 among the eight best behind an earlier one (150 trials, the live schedule)."""
@@ -119,8 +117,8 @@ class EvoSampler:
 
     def _propose(self, seen: Observations, number: int) -> tuple[Rows, Mapping[str, Any]] | None:
         start = self._generations.start_of(number)
-        if number >= self._first and self._generations.visible(start, seen).timed.sum() >= LEAST_TIMES:
-            generation = self._generations.at(start, seen)
+        generation = self._generations.at(start, seen) if number >= self._first else None
+        if generation is not None:
             if number > start:
                 self._pool.rejections.clear()  # they were counted for the trial that began the generation
             if generation.free.any():
