@@ -18,6 +18,7 @@ from evokern.declaration.space import Space
 from evokern.errors import StudyError, nearest
 from evokern.samplers._prior import DISTANT, EACH, FURTHER, SIMULATED, Entries, FurtherStudy, Prior
 from evokern.samplers.contract import (
+    AskedAhead,
     Explain,
     Foresighted,
     History,
@@ -126,6 +127,7 @@ __all__ = [
     "SIMULATED",
     "VERSIONS",
     "WARM",
+    "AskedAhead",
     "Entries",
     "Explain",
     "Foresighted",

@@ -201,6 +201,17 @@ class Foresighted(Protocol):
         """Return what the next proposals may be, the likeliest first; nothing depends on whether it is asked."""
 
 
+@runtime_checkable
+class AskedAhead(Protocol):
+    """A sampler that can begin with a proposal before it is asked for it."""
+
+    def prepare(self, history: History, number: int) -> None:
+        """Begin with the proposal of trial `number`, the one after those of the history; nothing is told before it is.
+
+        Everything that it may see is in the history.
+        """
+
+
 class Sampler(Protocol):
     """Proposes one candidate at a time."""
 

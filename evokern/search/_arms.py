@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from evokern.declaration.genes import Config
 from evokern.errors import InternalError
-from evokern.samplers import Foresighted, History, Sampler, TrialResult, TrialSchedule, trial_seed
+from evokern.samplers import AskedAhead, Foresighted, History, Sampler, TrialResult, TrialSchedule, trial_seed
 from evokern.study.trial import Outcome, Proposal, Trial
 
 
@@ -82,6 +82,11 @@ class Arm:
         if "parents" in info:
             info["parents"] = [self._arms * parent + self._place for parent in info["parents"]]
         return replace(proposal, info=info, control=self.control)
+
+    def prepare(self, number: int) -> None:
+        """Let the sampler begin with the proposal of the study's trial `number`, all that it may see being shown."""
+        if isinstance(self._sampler, AskedAhead):
+            self._sampler.prepare(self._history, self._local(number))
 
     def likely(self) -> Sequence[Config]:
         """Return what its next proposals may be, as far as its sampler can tell."""

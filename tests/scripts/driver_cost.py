@@ -44,6 +44,7 @@ from evokern.device import StartReport, Task  # noqa: E402
 from evokern.device._pipeline import CompiledRequest, Pipeline  # noqa: E402
 from evokern.hardware.profiles import Profile, chip  # noqa: E402
 from evokern.samplers.evo._sampler import EvoSampler  # noqa: E402
+from evokern.samplers.sampler_process import SamplerProcess  # noqa: E402
 from evokern.search.results import Progress  # noqa: E402
 from evokern.store.writer import Session  # noqa: E402
 from evokern.study.discovery import find_study, kernel_of  # noqa: E402
@@ -97,8 +98,8 @@ class InstantDevice(PipelineDevice):
     verifiable = False
     diagnoses = False
 
-    def __init__(self, backend: Backend, workers: int) -> None:
-        self._backend, self.window = backend, workers
+    def __init__(self, backend: Backend, workers: int, gpus: int = 1) -> None:
+        self._backend, self.window, self.at_once = backend, workers, gpus
 
     @property
     def profile(self) -> Profile:
@@ -191,11 +192,15 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=64, help="processes, half of them compile")
     parser.add_argument("--in-flight", type=int, help="trials in flight at most; default: as many as workers")
+    parser.add_argument(
+        "--gpus", type=int, default=1, help="that measure: beside several the sampler has its own process"
+    )
     parser.add_argument("--every", type=int, default=1000, help="trials per line")
     parser.add_argument("--db", type=Path, help="keep the file there; a report of it is one of a large study")
     parser.add_argument("--ray", type=int, metavar="HOSTS", help="of a cluster that is started for it; default: no Ray")
     chosen = parser.parse_args()
     _timed(EvoSampler, "propose", "proposals")
+    _timed(SamplerProcess, "propose", "proposals")
     for method in ("propose", "record", "write_result", "record_duration"):
         _timed(Session, method, "store")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # workers find this module, too
@@ -218,7 +223,7 @@ def main() -> int:
         search(
             find_study(STUDY),
             db=file,
-            device=InstantDevice(backend, per_host),
+            device=InstantDevice(backend, per_host, chosen.gpus),
             trials=chosen.trials,
             sampler="evo",
             seed=1,

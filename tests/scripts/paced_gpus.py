@@ -73,9 +73,9 @@ class PacedDevice(InstantDevice):
     """GPUs that take their time."""
 
     def __init__(self, gpus: int) -> None:
-        self.at_once, self.compilers = gpus, (CORES - 1) * gpus
+        self.compilers = (CORES - 1) * gpus
         super().__init__(
-            LocalBackend(("driver_cost", "paced_gpus")), _COMPILES_AHEAD * self.compilers + 2 * DEPTH * gpus
+            LocalBackend(("driver_cost", "paced_gpus")), _COMPILES_AHEAD * self.compilers + 2 * DEPTH * gpus, gpus
         )
 
     def start(self, task: Task) -> StartReport:

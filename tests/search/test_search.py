@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from evokern.errors import DeviceError, InternalError, KernelError, StoreError, 
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import TrialSchedule
 from evokern.samplers.contract import LEAST_IN_FLIGHT, ramp_for
+from evokern.samplers.sampler_process import SamplerProcess
 from evokern.search import Progress, SessionRequest, identity
 from evokern.search._find import find
 from evokern.search._run import schedule_of
 from evokern.search.identity import settings_of, study_of
 from evokern.store import StudyRecord, open_readonly
+from evokern.study.discovery import find_study
 from evokern.study.settings import SamplerSettings, Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome
 
@@ -403,6 +406,35 @@ def test_a_kernel_folder_is_searched_and_kept(toy: Study, tmp_path: Path) -> Non
         assert (record.kernel, record.problems, record.device) == ("toy", ("192,dtype=f16",), "NVIDIA H200")
         assert reader.source(record.kernel_digest)["kernel.cu"] == "__global__ void toy() {}\n"
         assert record.problems_in_words(every=True) == "N=192 dtype=f16"
+
+
+class HashedDevice(InstantH200):
+    """GPUs whose times look like nothing."""
+
+    def __init__(self, gpus: int) -> None:
+        super().__init__()
+        self.at_once = gpus
+
+    def evaluation(self, request: Request) -> Evaluation:
+        return measured(1.0 + zlib.crc32(request.config.key.encode()) % 1000 / 500)
+
+
+def test_a_sampler_beside_several_gpus_proposes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a process of its own there; what it proposes and what they race against stays, interrupted or not."""
+    begun: list[int] = []
+    plain = SamplerProcess.start
+    monkeypatch.setattr(SamplerProcess, "start", lambda self: begun.append(1) or plain(self))
+    rmsnorm, asked = find_study("rmsnorm-short"), []
+    for gpus, stops in ((1, (45,)), (2, (45,)), (2, (20, 45))):
+        asked.append([])
+        for trials in stops:
+            device = HashedDevice(gpus)
+            db = tmp_path / f"{len(asked)}.db"
+            search(rmsnorm, db=db, device=device, trials=trials, window=6, seed=5, warm_start="none", verify=False)
+            asked[-1] += [(request.number, request.config, request.elite_us) for request in device.requests]
+        assert bool(begun) == (gpus > 1)
+    assert asked[0] == asked[1] == asked[2]
+    assert len({elite for _, _, elite in asked[0]}) > 2
 
 
 def test_the_same_problems_may_be_written_in_another_way(toy: Study) -> None:

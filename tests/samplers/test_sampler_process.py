@@ -1,0 +1,147 @@
+"""A sampler in a process of its own proposes what it would propose in this one, whatever becomes of the process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from evokern.declaration.feasibility import check, feasible_space
+from evokern.declaration.genes import Config
+from evokern.errors import InternalError, KernelError
+from evokern.hardware.profiles import chip
+from evokern.samplers import History, Prior, Sampler, TrialResult, TrialSchedule, make_sampler
+from evokern.samplers.sampler_process import SamplerPlan, SamplerProcess
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.trial import Outcome, Proposal
+
+FOLDER = ROOT / "kernels" / "rmsnorm"
+SCHEDULE = TrialSchedule(12, 4, 4)
+
+
+def _plan(prior: Prior | None = None) -> SamplerPlan:
+    kernel = load_kernel(FOLDER)
+    context = WorkerContext(FOLDER, (kernel.problem("64,1024"),), chip("l4"))
+    return SamplerPlan(context, {}, "evo", {}, 3, SCHEDULE, prior)
+
+
+def _here(plan: SamplerPlan) -> Sampler:
+    kernel, context = plan.context.kernel(), plan.context
+    space = feasible_space(kernel, context.problems, context.profile, plan.genes)
+
+    def explain(config: Config) -> str:
+        violation = check(kernel, config, context.problems, context.profile)
+        return violation.constraint if violation else "infeasible"
+
+    return make_sampler(plan.name, space, plan.options, plan.seed, plan.schedule, explain, plan.prior)
+
+
+def _answer(number: int, config: Config) -> TrialResult:
+    """Return a made-up result: one in eight failed, was lost, or lost its race."""
+    drawn = int(hashlib.md5(config.key.encode()).hexdigest(), 16)
+    value, kind = 1.0 + drawn % 1000 / 1000, drawn // 1000 % 8
+    if kind == 0:
+        return TrialResult(number, config, Outcome.WRONG, fingerprint=config.key, constraints={"wrong": 1.0})
+    if kind == 1:
+        return TrialResult(number, config, Outcome.LOST)
+    outcome = Outcome.SLOW if kind == 2 else Outcome.MEASURED
+    return TrialResult(number, config, outcome, value, config.key)
+
+
+def _sequence(sampler: Sampler, history: History, trials: int, killed: Sequence[int] = ()) -> list[Proposal]:
+    """Return what a sampler proposes; the process is killed before the trials that are named."""
+    while len(history.proposals) < trials:
+        number = len(history.proposals)
+        while history.told <= number - SCHEDULE(number):
+            history.tell(_answer(history.told, history.proposals[history.told].config))
+        if isinstance(sampler, SamplerProcess):
+            if number % 3:
+                sampler.prepare(history, number)
+            if number in killed:
+                sampler.start()
+                assert sampler.processes
+                for process in sampler.processes:
+                    os.kill(process, signal.SIGKILL)
+        proposal = sampler.propose(history, number)
+        assert proposal is not None
+        history.commit(number, proposal)
+    return history.proposals
+
+
+@pytest.fixture
+def process() -> Iterator[SamplerProcess]:
+    """A sampler's process, ended with the test."""
+    made = SamplerProcess(_plan())
+    yield made
+    made.close()
+
+
+def test_the_sequence_is_the_same_as_in_one_process(process: SamplerProcess) -> None:
+    """Losses, failures, races and two deaths of the process change nothing; nor does it, whether it is asked ahead."""
+    plan = _plan()
+    space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
+    expected = _sequence(_here(plan), History(space), 60)
+    assert {_answer(n, p.config).outcome for n, p in enumerate(expected[:40])} >= {Outcome.LOST, Outcome.SLOW}
+    assert _sequence(process, History(space), 60, (17, 40)) == expected
+
+
+def test_a_process_that_begins_late_is_told_everything(process: SamplerProcess) -> None:
+    """A resumed study's sampler knows the trials before, and tells what is likely next."""
+    plan = _plan()
+    space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
+    here, history = _here(plan), History(space)
+    _sequence(here, history, 30)
+    number = 30
+    while history.told <= number - SCHEDULE(number):
+        history.tell(_answer(history.told, history.proposals[history.told].config))
+    assert process.propose(history, number) == here.propose(history, number)
+    assert process.likely()
+    assert list(process.likely()) == list(here.likely())  # type: ignore[attr-defined]
+
+
+def test_the_processes_end(process: SamplerProcess) -> None:
+    """Nothing is left of a sampler that is closed."""
+    plan = _plan()
+    space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
+    _sequence(process, History(space), 2)
+    left = process.processes
+    process.close()
+    process.close()
+    end = time.monotonic() + 5
+    while any(Path(f"/proc/{one}").exists() and "Z" not in _state(one) for one in left) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert left
+    assert not any(Path(f"/proc/{one}").exists() and "Z" not in _state(one) for one in left)
+
+
+def _state(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_what_the_kernel_raises_there_is_raised_here(tmp_path: Path) -> None:
+    """A folder that is gone is named, as in one process."""
+    plan = _plan()
+    gone = SamplerProcess(replace(plan, context=replace(plan.context, folder=tmp_path / "gone")))
+    try:
+        with pytest.raises(KernelError, match="gone"):
+            gone.propose(History(load_kernel(FOLDER).space), 0)
+    finally:
+        gone.close()
+
+
+def test_another_trial_than_the_one_begun_with_is_refused(process: SamplerProcess) -> None:
+    """Who asks ahead for one trial and then wants another has lost count."""
+    history = History(load_kernel(FOLDER).space)
+    process.prepare(history, 0)
+    with pytest.raises(InternalError, match="trial 0 was asked for ahead, and then 1"):
+        process.propose(history, 1)
