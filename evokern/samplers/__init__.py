@@ -32,7 +32,7 @@ from evokern.study.settings import SAMPLERS
 
 MOST_OPTION = 1_000_000
 """Largest number that a sampler's option may be: counts of trials or of draws."""
-VERSIONS: Mapping[str, int] = {"evo": 6}
+VERSIONS: Mapping[str, int] = {"evo": 7}
 """Sampler → version of its rules, where it is not the first: a study goes on by those that it began with."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,6 +91,32 @@ def emulated(patch: pytest.MonkeyPatch, turn: Path, *names: str, **gate: Any) ->
         return evaluated(here, candidate, made)
 
     return run_cases(names, evaluate, "gpu", "emulated")
+
+
+class _Classes(pickle.Unpickler):
+    """Notes the modules whose classes a message names."""
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__(io.BytesIO(message))
+        self.modules: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.modules.add(module)
+        return super().find_class(module, name)
+
+
+def test_answers_need_no_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a worker sends is read without torch, which costs the search seconds and half a gigabyte."""
+    here = worker(monkeypatch, KERNEL, SMALLEST, STUDY, L4, tmp_path / "turn")
+    candidate = candidate_of(BY_NAME[STATEFUL[0]])
+    answer = evaluated(here, candidate, built(candidate, SMALLEST, L4))
+    assert answer.outcome is Outcome.MEASURED, answer
+    for message in (here.ready_report, answer):
+        reader = _Classes(pickle.dumps(message))
+        reader.load()
+        assert [module for module in reader.modules if not module.startswith("evokern.")] == []
+        assert [module for module in reader.modules if module.startswith(("evokern.gate", "evokern.device.gpu"))] == []
+    assert here.ready_report["torch"] == torch.__version__
 
 
 @pytest.mark.parametrize(

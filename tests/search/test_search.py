@@ -99,7 +99,7 @@ def test_a_study_of_other_rules_is_refused_with_the_remedy(tmp_path: Path, monke
     with monkeypatch.context() as earlier:
         earlier.setattr(identity, "VERSIONS", {})
         go(db, trials=4, sampler="evo")
-    with pytest.raises(StudyError, match=r"rules of sampler evo were version 1 .*, are version 6.*--fresh.*--go-on"):
+    with pytest.raises(StudyError, match=r"rules of sampler evo were version 1 .*, are version 7.*--fresh.*--go-on"):
         go(db, trials=8, sampler="evo")
     go(db, trials=8, sampler="evo", go_on=True)
     assert 8 == sum(trial.outcome.evaluated for trial in trials_of(db))

@@ -91,7 +91,7 @@ class GpuWorker:
             HELD: self._held_bytes,
             PEAK: self._peak_bytes,
             FREE: self._free_bytes(),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),  # a plain text: its own class would have whoever asks import torch
             "gpu": settings.context.profile.model,
             "clock_mhz": self._monitor.read().clock_mhz,
             "monitor": self._monitor.problem,

@@ -7,7 +7,6 @@ value and every pair of values keeps a count of failures and of trials; the wors
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._observations import Observations
@@ -19,21 +18,56 @@ PAIRS = 64
 """Pairs of genes that are looked at, those whose failures differ most from chance: of 34 genes there are 561."""
 
 
+class FailureCounts:
+    """Failures and trials of every value and every pair of values, counted once for each trial."""
+
+    def __init__(self, genome: Genome) -> None:
+        self.sizes = genome.sizes
+        self.one, self.two = np.triu_indices(len(genome))
+        """Positions of the two genes of each table; a gene with itself is its values alone."""
+        ends = np.cumsum(self.sizes[self.one] * self.sizes[self.two])
+        self.begins = np.append(0, ends[:-1])
+        """First cell of each table, one table after the other."""
+        self.trials = np.zeros(ends[-1], dtype=np.int64)
+        """Trials of each cell."""
+        self.failures = np.zeros(ends[-1], dtype=np.int64)
+        """Those of them that failed."""
+        self._counted = 0
+
+    def count(self, seen: Observations) -> None:
+        """Take in what was finished since the last call: results become visible in number order, and stay visible."""
+        done = np.flatnonzero(seen.finished)[self._counted :]
+        rows, failed = seen.rows[done].astype(np.int64), seen.failed[done]
+        cells = rows[:, self.one] * self.sizes[self.two] + rows[:, self.two] + self.begins
+        self.trials += np.bincount(cells.ravel(), minlength=len(self.trials))
+        self.failures += np.bincount(cells[failed].ravel(), minlength=len(self.trials))
+        self._counted += len(done)
+
+
 class Validity:
     """Predicts the probability that a candidate gives a time."""
 
-    def __init__(self, genome: Genome, seen: Observations) -> None:
-        rows, failed = seen.rows[seen.finished].astype(np.int64), seen.failed[seen.finished]
+    def __init__(self, genome: Genome, seen: Observations, counts: FailureCounts | None = None) -> None:
+        """Look at what is known.
+
+        Args:
+            genome: the genes.
+            seen: what is known.
+            counts: of what was known before, which are brought up to date; None to count all of it.
+        """
+        failed = seen.failed[seen.finished]
         self.rate = float(failed.mean()) if len(failed) else 0.0
         """Share of the finished trials that failed."""
+        counts = counts or FailureCounts(genome)
+        counts.count(seen)
         if self.rate == 0.0:
             return
-        one, two = np.triu_indices(len(genome))
-        risk, trials, begins = _risks(genome.sizes, rows, failed, self.rate, one, two)
-        counted = np.add.reduceat(trials * (risk - self.rate) ** 2, begins)
+        one, two, trials = counts.one, counts.two, counts.trials
+        risk = (counts.failures + CAUTION * self.rate) / (trials + CAUTION)
+        counted = np.add.reduceat(trials * (risk - self.rate) ** 2, counts.begins)
         counted[one == two] = np.inf
         kept = np.sort(np.argsort(-counted, kind="stable")[: len(genome) + PAIRS])
-        self._one, self._two, self._begins = one[kept], two[kept], begins[kept]
+        self._one, self._two, self._begins = one[kept], two[kept], counts.begins[kept]
         self._stride = genome.sizes[self._two]
         self._risk = risk
 
@@ -45,20 +79,3 @@ class Validity:
         cells = wide[:, self._one] * self._stride + wide[:, self._two] + self._begins
         valid: Floats = 1.0 - self._risk[cells].max(axis=1)
         return valid
-
-
-def _risks(
-    sizes: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    failed: npt.NDArray[np.bool_],
-    rate: float,
-    one: npt.NDArray[np.intp],
-    two: npt.NDArray[np.intp],
-) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return risk and trials of each cell of each table of two genes, one after the other, and where tables begin."""
-    ends = np.cumsum(sizes[one] * sizes[two])
-    begins = np.append(0, ends[:-1])
-    cells = rows[:, one] * sizes[two] + rows[:, two] + begins
-    trials = np.bincount(cells.ravel(), minlength=ends[-1])
-    failures = np.bincount(cells[failed].ravel(), minlength=ends[-1])
-    return (failures + CAUTION * rate) / (trials + CAUTION), trials, begins
