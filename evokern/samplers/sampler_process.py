@@ -23,8 +23,8 @@ from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
 
 PRELOAD = ("evokern.samplers.sampler_process", "evokern.samplers.evo")
 """What its fork server imports while the device starts."""
-DEADLINE_S = 600.0
-"""Seconds after which a proposal is given up; the first of a large space without an easy candidate take seconds."""
+DEADLINE_S = 120.0
+"""Seconds after which a proposal is given up; what takes longest is the first one of a study of 10,000 trials: seconds."""
 
 
 @dataclass(frozen=True)
