@@ -7,13 +7,13 @@ that is told everything, so that the sequence of proposals is what a sampler in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config, Value
-from evokern.errors import InternalError
+from evokern.errors import InternalError, KernelError
 from evokern.samplers import make_sampler
 from evokern.samplers._prior import Prior
 from evokern.samplers.contract import Foresighted, History, TrialResult, TrialSchedule
@@ -24,7 +24,7 @@ from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
 PRELOAD = ("evokern.samplers.sampler_process", "evokern.samplers.evo")
 """What its fork server imports while the device starts."""
 DEADLINE_S = 120.0
-"""Seconds after which a proposal is given up; what takes longest is the first one of a study of 10,000 trials: seconds."""
+"""Seconds after which another process is asked; the first proposal of a resumed study of 10,000 trials takes a few."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class SamplerPlan:
 
     context: WorkerContext
     """The kernel, the study's problems, the chip under the study's limits."""
+    digest: str
+    """Identity of the kernel's code: a process that takes a dead one's place reads the folder anew."""
     genes: Mapping[str, Sequence[Value]]
     """Gene → the values it may have, of those that the study narrows."""
     name: str
@@ -80,6 +82,8 @@ class SamplerWorker:
 
     def __init__(self, plan: SamplerPlan) -> None:
         kernel, context = plan.context.kernel(), plan.context
+        if kernel.digest() != plan.digest:
+            raise KernelError(f"kernel {kernel.name} was changed in {context.folder} while it was searched")
         space = feasible_space(kernel, context.problems, context.profile, plan.genes)
 
         def explain(config: Config) -> str:
@@ -118,6 +122,8 @@ class SamplerProcess:
         self._pool: WorkerPool | None = None
         self._known = (0, 0)
         self._asked: int | None = None
+        self.stopped: Callable[[], bool] = lambda: False
+        """Whether the user wants the search to stop: asked while an answer takes long."""
         self._latest: tuple[int, _Found] | None = None
 
     @property
@@ -152,13 +158,15 @@ class SamplerProcess:
             EvokernError: what the sampler raised, or that the process cannot be kept alive.
         """
         self.prepare(history, number)
-        found = self._answer(number)
-        if found is None:  # a process that took a dead one's place
+        for again in (True, True, False):
+            found = self._answer(number, again=again)
+            if found is not None:
+                break
+            # Another process has its place, or will have: it is told everything.
             self._known = (0, 0)
             self._ask(history, number)
-            found = self._answer(number)
-            if found is None:
-                raise InternalError(f"the sampler's process forgot the trials before {number}")
+        else:
+            raise InternalError(f"the sampler's process forgot the trials before {number}, three times")
         self._latest = number, found
         if found.proposal is not None:
             self._known = number + 1, self._known[1]
@@ -181,21 +189,30 @@ class SamplerProcess:
         self._pool.submit(number, ask, DEADLINE_S)
         self._asked, self._known = number, (len(history.proposals), history.told)
 
-    def _answer(self, number: int) -> _Found | None:
+    def _answer(self, number: int, *, again: bool) -> _Found | None:
+        """Return the answer; None where the process knew too little, or took too long and may be asked again.
+
+        Raises:
+            KeyboardInterrupt: the user wants to stop, and the process does not answer.
+        """
         assert self._pool is not None
         if self._asked != number:
             raise InternalError(f"trial {self._asked} was asked for ahead, and then {number}")
         while True:
-            for result in wait([self._pool], 1.0):
+            for result in wait([self._pool], 0.2):
                 self._asked = None
                 if result.status == "done":
                     found: _Found | None = result.value
                     return found
                 if result.status == "raised":
                     raise result.value
-                if result.status == "overran":
-                    raise InternalError(f"the sampler proposed nothing for trial {number} in {DEADLINE_S:g} s")
-                raise result.lost_error(f"the proposal of trial {number}")
+                if result.status != "overran":
+                    raise result.lost_error(f"the proposal of trial {number}")
+                if again:  # time in which all of this machine stood still counts, too
+                    return None
+                raise InternalError(f"the sampler proposed nothing for trial {number} in {DEADLINE_S:g} s, three times")
+            if self.stopped():
+                raise KeyboardInterrupt
 
 
 def _told(result: TrialResult) -> _Told:

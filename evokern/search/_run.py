@@ -161,6 +161,7 @@ def _one_session(
     else:
         reporter.opening(loop)
         if isinstance(sampler, SamplerProcess):
+            sampler.stopped = lambda: loop.stop_requested
             sampler.start()
         default_us = tuple(session.first_environment(DEFAULT_US) or ())
         task = _task(target, record, trials, reporter.step, default_us)
@@ -347,6 +348,7 @@ def _proposing(stack: ExitStack, record: StudyRecord, target: SearchTarget, prio
     process = SamplerProcess(
         SamplerPlan(
             WorkerContext(target.kernel.folder, target.problems, target.limits),
+            target.digest(),
             target.study.genes,
             record.sampler,
             record.sampler_options,

@@ -294,11 +294,11 @@ class Loop:
                     recorded.append(self._record(offered))
                 else:
                     request = offered
-            if self._may_ask():
-                # The next one is worked out while this one is written and submitted, where its sampler can do so.
-                following = len(self._proposals)
-                self._show(following)
-                self.arms.of(following).prepare(following)
+        if self._may_ask():
+            # The next one is worked out while this one is submitted and answers are read, where its sampler can do so.
+            following = len(self._proposals)
+            self._show(following)
+            self.arms.of(following).prepare(following)
         if request is not None:
             self._device.submit(request)
             if isinstance(self._device, CompilesAhead):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -17,8 +19,10 @@ from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config
 from evokern.errors import InternalError, KernelError
 from evokern.hardware.profiles import chip
-from evokern.samplers import History, Prior, Sampler, TrialResult, TrialSchedule, make_sampler
+from evokern.samplers import History, Sampler, TrialResult, TrialSchedule, make_sampler, sampler_process
+from evokern.samplers.evo import EvoSampler
 from evokern.samplers.sampler_process import SamplerPlan, SamplerProcess
+from evokern.search._arms import ArmSchedule
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.trial import Outcome, Proposal
 
@@ -26,10 +30,10 @@ FOLDER = ROOT / "kernels" / "rmsnorm"
 SCHEDULE = TrialSchedule(12, 4, 4)
 
 
-def _plan(prior: Prior | None = None) -> SamplerPlan:
+def _plan() -> SamplerPlan:
     kernel = load_kernel(FOLDER)
     context = WorkerContext(FOLDER, (kernel.problem("64,1024"),), chip("l4"))
-    return SamplerPlan(context, {}, "evo", {}, 3, SCHEDULE, prior)
+    return SamplerPlan(context, kernel.digest(), {}, "evo", {}, 3, SCHEDULE, None)
 
 
 def _here(plan: SamplerPlan) -> Sampler:
@@ -62,7 +66,7 @@ def _sequence(sampler: Sampler, history: History, trials: int, killed: Sequence[
         while history.told <= number - SCHEDULE(number):
             history.tell(_answer(history.told, history.proposals[history.told].config))
         if isinstance(sampler, SamplerProcess):
-            if number % 3:
+            if number % 3:  # else it is idle until it is asked
                 sampler.prepare(history, number)
             if number in killed:
                 sampler.start()
@@ -84,12 +88,12 @@ def process() -> Iterator[SamplerProcess]:
 
 
 def test_the_sequence_is_the_same_as_in_one_process(process: SamplerProcess) -> None:
-    """Losses, failures, races and two deaths of the process change nothing; nor does it, whether it is asked ahead."""
+    """Losses, failures, races and deaths of the process, at work or idle, change nothing; nor does asking ahead."""
     plan = _plan()
     space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
     expected = _sequence(_here(plan), History(space), 60)
     assert {_answer(n, p.config).outcome for n, p in enumerate(expected[:40])} >= {Outcome.LOST, Outcome.SLOW}
-    assert _sequence(process, History(space), 60, (17, 40)) == expected
+    assert _sequence(process, History(space), 60, (17, 21, 40)) == expected
 
 
 def test_a_process_that_begins_late_is_told_everything(process: SamplerProcess) -> None:
@@ -137,6 +141,62 @@ def test_what_the_kernel_raises_there_is_raised_here(tmp_path: Path) -> None:
             gone.propose(History(load_kernel(FOLDER).space), 0)
     finally:
         gone.close()
+
+
+def test_a_process_that_stands_still_is_replaced(process: SamplerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was frozen for longer than an answer may take loses nothing; nobody is kept from stopping."""
+    monkeypatch.setattr(sampler_process, "DEADLINE_S", 1.0)
+    plan = _plan()
+    space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
+    expected = _sequence(_here(plan), History(space), 12)
+    history = History(space)
+    _sequence(process, history, 10)
+    for stopped in process.processes:
+        os.kill(stopped, signal.SIGSTOP)
+    process.prepare(history, 10)
+    process.stopped = lambda: True
+    with pytest.raises(KeyboardInterrupt):
+        process.propose(history, 10)
+    process.stopped = lambda: False
+    assert _sequence(process, history, 12) == expected
+
+
+def test_a_kernel_that_was_edited_is_refused(tmp_path: Path) -> None:
+    """A process that takes a dead one's place searches no other space without a word."""
+    plan = _plan()
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "rmsnorm"))
+    kernel = load_kernel(folder)
+    process = SamplerProcess(replace(plan, context=replace(plan.context, folder=folder), digest=kernel.digest()))
+    history = History(kernel.space)
+    try:
+        _sequence(process, history, 3)
+        (folder / "kernel.py").write_text((folder / "kernel.py").read_text() + "\n# edited\n")
+        os.kill(process.processes[0], signal.SIGKILL)
+        with pytest.raises(KernelError, match=r"rmsnorm was changed in .* while it was searched"):
+            process.propose(history, 3)
+    finally:
+        process.close()
+
+
+def test_another_history_begins_anew() -> None:
+    """A sampler that is asked for another study remembers nothing of the one before, failures least of all."""
+    plan = _plan()
+    space = feasible_space(plan.context.kernel(), plan.context.problems, plan.context.profile)
+    sampler = _here(plan)
+    expected = _sequence(sampler, History(space), 40)
+    assert _sequence(sampler, History(space), 40) == expected
+
+
+def test_generations_follow_what_is_in_flight() -> None:
+    """A generation has 24 trials, or an eighth of what an arm may have in flight."""
+    space = load_kernel(FOLDER).space
+    for schedule, longest in (
+        (TrialSchedule(199), 24),
+        (TrialSchedule(384, 8, 4), 48),
+        (ArmSchedule.of(TrialSchedule(384, 8, 4), 2), 24),
+    ):
+        starts = {EvoSampler(space, window=schedule)._generations.start_of(number) for number in range(4000, 4200)}
+        assert {later - earlier for earlier, later in itertools.pairwise(sorted(starts))} == {longest}
 
 
 def test_another_trial_than_the_one_begun_with_is_refused(process: SamplerProcess) -> None:

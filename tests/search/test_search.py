@@ -419,22 +419,39 @@ class HashedDevice(InstantH200):
         return measured(1.0 + zlib.crc32(request.config.key.encode()) % 1000 / 500)
 
 
-def test_a_sampler_beside_several_gpus_proposes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["cold", "warm", "beside a control"])
+def test_a_sampler_beside_several_gpus_proposes_the_same(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has a process of its own there; what it proposes and what they race against stays, interrupted or not."""
-    begun: list[int] = []
-    plain = SamplerProcess.start
-    monkeypatch.setattr(SamplerProcess, "start", lambda self: begun.append(1) or plain(self))
-    rmsnorm, asked = find_study("rmsnorm-short"), []
-    for gpus, stops in ((1, (45,)), (2, (45,)), (2, (20, 45))):
+    processes: list[int] = []
+    ahead: list[int] = []
+    start, prepare = SamplerProcess.start, SamplerProcess.prepare
+
+    def noted(self: SamplerProcess) -> None:
+        start(self)
+        processes.extend(self.processes)
+
+    monkeypatch.setattr(SamplerProcess, "start", noted)
+    monkeypatch.setattr(SamplerProcess, "prepare", lambda *asked: ahead.append(asked[2]) or prepare(*asked))
+    options: dict[str, Any] = {"control": "random"} if how == "beside a control" else {"warm_start": "none"}
+    if how == "warm":
+        search(find_study("rmsnorm-long"), db=tmp_path / "other.db", device=HashedDevice(1), trials=12, verify=False)
+        options = {"warm_start": f"{tmp_path / 'other.db'}:rmsnorm-long"}
+    asked: list[Any] = []
+    for gpus, stops in ((1, (30,)), (2, (15, 30))):
         asked.append([])
         for trials in stops:
             device = HashedDevice(gpus)
-            db = tmp_path / f"{len(asked)}.db"
-            search(rmsnorm, db=db, device=device, trials=trials, window=6, seed=5, warm_start="none", verify=False)
+            db = tmp_path / f"{gpus}.db"
+            search(find_study("rmsnorm-short"), db=db, device=device, trials=trials, window=6, seed=5, verify=False,
+                   **options)  # fmt: skip
             asked[-1] += [(request.number, request.config, request.elite_us) for request in device.requests]
-        assert bool(begun) == (gpus > 1)
-    assert asked[0] == asked[1] == asked[2]
+        assert bool(processes) == bool(ahead) == (gpus > 1)
+    assert asked[0] == asked[1]
     assert len({elite for _, _, elite in asked[0]}) > 2
+    assert len(ahead) > 1.5 * len(set(ahead))  # once ahead, and once when the proposal is due
+    assert not any(Path(f"/proc/{process}/exe").exists() for process in processes)
 
 
 def test_the_same_problems_may_be_written_in_another_way(toy: Study) -> None:
