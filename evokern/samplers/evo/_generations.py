@@ -31,8 +31,8 @@ OTHERS_ROWS = 256
 GENERATION = 24
 """Most trials of a generation, unless `SHARE_IN_FLIGHT` allows more."""
 SHARE_IN_FLIGHT = 8
-"""A generation may have one in so many of the trials in flight: 48 of 384. A proposal sees nothing of the last 384 then,
-and longer generations make it a fifth cheaper. On nine landscapes, one seed each, the best after 800, 1,200 and 1,600
+"""A generation may have one in so many of the trials in flight: 48 of 384. A proposal sees nothing of the last 384
+then; longer generations make it a fifth cheaper. On nine landscapes, one seed each, the best after 800, 1,200 and 1,600
 trials was the same with 48 as with 24, and after 1,000 trials .003 of the reference less."""
 GROWTH = 32
 """A young generation's length is this part of the trials before it."""
