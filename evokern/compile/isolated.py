@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from evokern.compile import nvrtc
 from evokern.compile.records import CompileFailure, Program
 from evokern.errors import EvokernError
-from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
+from evokern.workers.pool import JobResult, OwnServerPool, WorkerSpec, wait
 from evokern.workers.role import is_worker
 
 DEADLINE_S = 600.0
@@ -57,9 +57,8 @@ class _Child:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self._lock = threading.Lock()
-        self._server = ForkServer(("evokern.compile.isolated", nvrtc.PRELOAD))
         spec = WorkerSpec("evokern.compile.isolated:CompilerProcess", None, {"CUDA_CACHE_DISABLE": "1"})
-        self._pool = WorkerPool(self._server, spec, size=1)
+        self._pool = OwnServerPool(spec, ("evokern.compile.isolated", nvrtc.PRELOAD))
 
     def run(self, job: _Compile) -> JobResult:
         """Have a job done; safe to call from several threads."""
@@ -73,7 +72,6 @@ class _Child:
         """End it, unless this process only inherited it."""
         if self.owner == os.getpid():
             self._pool.close()
-            self._server.close()
 
 
 _starting = threading.Lock()

@@ -19,12 +19,14 @@ from evokern.samplers._prior import Prior
 from evokern.samplers.contract import Foresighted, History, TrialResult, TrialSchedule
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Outcome, Proposal
-from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
+from evokern.workers.pool import OwnServerPool, WorkerSpec, wait
 
 PRELOAD = ("evokern.samplers.sampler_process", "evokern.samplers.evo")
 """What its fork server imports while the device starts."""
 DEADLINE_S = 120.0
 """Seconds after which another process is asked; the first proposal of a resumed study of 10,000 trials takes a few."""
+ATTEMPTS = 3
+"""How often a proposal is asked for."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,12 @@ class SamplerProcess:
     def __init__(self, plan: SamplerPlan) -> None:
         """Prepare; the process starts with `start`, or when it is first asked."""
         self._plan = plan
-        self._server: ForkServer | None = None
-        self._pool: WorkerPool | None = None
+        self._pool: OwnServerPool | None = None
         self._known = (0, 0)
         self._asked: int | None = None
         self.stopped: Callable[[], bool] = lambda: False
         """Whether the user wants the search to stop: asked while an answer takes long."""
-        self._latest: tuple[int, _Found] | None = None
+        self._likely: Sequence[Config] = ()
 
     @property
     def processes(self) -> list[int]:
@@ -134,17 +135,14 @@ class SamplerProcess:
     def start(self) -> None:
         """Start the process, which imports while the caller goes on."""
         if self._pool is None:
-            self._server = ForkServer(PRELOAD)
             spec = WorkerSpec(f"{__name__}:{SamplerWorker.__name__}", self._plan, may_fault=False)
-            self._pool = WorkerPool(self._server, spec, size=1)
+            self._pool = OwnServerPool(spec, PRELOAD)
 
     def close(self) -> None:
         """End the process; safe to call twice."""
         if self._pool is not None:
             self._pool.close()
-        if self._server is not None:
-            self._server.close()
-        self._pool = self._server = None
+        self._pool = None
 
     def prepare(self, history: History, number: int) -> None:
         """Ask for the proposal that `propose` will return; all that it may see is in the history."""
@@ -158,23 +156,23 @@ class SamplerProcess:
             EvokernError: what the sampler raised, or that the process cannot be kept alive.
         """
         self.prepare(history, number)
-        for again in (True, True, False):
-            found = self._answer(number, again=again)
+        for _ in range(ATTEMPTS):
+            found = self._answer(number)
             if found is not None:
                 break
             # Another process has its place, or will have: it is told everything.
             self._known = (0, 0)
             self._ask(history, number)
         else:
-            raise InternalError(f"the sampler's process forgot the trials before {number}, three times")
-        self._latest = number, found
+            raise InternalError(f"the sampler's process proposed nothing for trial {number}, asked {ATTEMPTS} times")
+        self._likely = found.likely
         if found.proposal is not None:
             self._known = number + 1, self._known[1]
         return found.proposal
 
     def likely(self) -> Sequence[Config]:
         """Return what the next proposals may be, the likeliest first."""
-        return self._latest[1].likely if self._latest is not None else ()
+        return self._likely
 
     def _ask(self, history: History, number: int) -> None:
         self.start()
@@ -189,7 +187,7 @@ class SamplerProcess:
         self._pool.submit(number, ask, DEADLINE_S)
         self._asked, self._known = number, (len(history.proposals), history.told)
 
-    def _answer(self, number: int, *, again: bool) -> _Found | None:
+    def _answer(self, number: int) -> _Found | None:
         """Return the answer; None where the process knew too little, or took too long and may be asked again.
 
         Raises:
@@ -206,11 +204,9 @@ class SamplerProcess:
                     return found
                 if result.status == "raised":
                     raise result.value
-                if result.status != "overran":
-                    raise result.lost_error(f"the proposal of trial {number}")
-                if again:  # time in which all of this machine stood still counts, too
+                if result.status == "overran":  # time in which all of this machine stood still counts, too
                     return None
-                raise InternalError(f"the sampler proposed nothing for trial {number} in {DEADLINE_S:g} s, three times")
+                raise result.lost_error(f"the proposal of trial {number}")
             if self.stopped():
                 raise KeyboardInterrupt
 

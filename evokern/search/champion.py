@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from evokern.declaration.genes import Config
 from evokern.errors import EvokernError
-from evokern.hardware.profiles import limits_for
 from evokern.search.identity import SearchTarget
 from evokern.store import Session, db_option
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import Study
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command
-from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
+from evokern.workers.pool import JobResult, OwnServerPool, WorkerPool, WorkerSpec, wait
 
 RESERVED_SHARE = {False: 0.2, True: 0.1}
 """Share of a budget that is kept for the verification of the champion: on a GPU, and on a simulated device. A champion
@@ -110,14 +109,12 @@ class ChampionVerification:
             proved(number, passed)
         self._pending: set[int] = set()
         self._early = not target.device.predicted and cores >= EARLY_CORES
-        chip = limits_for(target.device.profile, target.study.limits)
-        context = WorkerContext(target.kernel.folder, target.problems, chip)
+        context = WorkerContext(target.kernel.folder, target.problems, target.limits)
         settings = VerifierSettings(context, target.study, session.study.secret, target.device.predicted)
         # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
         environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
         self._spec = WorkerSpec(verifier, settings, environment)
-        self._server: ForkServer | None = None
-        self._pool: WorkerPool | None = None
+        self._pool: OwnServerPool | None = None
 
     def advance(self, best: Trial | None, left_s: float) -> None:
         """Go on while the search runs, near its end.
@@ -167,13 +164,10 @@ class ChampionVerification:
         """End the processes."""
         if self._pool is not None:
             self._pool.close()
-        if self._server is not None:
-            self._server.close()
 
     def _started(self) -> WorkerPool:
         if self._pool is None:
-            self._server = ForkServer()
-            self._pool = WorkerPool(self._server, self._spec, size=EARLY_PROCESSES if self._early else 1)
+            self._pool = OwnServerPool(self._spec, size=EARLY_PROCESSES if self._early else 1)
         return self._pool
 
     def _submit(self, trial: Trial, seconds: float, deadline_s: float) -> None:

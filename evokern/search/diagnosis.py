@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.errors import EvokernError
-from evokern.hardware.profiles import limits_for
 from evokern.search.identity import SearchTarget
 from evokern.search.loop import AfterEvent, Loop
 from evokern.search.results import EndReason
@@ -25,7 +24,7 @@ from evokern.store import Session
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import first_line
-from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
+from evokern.workers.pool import JobResult, OwnServerPool, WorkerSpec, wait
 
 DEADLINE_S = 120.0
 """Seconds after which a diagnosis is given up; it yields to everything else on the machine, so it may take long."""
@@ -79,8 +78,7 @@ def run_diagnosed(
         diagnoses.advance()
         after_event(event)
 
-    chip = limits_for(target.device.profile, target.study.limits)
-    context = WorkerContext(target.kernel.folder, target.problems, chip)
+    context = WorkerContext(target.kernel.folder, target.problems, target.limits)
     diagnoses = Diagnoses(diagnoser, context, target.space.genes, keep)
     try:
         diagnoses.restore(recorded)
@@ -133,8 +131,7 @@ class Diagnoses:
         self._known: dict[Pattern, Mapping[str, Any]] = {}
         self._waiting: dict[Pattern, list[Trial]] = {}
         self._asked: dict[int, Pattern] = {}
-        self._server: ForkServer | None = None
-        self._pool: WorkerPool | None = None
+        self._pool: OwnServerPool | None = None
 
     def restore(self, recorded: Sequence[Trial]) -> None:
         """Take up earlier sessions: what they diagnosed is known, what they left open is asked for again."""
@@ -184,17 +181,14 @@ class Diagnoses:
         """End the process; safe to call twice."""
         if self._pool is not None:
             self._pool.close()
-        if self._server is not None:
-            self._server.close()
-        self._pool = self._server = None
+        self._pool = None
 
     def _ask(self, pattern: Pattern, trial: Trial) -> None:
         try:
             if self._pool is None:
                 # The PTX machine runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
                 environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
-                self._server = ForkServer()
-                self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._context, environment), size=1)
+                self._pool = OwnServerPool(WorkerSpec(self._diagnoser, self._context, environment))
             self._pool.submit(trial.number, DiagnosisJob(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
         except (EvokernError, OSError) as error:
             self._settle(pattern, {"undiagnosed": first_line(error)})

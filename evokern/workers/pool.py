@@ -32,7 +32,7 @@ from evokern.workers.host_memory import in_words, memory_in_use
 from evokern.workers.jobs import Job, JobPool, JobResult, Worker, WorkerSpec
 from evokern.workers.shadowing import shadowed
 
-__all__ = ["ForkServer", "JobResult", "WorkerPool", "WorkerSpec", "wait"]
+__all__ = ["ForkServer", "JobResult", "OwnServerPool", "WorkerPool", "WorkerSpec", "wait"]
 
 _DEATHS_REMEMBERED_S = 10.0
 _INIT_FAILURES_ALLOWED = 4
@@ -371,6 +371,30 @@ def _explained(error: EvokernError) -> EvokernError:
         return error
     first = str(error).splitlines()[0].removesuffix(": Traceback (most recent call last):")
     return DeviceError(f"{first}; {hidden}")
+
+
+class OwnServerPool(WorkerPool):
+    """A pool that has a fork server to itself."""
+
+    def __init__(self, spec: WorkerSpec, preload: Sequence[str] = (), *, size: int = 1) -> None:
+        """Start the server and the workers.
+
+        Args:
+            spec: what they run.
+            preload: as for `ForkServer`.
+            size: workers that work.
+        """
+        self._own_server = ForkServer(preload)
+        try:
+            super().__init__(self._own_server, spec, size=size)
+        except BaseException:
+            self._own_server.close()
+            raise
+
+    def close(self) -> None:
+        """Kill the workers and the server; safe to call twice."""
+        super().close()
+        self._own_server.close()
 
 
 def wait(pools: Sequence[JobPool], timeout_s: float, also: Sequence[Any] = ()) -> list[JobResult]:

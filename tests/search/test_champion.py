@@ -156,7 +156,11 @@ def verification(session: Recorded, notes: list[str], cores: int) -> ChampionVer
     kernel = SimpleNamespace(folder=DATA / "kernels" / "tail_bug")
     study = Study(name="three", kernel="tail_bug", problems=("64,4096",), device="cuda:0")
     target: Any = SimpleNamespace(
-        device=SimpleNamespace(predicted=False, profile=chip("l4")), study=study, kernel=kernel, problems=()
+        device=SimpleNamespace(predicted=False, profile=chip("l4")),
+        study=study,
+        kernel=kernel,
+        problems=(),
+        limits=chip("l4"),
     )
     return ChampionVerification(
         target, cast(Any, session), "worker_handlers:Verifier", notes.append, session.told.__setitem__, cores=cores

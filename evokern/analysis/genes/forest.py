@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.declaration.genes import Gene
-from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
+from evokern.workers.pool import OwnServerPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
 Floats = npt.NDArray[np.float64]
@@ -75,8 +75,8 @@ class ForestProcess:
     """
 
     def __init__(self) -> None:
-        self._server = ForkServer(preload=("sklearn.tree",))
-        self._pool = WorkerPool(self._server, WorkerSpec(f"{__name__}:ForestWorker", None, may_fault=False), size=1)
+        spec = WorkerSpec(f"{__name__}:ForestWorker", None, may_fault=False)
+        self._pool = OwnServerPool(spec, ("sklearn.tree",))
         self._thread = ThreadPoolExecutor(1, "evokern-forests")
 
     def __enter__(self) -> Self:
@@ -87,7 +87,6 @@ class ForestProcess:
     ) -> None:
         self._thread.shutdown(cancel_futures=True)  # what was begun ends: a second or two
         self._pool.close()
-        self._server.close()
 
     def beside(self, act: Callable[[], _T]) -> Callable[[], _T]:
         """Begin something that asks for forests in a thread; what is returned waits for it and returns its answer."""

@@ -44,10 +44,10 @@ class Features:
         widths = [table.shape[1] for table in self.tables]
         sizes = [table.size for table in self.tables]
         begins = np.repeat(np.cumsum([0, *sizes[:-1]]), widths)
-        within = np.concatenate([np.arange(width) for width in widths]) if widths else np.empty(0)
+        within = np.concatenate([np.arange(width) for width in widths])
         object.__setattr__(self, "_gene", np.repeat(np.arange(len(widths)), widths))
         object.__setattr__(self, "_stride", np.repeat(widths, widths))
-        object.__setattr__(self, "_begin", (begins + within).astype(np.intp))
+        object.__setattr__(self, "_begin", begins + within)
         object.__setattr__(self, "_values", np.concatenate([table.ravel() for table in self.tables]))
 
     def __call__(self, rows: Rows, problem: Floats | None = None) -> Floats:
