@@ -44,6 +44,7 @@ class ReportServer:
             raise UsageError(f"there is no port {port}; --serve takes 1 to {MOST_PORT}, or none for a free one")
         self._study = study
         self._token = secrets.token_urlsafe(18)
+        self._ended = False
         try:
             self._server = _Server((ADDRESS, port), self._handler())
         except OSError as error:
@@ -57,9 +58,10 @@ class ReportServer:
         return f"http://{ADDRESS}:{self._server.server_address[1]}/{self._token}/"
 
     def serve(self) -> None:
-        """Answer requests until `close` or an interrupt."""
+        """Answer requests until `shut_down`."""
         self._study.start()
-        self._server.serve_forever(poll_interval=0.5)
+        while not self._ended:
+            self._server.handle_request()
 
     def close(self) -> None:
         """End it."""
@@ -67,8 +69,8 @@ class ReportServer:
         self._study.stop()
 
     def shut_down(self) -> None:
-        """Let `serve` return; called from another thread."""
-        self._server.shutdown()
+        """Let `serve` return within half a second; callable from another thread, and from a signal's handler."""
+        self._ended = True
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         study, token = self._study, self._token
@@ -138,6 +140,7 @@ def _number(text: str | None) -> int:
 
 
 class _Server(ThreadingHTTPServer):
+    timeout = 0.5  # of one wait for a request, seconds
     daemon_threads = True
     allow_reuse_address = True
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -87,13 +89,19 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
         os.nice(NICENESS)
     followed = FollowedStudy(db, study, said=output.say)
     server = ReportServer(followed, port)
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        # Not an exception: one that comes up inside a finalizer is printed and forgotten, and the page stays.
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
+        server.shut_down()
+
+    signal.signal(signal.SIGINT, end)
     try:
         if output.json:
             output.emit({"address": server.address, "study": followed.record.name})
         else:
             output.say(f"{followed.record.name} is shown at {server.address} until Ctrl-C")
         server.serve()
-    except KeyboardInterrupt:
         output.say("no longer shown")
     finally:
         server.close()
