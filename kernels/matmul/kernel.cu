@@ -40,7 +40,10 @@
 //   PRODUCTS          mma: tensor cores, weights as the operand of 16 rows; fma: plain FMAs, up to 8 rows
 //   WEIGHT_POLICY     of the loads of B: normal, no_allocate (not in L1, which is A's then), prefetch (256 bytes to L2 too),
 //                     evict_first (the same, and the first that L2 gives up)
-//   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step
+//   LANES             fragments: each lane loads what it multiplies, of eight columns; row: the lanes of a warp ask for long
+//                     pieces of a row of B together, at NT alone
+//   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step (with LANES=row and plain FMAs an
+//                     eighth of the columns, and steps eight times as deep)
 //   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
 //
 // Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
@@ -64,8 +67,8 @@
 #if !defined(PRODUCTS) || !defined(WEIGHT_POLICY) || !defined(WARP_COLUMNS) || !defined(DEPTH)
 #error "PRODUCTS, WEIGHT_POLICY, WARP_COLUMNS and DEPTH must be defined"
 #endif
-#if !defined(WARPS_ACROSS) || !defined(WARPS_K)
-#error "WARPS_ACROSS and WARPS_K must be defined"
+#if !defined(WARPS_ACROSS) || !defined(WARPS_K) || !defined(LANES)
+#error "WARPS_ACROSS, WARPS_K and LANES must be defined"
 #endif
 #if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
 #error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
@@ -80,6 +83,7 @@ constexpr bool ASYNC = LOAD == LOAD_CP_ASYNC;
 constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
 constexpr bool WGMMA = !SKINNY && TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows from a warp's mma tile to its next
+constexpr bool ROW_RING = SKINNY && LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA;  // lanes exchange rows for mma (row_ring.cuh)
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
 constexpr bool STAGED_STORE = EPILOGUE == EPILOGUE_SHARED && SPLIT_K == 1;
 constexpr int PAD = SMEM_LAYOUT == SMEM_LAYOUT_PADDED ? CHUNK : 0;
@@ -113,6 +117,8 @@ static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one aw
 static_assert(!SKINNY || ROWS_A <= 128, "skinny_rows: a warp keeps the sums of all rows of A");
 static_assert(!SKINNY || NT || WARP_COLUMNS % 32 == 0, "skinny_columns: eight lanes take 4 columns each of a row of B, or 8");
 static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: every weight is multiplied with each row of A");
+static_assert(!SKINNY || NT || LANES == LANES_FRAGMENTS, "row_lanes: rows of B are rows of K at NT alone");
+static_assert(!ROW_RING || (ASYNC && AHEAD && DEPTH >= 64), "row_ring: lanes exchange 128 bytes or more of a row, A's too");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async passes L1 by as it is");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST || PRODUCTS == PRODUCTS_MMA || WARP_COLUMNS < 128,
               "policy_register: ptxas 13 puts the policy of such copies into an odd uniform register");

@@ -113,6 +113,13 @@ GENES = (
         when=SKINNY,
         relieves={"memory": 3},
     ),
+    Mutation(
+        "LANES",
+        ("fragments", "row"),
+        doc="skinny: a lane loads what it multiplies, of eight columns, or a warp long pieces of a row of weights",
+        when=SKINNY,
+        relieves={"memory": 3},
+    ),
     Parameter("BLOCK_M", (32, 64, 128, 256), default=128, doc="rows of C of a block", when=TILED),
     Parameter("BLOCK_N", (32, 64, 128, 256), default=128, doc="columns of C of a block", when=TILED),
     Parameter("BLOCK_K", (16, 32, 64), default=32, doc="depth of a step", when=TILED),
@@ -164,7 +171,7 @@ GENES = (
         "WARP_COLUMNS",
         (16, 32, 64, 128),
         default=64,
-        doc="skinny: columns of C of a warp",
+        doc="skinny: columns of C of a warp (an eighth of them with LANES=row and PRODUCTS=fma)",
         when=SKINNY,
         relieves={"memory": 2, "latency": 2},
     ),
@@ -186,7 +193,7 @@ GENES = (
     Parameter(
         "DEPTH",
         (32, 64, 128),
-        doc="skinny: depth of a warp's step",
+        doc="skinny: depth of a warp's step (eight times that with LANES=row and PRODUCTS=fma)",
         when=SKINNY,
         relieves={"memory": 2, "latency": 1},
     ),
@@ -219,9 +226,24 @@ def in_flight(c):
     return c.STAGES - (2 if on_wgmma(c) and c["FRAGMENTS"] == "ahead" else 1)
 
 
+def row_lanes(c):
+    """Whether the lanes of a warp ask for long pieces of a row of weights together."""
+    return skinny(c) and c["LANES"] == "row"
+
+
+def lanes_along_depth(c):
+    """Return the lanes of a warp along K: of plain FMAs all of them where they stand along a row of weights."""
+    return 32 if row_lanes(c) and c["PRODUCTS"] == "fma" else 4
+
+
+def warp_columns(c):
+    """Return the columns of C of a warp of the skinny path."""
+    return c.WARP_COLUMNS * 4 // lanes_along_depth(c)
+
+
 def block_tile(c):
     """Return the rows and columns of C of a block: the skinny path's blocks take every row."""
-    return (SKINNY_ROWS, c.WARPS_ACROSS * c.WARP_COLUMNS) if skinny(c) else (c.BLOCK_M, c.BLOCK_N)
+    return (SKINNY_ROWS, c.WARPS_ACROSS * warp_columns(c)) if skinny(c) else (c.BLOCK_M, c.BLOCK_N)
 
 
 def tiles(c, p):
@@ -248,6 +270,11 @@ def pieces(c):
 def activation_pieces(c, p):
     """Return the 16-byte pieces of A that a lane of the skinny path multiplies a step of the weights with."""
     return (-(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M) * (c.DEPTH // 32)
+
+
+def rows_read(c, p):
+    """Return the rows of A that a warp of the skinny path reads: whole tiles of an mma, or those that there are."""
+    return p.M if lanes_along_depth(c) == 32 else -(-p.M // 8) * 8
 
 
 def shared_bytes(c, p):
@@ -321,7 +348,7 @@ def accumulator_registers(c):
 
 def steps(c, p):
     """Return the steps that K takes, and those of each split."""
-    total = -(-p.K // (c.DEPTH if skinny(c) else c.BLOCK_K))
+    total = -(-p.K // (c.DEPTH * lanes_along_depth(c) // 4 if skinny(c) else c.BLOCK_K))
     return total, -(-total // c.SPLIT_K)
 
 
@@ -391,6 +418,9 @@ STARTING_POINTS = (
     {"PATH": "skinny"},
     # Narrow blocks, so that there are enough of them for every multiprocessor although each takes all of K.
     {"PATH": "skinny", "LOAD": "registers", "WARP_COLUMNS": 32, "WARPS_K": 16},
+    # A layer's weights in long pieces of their rows: 16 rows, of tensor cores, or two and all lanes along K.
+    {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "DEPTH": 64},
+    {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "PRODUCTS": "fma", "LOAD": "registers"},
 )
 """What others' kernels do by default, and what is made for few rows."""
 
@@ -517,6 +547,20 @@ kernel = Kernel(
             policy_register,
             "ptxas 13 puts the policy of such copies into an odd uniform register, which no instruction may name",
         ),
+        Constraint(
+            "row_lanes",
+            lambda c, p: not row_lanes(c) or transposed(p),
+            "rows of b are rows of K at layout=nt alone",
+        ),
+        Constraint(
+            "row_ring",
+            lambda c: (
+                not row_lanes(c)
+                or c["PRODUCTS"] == "fma"
+                or (c["LOAD"] == "cp_async" and c["FRAGMENTS"] == "ahead" and c.DEPTH >= 64)
+            ),
+            "the lanes of an mma exchange pieces of 128 bytes or more, of A too, through shared memory",
+        ),
         Constraint("skinny_registers", skinny_registers, "weights that spill to local memory are loaded twice"),
         Constraint(
             "tickets",
@@ -534,7 +578,7 @@ kernel = Kernel(
         ),
         Constraint(
             "rows_from_cache",
-            lambda c, p: not skinny(c) or Need(-(-p.M // 8) * 8, 2 * c.WARP_COLUMNS, "rows"),
+            lambda c, p: not skinny(c) or Need(rows_read(c, p), 2 * warp_columns(c), "rows"),
             "each warp reads the rows of A from L1, and more than two bytes of them for one of the weights take longer",
             wasteful=True,
         ),

@@ -10,6 +10,10 @@
 // else 16 bytes are 8 columns at one depth (4 columns at two of them, where a warp has 32), and the words of two neighbouring
 // depths are interleaved.
 //
+// LANES=row, at NT: a warp asks for long pieces of a row of B instead, which DRAM gives sooner than 64 bytes of eight rows. Plain
+// FMAs then take all lanes along K: a warp has an eighth of WARP_COLUMNS, and steps eight times as deep. For an mma the lanes of a
+// warp exchange a step through their part of shared memory, where ldmatrix reads it (row_ring.cuh).
+//
 // The warps of a block share K, each a range of steps side by side, and add up in shared memory, WARPS_ACROSS of them side by
 // side along the columns; with SPLIT_K the block that comes last at its columns adds what the others left, or a second launch
 // does.
@@ -20,10 +24,15 @@ constexpr int M = ROWS_A, N = COLUMNS_B, K = DEPTH_A;
 constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
 constexpr bool ASYNC_POLICY = ASYNC && EVICT_FIRST, ASYNC_ACTIVATIONS = ASYNC && AHEAD;
 constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
+constexpr bool ROW_LANES = LANES == LANES_ROW;
+constexpr int DEPTH_LANES = ROW_LANES && !MMA ? 32 : 4;  // lanes along K that load neighbouring pieces
 constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;         // columns of C whose weights a lane loads
-constexpr int BLOCK_COLUMNS = WARPS_ACROSS * WARP_COLUMNS;  // columns of C of a block
+constexpr int COLUMNS = LANE_COLUMNS * (32 / DEPTH_LANES);  // columns of C of a warp
+constexpr int BLOCK_COLUMNS = WARPS_ACROSS * COLUMNS;  // columns of C of a block
 constexpr int UNROLLED = ASYNC ? 1 : STAGES;           // steps of the loop that are written out
-constexpr int QUARTERS = DEPTH / 32;                   // 32 elements of K: what the four lanes of a group hold at once
+constexpr int QUARTERS = DEPTH / 32;                   // pieces of a lane along K in a step
+constexpr int PIECES_DEPTH = DEPTH_LANES * CHUNK;      // elements of K that the lanes of a group hold at once
+constexpr int STEP_DEPTH = QUARTERS * PIECES_DEPTH;    // elements of K of a step
 constexpr int PIECES = QUARTERS * LANE_COLUMNS;        // 16-byte pieces of B of a lane in a step
 constexpr int ROW_TILES = (M + 7) / 8;                 // mma tiles along the rows of A
 constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A of which a lane holds depths
@@ -32,12 +41,13 @@ constexpr int PIECE_ROWS = CHUNK / RUN;                // rows of B that a piece
 constexpr int ACCESS = VECTOR < RUN ? VECTOR : RUN;    // elements of one access to B
 constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // of a lane in a stage: weights, then activations
 constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats of a row of the block's sums
-constexpr int STEPS = (K + DEPTH - 1) / DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, those of a split
-constexpr bool WHOLE_STEPS = K % DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
+constexpr int STEPS = (K + STEP_DEPTH - 1) / STEP_DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, those of a split
+constexpr bool WHOLE_STEPS = K % STEP_DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
 constexpr uint32_t ROW_BYTES = 2 * (NT ? K : N);       // of B
 
 // Column of C of a lane's j-th one, within those of its warp.
 __device__ __forceinline__ int lane_column(int group, int j) {
+  if constexpr (ROW_RING) return j * 8 + group;  // as an mma has them
   return NT ? group * LANE_COLUMNS + j : j / RUN * (8 * RUN) + group * RUN + j % RUN;
 }
 
@@ -68,7 +78,7 @@ struct Activations {
   // Calls use(row, quarter, part, address, inside) for each access to a step that begins at this lane's `from`.
   template <typename Use>
   __device__ __forceinline__ static void for_each_part(const char* from, int left, Use&& use) {
-    const int group = threadIdx.x % 32 / 4;
+    const int group = threadIdx.x % 32 / DEPTH_LANES;
 #pragma unroll
     for (int i = 0; i < LANE_ROWS; i++) {
       const bool row = !MMA || M % 8 == 0 || i * 8 + group < M;
@@ -76,7 +86,7 @@ struct Activations {
       for (int quarter = 0; quarter < QUARTERS; quarter++)
 #pragma unroll
         for (int part = 0; part < CHUNK / VECTOR; part++) {
-          const int depth = quarter * 32 + part * VECTOR;
+          const int depth = quarter * PIECES_DEPTH + part * VECTOR;
           use(i, quarter, part, from + 2 * (i * (MMA ? 8 : 1) * K + depth), row && (WHOLE_STEPS || depth < left));
         }
     }
@@ -99,7 +109,7 @@ struct Ring {
   Activations held_a[ASYNC || !AHEAD ? 1 : STAGES];
 
   __device__ __forceinline__ Ring(const uint16_t* a, const uint16_t* b, uint32_t shared, int column0, int depth0) {
-    const int group = threadIdx.x % 32 / 4, depth = depth0 + threadIdx.x % 4 * CHUNK;
+    const int group = threadIdx.x % 32 / DEPTH_LANES, depth = depth0 + threadIdx.x % DEPTH_LANES * CHUNK;
     const int column = column0 + lane_column(group, 0);
     left = K - depth;
     place = shared + threadIdx.x * 16;
@@ -136,7 +146,7 @@ struct Ring {
 #pragma unroll
         for (int part = 0; part < CHUNK / ACCESS; part++) {
           const int piece = quarter * LANE_COLUMNS + which, element = part * ACCESS;
-          const int depth = quarter * 32 + (NT ? element : which % RUN * PIECE_ROWS + element / RUN);
+          const int depth = quarter * PIECES_DEPTH + (NT ? element : which % RUN * PIECE_ROWS + element / RUN);
           const uint32_t column = column_offset[NT ? which : which / RUN][NT ? 0 : element % RUN / ACCESS];
           const char* from = next + (column + depth * (NT ? 2 : ROW_BYTES));
           const bool inside = WHOLE_STEPS || depth < left;
@@ -153,9 +163,9 @@ struct Ring {
       });
     else if constexpr (AHEAD)
       held_a[stage].load(next_a, left);
-    next += static_cast<size_t>(DEPTH) * (NT ? 2 : ROW_BYTES);
-    if constexpr (AHEAD) next_a += DEPTH * 2;
-    left -= DEPTH;
+    next += static_cast<size_t>(STEP_DEPTH) * (NT ? 2 : ROW_BYTES);
+    if constexpr (AHEAD) next_a += STEP_DEPTH * 2;
+    left -= STEP_DEPTH;
   }
 
   // The pieces of 32 depths of a step that has arrived.
@@ -216,19 +226,19 @@ struct MmaSums {
       for (int odd = 0; odd < 2; odd++) {
         const int row = i * 8 + 2 * t + odd;
         if (row >= M) continue;
-        constexpr int WIDE = LANE_COLUMNS < 4 ? LANE_COLUMNS : 4;  // neighbours that a lane has of a row
+        constexpr int WIDE = ROW_RING ? 1 : LANE_COLUMNS < 4 ? LANE_COLUMNS : 4;  // neighbours that a lane has of a row
 #pragma unroll
         for (int j = 0; j < LANE_COLUMNS; j += WIDE) {
           uint32_t sums[WIDE];
 #pragma unroll
-          for (int k = 0; k < WIDE; k++) sums[k] = __float_as_uint(v[i][(j + k) / 2][k % 2 * 2 + odd]);
+          for (int k = 0; k < WIDE; k++) sums[k] = __float_as_uint(v[i][(j + k) / 2][(j + k) % 2 * 2 + odd]);
           store_shared(tile + (row * TILE_PITCH + lane_column(group, j)) * 4, sums);
         }
       }
   }
 };
 
-// Sums of a lane by plain FMAs, over the depths that it holds; four lanes together have all of them.
+// Sums of a lane by plain FMAs, over the depths that it holds; DEPTH_LANES lanes together have all of them.
 struct FmaSums {
   float v[M][LANE_COLUMNS];
 
@@ -248,16 +258,18 @@ struct FmaSums {
       }
   }
   __device__ __forceinline__ void store(uint32_t tile) const {
-    const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int group = threadIdx.x % 32 / DEPTH_LANES, t = threadIdx.x % DEPTH_LANES;
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
       for (int j = 0; j < LANE_COLUMNS; j++) {
-        const float sum = quad_sum(v[i][j]);
+        const float sum = ROW_LANES ? warp_sum(v[i][j]) : quad_sum(v[i][j]);
         if (t == 0) store_shared(tile + (i * TILE_PITCH + lane_column(group, j)) * 4, __float_as_uint(sum));
       }
   }
 };
+
+#include "row_ring.cuh"
 
 #if PRODUCTS == PRODUCTS_MMA
 using Sums = MmaSums;
@@ -279,7 +291,11 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   const int first_step = block_step + block_steps * warp_k / WARPS_K;
   const int steps = block_step + block_steps * (warp_k + 1) / WARPS_K - first_step;
 
-  Ring ring(a, b, shared, column0 + warp_n * WARP_COLUMNS, first_step * DEPTH);
+#if LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA
+  RowRing ring(a, b, shared, column0 + warp_n * COLUMNS, first_step * STEP_DEPTH);
+#else
+  Ring ring(a, b, shared, column0 + warp_n * COLUMNS, first_step * STEP_DEPTH);
+#endif
 #pragma unroll
   for (int stage = 0; stage < STAGES; stage++) {
     if (stage < steps) ring.start(stage);
@@ -287,7 +303,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   }
 
   Sums sums = {};
-  const int depth = first_step * DEPTH + threadIdx.x % 4 * CHUNK;  // of this lane's first step
+  const int depth = first_step * STEP_DEPTH + threadIdx.x % DEPTH_LANES * CHUNK;  // of this lane's first step
   int slot = 0;  // stage of the step at hand, where the ring is in shared memory
 #pragma unroll 1
   for (int done = 0; done < steps; done += UNROLLED) {
@@ -295,8 +311,14 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
     for (int i = 0; i < UNROLLED; i++) {  // registers have no addresses: one turn of the ring is written out
       const int step = done + i, stage = ASYNC ? slot : i;
       if (i > 0 && step >= steps) break;
+#if LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA
+      cp_async_wait_group<STAGES - 1>();
+      __syncwarp();  // lanes read what others have copied
+      ring.multiply(sums, stage);
+      __syncwarp();  // the stage is no longer read
+#else
       Activations activations;
-      if constexpr (!AHEAD) activations.load(ring.next_a + step * (DEPTH * 2), K - depth - step * DEPTH);
+      if constexpr (!AHEAD) activations.load(ring.next_a + step * (STEP_DEPTH * 2), K - depth - step * STEP_DEPTH);
       if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
       if constexpr (AHEAD) ring.take(activations, stage);
 #pragma unroll
@@ -305,6 +327,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
         ring.take(weights, stage, quarter);
         sums.add(weights, activations, quarter);
       }
+#endif
       if (step + STAGES < steps) ring.start(stage);
       if constexpr (ASYNC) {
         cp_async_commit_group();
@@ -313,7 +336,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
     }
   }
   if constexpr (ASYNC) __syncthreads();  // the sums take the place of the ring
-  sums.store(shared + (warp_k * (M * TILE_PITCH) + warp_n * WARP_COLUMNS) * 4);
+  sums.store(shared + (warp_k * (M * TILE_PITCH) + warp_n * COLUMNS) * 4);
   __syncthreads();
 
   // Each thread adds up what the warps along K hold of some pairs of columns, in their order: runs agree bit by bit.

@@ -22,6 +22,7 @@ from evokern.study.trial import Outcome
 KERNEL = load_kernel(KERNELS / "matmul")
 Genes = dict[str, Value]
 REGISTERS: Genes = {"LOAD": "registers", "WARPS_K": 2}
+ROW: Genes = {"LANES": "row"}
 SPLIT: Genes = {"SPLIT_K": 2, "MERGE": "ticket", "WARPS_K": 2}
 
 
@@ -59,6 +60,16 @@ def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
         ("16,72,200,dtype=bf16", REGISTERS | {"WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WEIGHT_POLICY": "no_allocate"}),
         ("16,136,264,dtype=bf16", REGISTERS | {"STAGES": 2, "WARPS_K": 4}),
         ("5,70,130", SPLIT | {"WARP_COLUMNS": 32, "VECTOR": 2, "STAGES": 2}),
+        ("1,72,1096,layout=nt", REGISTERS | ROW | {"PRODUCTS": "fma", "WARP_COLUMNS": 16, "DEPTH": 64, "STAGES": 2}),
+        ("3,37,1091,layout=nt", REGISTERS | ROW | SPLIT | {"PRODUCTS": "fma", "VECTOR": 1, "DEPTH": 32, "STAGES": 2}),
+        (
+            "2,40,2056,layout=nt,dtype=bf16",
+            ROW | {"PRODUCTS": "fma", "WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "DEPTH": 32},
+        ),
+        ("16,136,264,layout=nt", ROW | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 32}),
+        ("5,72,520,layout=nt,dtype=bf16", ROW | {"DEPTH": 128, "WARP_COLUMNS": 16, "WEIGHT_POLICY": "evict_first"}),
+        ("24,40,328,layout=nt", ROW | SPLIT | {"DEPTH": 64, "WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WARPS_K": 1}),
+        ("9,38,330,layout=nt", ROW | {"DEPTH": 64, "WARP_COLUMNS": 16, "VECTOR": 2, "WEIGHT_POLICY": "normal"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Genes) -> None:
@@ -72,6 +83,8 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Gene
 
 NT: Genes = {"WARP_COLUMNS": 16, "STAGES": 2}
 NARROW: Genes = {"WARP_COLUMNS": 32, "STAGES": 2}
+RING: Genes = {"LANES": "row", "WARP_COLUMNS": 32, "STAGES": 2, "DEPTH": 64}
+ROW_FMA: Genes = NT | {"LANES": "row", "PRODUCTS": "fma", "LOAD": "registers"}
 FAULTS = [
     # depths of a lane, columns past the last one, the tail of K, rows past the last one
     ("skinny.cuh", "2ll * depth;", "1ll * depth;", "5,40,264,layout=nt", NT),
@@ -97,7 +110,7 @@ FAULTS = [
     # words of the fragments, sums of the lanes
     ("skinny.cuh", "j % 2 ? 0x7632 : 0x5410", "j % 2 ? 0x5410 : 0x7632", "5,72,264", {"STAGES": 2}),
     ("skinny.cuh", "a.v[i][quarter][half + 1]);", "a.v[i][quarter][half]);", "5,40,264,layout=nt", NT),
-    ("skinny.cuh", "k % 2 * 2 + odd]", "k % 2 + 2 * odd]", "5,40,264,layout=nt", NT),
+    ("skinny.cuh", "(j + k) % 2 * 2 + odd]", "(j + k) % 2 + 2 * odd]", "5,40,264,layout=nt", NT),
     ("skinny.cuh", "quad_sum(v[i][j])", "v[i][j]", "3,40,264,layout=nt", NT | {"PRODUCTS": "fma"}),
     (
         "skinny.cuh",
@@ -107,14 +120,48 @@ FAULTS = [
         {"STAGES": 2, "PRODUCTS": "fma"},
     ),
     # the ring
-    ("skinny.cuh", "cp_async_wait_group<STAGES - 1>()", "cp_async_wait_group<STAGES>()", "5,40,520,layout=nt", NT),
+    (
+        "skinny.cuh",
+        "cp_async_wait_group<STAGES - 1>();  // of",
+        "cp_async_wait_group<STAGES>();  // of",
+        "5,40,520,layout=nt",
+        NT,
+    ),
     ("skinny.cuh", "slot == STAGES - 1 ? 0", "slot == STAGES ? 0", "5,40,520,layout=nt", NT),
     ("skinny.cuh", "if constexpr (ASYNC) __syncthreads();", "", "16,40,1032,layout=nt", NT | {"WARPS_K": 4}),
+    # long pieces of rows: what lanes exchange, its places, tails
+    (
+        "skinny.cuh",
+        "cp_async_wait_group<STAGES - 1>();\n      __syncwarp",
+        "cp_async_wait_group<STAGES>();\n      __syncwarp",
+        "5,40,520,layout=nt",
+        RING,
+    ),
+    ("skinny.cuh", "return j * 8 + group;", "return group * LANE_COLUMNS + j;", "5,40,520,layout=nt", RING),
+    ("skinny.cuh", "ROW_LANES ? warp_sum(v[i][j]) :", "", "3,40,2056,layout=nt", ROW_FMA),
+    ("row_ring.cuh", "(chunk ^ row % 8) * 16", "(chunk ^ row % 4) * 8", "5,40,520,layout=nt", RING),
+    (
+        "row_ring.cuh",
+        "first + row < M) && (WHOLE_STEPS || part * VECTOR < left)",
+        "first + row < M)",
+        "5,40,72,layout=nt",
+        RING,
+    ),
+    (
+        "row_ring.cuh",
+        "bool inside = WHOLE_STEPS || part * VECTOR < left;",
+        "bool inside = true;",
+        "5,40,72,layout=nt",
+        RING,
+    ),
+    ("row_ring.cuh", "(M % 8 == 0 || first + row < M) &&", "", "5,40,520,layout=nt", RING),
+    ("row_ring.cuh", "min(first + row, columns - 1)", "first + row", "5,38,520,layout=nt", RING | {"VECTOR": 2}),
+    ("row_ring.cuh", "k * 2 + lane / 8 % 2", "k * 2 + lane / 16", "5,40,520,layout=nt", RING),
     # the merges
     (
         "skinny.cuh",
-        "warp_n * WARP_COLUMNS) * 4);\n  __syncthreads();",
-        "warp_n * WARP_COLUMNS) * 4);",
+        "warp_n * COLUMNS) * 4);\n  __syncthreads();",
+        "warp_n * COLUMNS) * 4);",
         "5,40,264,layout=nt",
         NT,
     ),
@@ -172,6 +219,8 @@ def test_a_ticket_saves_the_second_launch(path: str, entry: str) -> None:
         ("129,4096,4096,layout=nt", {}, "skinny_rows"),
         ("16,4096,4096", {"WARP_COLUMNS": 16}, "skinny_columns"),
         ("9,4096,4096", {"PRODUCTS": "fma"}, "fma_rows"),
+        ("16,4096,4096", {"LANES": "row", "DEPTH": 64}, "row_lanes"),
+        ("16,4096,4096,layout=nt", {"LANES": "row"}, "row_ring"),
         ("16,4096,4096", {"WEIGHT_POLICY": "no_allocate"}, "async_policy"),
         (
             "1,4096,4096,layout=nt",
