@@ -8,8 +8,8 @@
 //
 // Both paths:
 //
-//   LOAD              global to shared memory: cp_async (no registers on the way) or registers (load early, store late);
-//                     skinny: where weights in flight wait
+//   LOAD              global to shared memory: cp_async (no registers on the way), registers (load early, store late), or by
+//                     producer_warps, four that do nothing else (cp.async; wgmma alone); skinny: where weights in flight wait
 //   FRAGMENTS         tiled: read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead,
 //                     across steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with
 //                     wgmma, a step is still multiplied while the next one is waited for); skinny: A's, as far as the weights
@@ -33,7 +33,8 @@
 //                     is stored
 //   SHAPE             M, N and K as arguments (runtime), or known to the compiler: no divisions to find a tile, no tails that
 //                     are not there
-//   EPILOGUE          C straight from registers, or through shared memory in 16-byte stores
+//   EPILOGUE          C straight from registers, or through shared memory in 16-byte stores, by the warps that multiply or by
+//                     store_warps, four that do nothing else: the next tile is multiplied meanwhile (TILES above one)
 //
 // The skinny path:
 //
@@ -79,13 +80,17 @@ constexpr int THREADS = (SKINNY ? WARPS_ACROSS * WARPS_K : WARPS_M * WARPS_N) * 
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // tile of one warp
 constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma tiles of one warp
 constexpr int CHUNK = 8;                                               // elements of a 16-byte chunk
-constexpr bool ASYNC = LOAD == LOAD_CP_ASYNC;
+constexpr bool PRODUCERS = LOAD == LOAD_PRODUCER_WARPS, ASYNC = LOAD == LOAD_CP_ASYNC || PRODUCERS;
 constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
 constexpr bool WGMMA = !SKINNY && TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows from a warp's mma tile to its next
 constexpr bool ROW_RING = SKINNY && LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA;  // lanes exchange rows for mma (row_ring.cuh)
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
-constexpr bool STAGED_STORE = EPILOGUE == EPILOGUE_SHARED && SPLIT_K == 1;
+constexpr bool STORE_WARPS = !SKINNY && EPILOGUE == EPILOGUE_STORE_WARPS;
+constexpr bool STAGED_STORE = EPILOGUE != EPILOGUE_DIRECT && SPLIT_K == 1;
+constexpr int PRODUCER_THREADS = PRODUCERS ? 128 : 0, STORE_THREADS = STORE_WARPS ? 128 : 0;  // behind the THREADS that multiply
+constexpr int ALL_THREADS = THREADS + PRODUCER_THREADS + STORE_THREADS, LOADERS = PRODUCERS ? PRODUCER_THREADS : THREADS;
+constexpr unsigned FIRST_LOADER = PRODUCERS ? THREADS : 0;
 constexpr int PAD = SMEM_LAYOUT == SMEM_LAYOUT_PADDED ? CHUNK : 0;
 #if NT
 constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_K + PAD;        // elements of a row in shared memory
@@ -103,10 +108,12 @@ static_assert(SKINNY || BLOCK_M % (16 * WARPS_M) == 0, "warp_rows: a warp's rows
 static_assert(SKINNY || BLOCK_N % (16 * WARPS_N) == 0, "warp_columns: a warp's columns must be pairs of 8-column mma tiles");
 static_assert(BLOCK_K % 16 == 0, "mma_depth: an mma takes 16 elements of K");
 static_assert(STAGES >= 2, "ring: one stage is computed on while another is filled");
-static_assert(SKINNY || (BLOCK_M * BLOCK_K / CHUNK) % THREADS == 0, "a_tile_split: the A tile must split evenly over the threads");
-static_assert(SKINNY || (BLOCK_K * BLOCK_N / CHUNK) % THREADS == 0, "b_tile_split: the B tile must split evenly over the threads");
+static_assert(SKINNY || (BLOCK_M * BLOCK_K / CHUNK) % LOADERS == 0, "a_tile_split: the A tile must split evenly over the threads");
+static_assert(SKINNY || (BLOCK_K * BLOCK_N / CHUNK) % LOADERS == 0, "b_tile_split: the B tile must split evenly over the threads");
 static_assert(SKINNY || TILES == 1 || SPLIT_K == 1, "tiles_or_split: a tile of several is not split along K");
 static_assert(SKINNY || TILES == 1 || ASYNC, "tiles_async: registers would hold the next tile while one is stored");
+static_assert(!PRODUCERS || (WGMMA && STAGES >= 3 && STAGES <= 6 && SPLIT_K == 1), "producers: they serve wgmma, by two barriers a stage");
+static_assert(!STORE_WARPS || TILES > 1, "store_warps: the next tile is multiplied meanwhile");
 static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async moves at least 4 bytes");
 static_assert(SKINNY || ASYNC || STAGES == 2, "register_ring: registers hold one step only");
 static_assert(SKINNY || WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
@@ -129,6 +136,15 @@ static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST ||
 #include "../common/memory.cuh"
 #include "../common/mma.cuh"
 #include "split_k.cuh"
+
+// Named barriers where further warps load or store (id 0 is __syncthreads()): two for a tile of C, two for each stage of the ring.
+constexpr int COMPUTE_BARRIER = 1, C_FREE = 2, C_FULL = 3, STAGE_FULL = 4, STAGE_FREE = STAGE_FULL + STAGES;
+__device__ __forceinline__ void sync_compute_warps() {
+  if constexpr (STORE_WARPS || PRODUCERS)
+    named_barrier_sync<THREADS>(COMPUTE_BARRIER);
+  else
+    __syncthreads();
+}
 #if PATH == PATH_SKINNY
 #include "../common/warp.cuh"
 #include "skinny.cuh"
@@ -179,6 +195,7 @@ struct Pipeline {
   int to_load;      // steps not yet on their way
   uint32_t filled;  // stage that is filled next, as an offset
   int tile, tile_left;  // tile of C whose steps are loaded, and those of it not yet on their way
+  int at, released, to_release;  // stage that is waited for next, that is released next; releases that somebody waits for
 
   __device__ __forceinline__ Pipeline(const uint16_t* matrix_a, const uint16_t* matrix_b, int M, int N, int K, TileOrigin at,
                                       int depth0, uint32_t shared, int steps, int tiles)
@@ -188,7 +205,8 @@ struct Pipeline {
 #else
         b(matrix_b, depth0, at.column, K, N),
 #endif
-        shared(shared), to_load(steps * tiles), filled(0), tile(blockIdx.x), tile_left(steps) {}
+        shared(shared), to_load(steps * tiles), filled(0), tile(blockIdx.x), tile_left(steps), at(0), released(0),
+        to_release(steps * tiles - STAGES) {}
 
   // Goes on with the block's next tile of C, where all steps of one are on their way.
   __device__ __forceinline__ void next_tile() {
@@ -224,7 +242,10 @@ struct Pipeline {
   // Waits until the oldest step in flight is there for every thread. Every thread has then read the stage that
   // load_next() fills.
   __device__ __forceinline__ void wait() {
-    if constexpr (ASYNC) {
+    if constexpr (PRODUCERS) {
+      named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FULL + at);
+      return;
+    } else if constexpr (ASYNC) {
       cp_async_wait_group<IN_FLIGHT - 1>();
     } else if (to_load > 0) {
       a.finish(shared + filled);
@@ -233,7 +254,30 @@ struct Pipeline {
       to_load--;
     }
     if constexpr (WGMMA) fence_proxy_async();
-    __syncthreads();
+    sync_compute_warps();
+  }
+  // Says that the oldest stage that was waited for and not released is no longer read, where it will be filled again.
+  __device__ __forceinline__ void release() {
+    if (to_release > 0) named_barrier_arrive<THREADS + PRODUCER_THREADS>(STAGE_FREE + released);
+    to_release--;
+    released = released == STAGES - 1 ? 0 : released + 1;
+  }
+  // What producer warps do: a step is announced when LAG further ones have been asked for.
+  __device__ __forceinline__ void load_all() {
+    constexpr int LAG = STAGES - 2;
+    const int all = to_load;
+    int stage = 0, announced = 0;
+#pragma unroll 1
+    for (int step = 0; step < all + LAG; step++) {
+      if (step >= STAGES && step < all) named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FREE + stage);
+      load_next();
+      stage = stage == STAGES - 1 ? 0 : stage + 1;
+      if (step < LAG) continue;
+      cp_async_wait_group<LAG>();
+      fence_proxy_async();
+      named_barrier_arrive<THREADS + PRODUCER_THREADS>(STAGE_FULL + announced);
+      announced = announced == STAGES - 1 ? 0 : announced + 1;
+    }
   }
 };
 
@@ -243,7 +287,33 @@ struct Pipeline {
 #include "mma_loop.cuh"
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+// A tile of C in shared memory, on its way to C.
+struct StagedTile {
+  static constexpr int PITCH = 2 * (BLOCK_N + CHUNK);  // bytes of a row; the padding spreads rows over the banks
+  static constexpr int AT = TILES == 1 ? 0 : STAGES * STAGE;  // it takes the ring's place where no step follows
+
+  __device__ __forceinline__ static void put(uint32_t shared, int row, int column, uint32_t pair) {
+    store_shared(shared + AT + row * PITCH + column * 2, pair);
+  }
+  // Stores the tile by THREADS_GIVEN threads, of which this is the `thread`-th.
+  template <int THREADS_GIVEN>
+  __device__ __forceinline__ static void store(uint32_t shared, uint16_t* c, TileOrigin at, int M, int N, int thread) {
+#pragma unroll STORE_WARPS ? 4 : 16
+    for (int index = thread; index < BLOCK_M * BLOCK_N / CHUNK; index += THREADS_GIVEN) {
+      const int row = index / (BLOCK_N / CHUNK), column = index % (BLOCK_N / CHUNK) * CHUNK;
+      const Chunk pairs = load_shared_chunk(shared + AT + row * PITCH + column * 2);
+      if constexpr (VECTOR == CHUNK) {
+        if (at.row + row < M && at.column + column < N)
+          store_global(c + static_cast<size_t>(at.row + row) * N + at.column + column, pairs.v);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) store_pair(c, at.row + row, at.column + column + 2 * i, M, N, pairs.v[i]);
+      }
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
 matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
        int rows, int columns, int depth) {
   constexpr bool COMPILED = SHAPE == SHAPE_COMPILED;
@@ -261,9 +331,28 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   // Tiles of this block: its own number, and on by the number of blocks, so that those at work lie side by side.
   const int tiles = ((M + BLOCK_M - 1) / BLOCK_M) * ((N + BLOCK_N - 1) / BLOCK_N);
   const int own_tiles = TILES == 1 ? 1 : (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
+  if constexpr (STORE_WARPS) {
+    if (threadIdx.x >= THREADS + PRODUCER_THREADS) {
+#pragma unroll 1
+      for (int own = 0; own < own_tiles; own++) {
+        named_barrier_arrive<THREADS + STORE_THREADS>(C_FREE);
+        named_barrier_sync<THREADS + STORE_THREADS>(C_FULL);
+        const TileOrigin at(blockIdx.x + own * gridDim.x, M, N);
+        StagedTile::store<STORE_THREADS>(shared, c, at, M, N, threadIdx.x - THREADS - PRODUCER_THREADS);
+      }
+      return;
+    }
+  }
   Pipeline pipeline(a, b, M, N, K, TileOrigin(blockIdx.x, M, N), first_step * BLOCK_K, shared, steps, own_tiles);
+  if constexpr (PRODUCERS) {
+    if (threadIdx.x >= THREADS) {
+      pipeline.load_all();
+      return;
+    }
+  } else {
 #pragma unroll
-  for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.load_next();
+    for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.load_next();
+  }
 
   uint32_t stage = 0;  // of the step at hand, as an offset
   auto compute = [&](int tile) {
@@ -302,23 +391,18 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
         if (column0 + column + 1 < N) target[1] = high;
       });
     } else if constexpr (STAGED_STORE) {
-      constexpr int C_PITCH = 2 * (BLOCK_N + CHUNK);  // bytes; the padding spreads rows over the banks
-      constexpr int C_TILE = TILES == 1 ? 0 : STAGES * STAGE;  // the tile of C takes the ring's place where no step follows
-      if constexpr (TILES == 1) __syncthreads();               // the stages are no longer read
+      if constexpr (STORE_WARPS)
+        named_barrier_sync<THREADS + STORE_THREADS>(C_FREE);  // the tile before is stored
+      else if constexpr (TILES == 1)
+        sync_compute_warps();  // the stages are no longer read
       for_each_pair([&](int row, int column, float low, float high) {
-        *reinterpret_cast<uint32_t*>(memory + C_TILE + row * C_PITCH + column * 2) = pack_half2(low, high);
+        StagedTile::put(shared, row, column, pack_half2(low, high));
       });
-      __syncthreads();
-      for (int index = threadIdx.x; index < BLOCK_M * BLOCK_N / CHUNK; index += THREADS) {
-        const int row = index / (BLOCK_N / CHUNK), column = index % (BLOCK_N / CHUNK) * CHUNK;
-        const Chunk pairs = load_shared_chunk(shared + C_TILE + row * C_PITCH + column * 2);
-        if constexpr (VECTOR == CHUNK) {
-          if (row0 + row < M && column0 + column < N)
-            store_global(c + static_cast<size_t>(row0 + row) * N + column0 + column, pairs.v);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 4; i++) store_pair(c, row0 + row, column0 + column + 2 * i, M, N, pairs.v[i]);
-        }
+      if constexpr (STORE_WARPS) {
+        named_barrier_arrive<THREADS + STORE_THREADS>(C_FULL);
+      } else {
+        sync_compute_warps();
+        StagedTile::store<THREADS>(shared, c, at, M, N, threadIdx.x);
       }
     } else {
       for_each_pair([&](int row, int column, float low, float high) {

@@ -52,8 +52,8 @@ GENES = (
     ),
     Mutation(
         "LOAD",
-        ("cp_async", "registers"),
-        doc="how tiles reach shared memory; skinny: where weights in flight wait, in shared memory or registers",
+        ("cp_async", "registers", "producer_warps"),
+        doc="how tiles reach shared memory, by the warps that multiply or by four others; skinny: where weights wait",
         relieves={"memory": 2, "shared-memory": 1, "latency": 1, "arithmetic": 1},
     ),
     Mutation(
@@ -87,9 +87,9 @@ GENES = (
     ),
     Mutation(
         "EPILOGUE",
-        ("direct", "shared"),
+        ("direct", "shared", "store_warps"),
         when=TILED,
-        doc="C from registers, or through shared memory in wide stores",
+        doc="C from registers, or through shared memory in wide stores, by the same warps or by four others",
         relieves=("memory", "shared-memory", "arithmetic"),
     ),
     Mutation(
@@ -257,9 +257,29 @@ def blocks(c, p):
     return tiles(c, p) if skinny(c) else -(-tiles(c, p) // c.TILES)
 
 
+def store_threads(c):
+    """Return the further threads of a block, those that only store C."""
+    return 128 if not skinny(c) and c["EPILOGUE"] == "store_warps" else 0
+
+
+def producer_threads(c):
+    """Return the further threads of a block, those that only load tiles for the others."""
+    return 128 if not skinny(c) and c["LOAD"] == "producer_warps" else 0
+
+
+def compute_threads(c):
+    """Return the threads of a block that multiply."""
+    return 32 * (c.WARPS_ACROSS * c.WARPS_K if skinny(c) else c.WARPS_M * c.WARPS_N)
+
+
+def loaders(c):
+    """Return the threads of a block that load tiles."""
+    return producer_threads(c) or compute_threads(c)
+
+
 def threads(c):
     """Return the threads of a block."""
-    return 32 * (c.WARPS_ACROSS * c.WARPS_K if skinny(c) else c.WARPS_M * c.WARPS_N)
+    return compute_threads(c) + producer_threads(c) + store_threads(c)
 
 
 def pieces(c):
@@ -286,7 +306,7 @@ def shared_bytes(c, p):
     pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
     rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
     ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + rows * (columns + pad))
-    tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] == "shared" and c.SPLIT_K == 1 else 0
+    tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] != "direct" and c.SPLIT_K == 1 else 0
     # With several tiles a block the next one's steps are on their way while one is stored.
     return max(ring, tile) if c.TILES == 1 else ring + tile
 
@@ -332,18 +352,20 @@ def accumulator_registers(c):
     """Compare a thread's sums and fragments with the registers that launch bounds leave it."""
     if skinny(c):
         return True
-    threads = 32 * c.WARPS_M * c.WARPS_N
-    sums = c.BLOCK_M * c.BLOCK_N // threads // (2 if c["ACCUMULATOR"] == "fp16" else 1)
+    sums = c.BLOCK_M * c.BLOCK_N // compute_threads(c) // (2 if c["ACCUMULATOR"] == "fp16" else 1)
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (2 if c["FRAGMENTS"] == "ahead" else 1)
     if on_wgmma(c):
         fragments = 0
-    chunks = (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 8
+    chunks = (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // loaders(c) // 8
     held = 0 if shape_compiled(c) else chunks  # where each comes from, unless distances are constants
     if c["LOAD"] == "registers":  # chunks of 16 bytes on their way, where each comes from, and where its accesses do
         held = 5 * chunks + 2 * (8 // c.VECTOR)
     # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
     single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
-    return Need(sums + fragments + held + single + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
+    if producer_threads(c):
+        held = 0  # by others
+    most = min(255, 65536 // (threads(c) * c.MIN_BLOCKS))
+    return Need(sums + fragments + held + single + 24, most, "registers")
 
 
 def steps(c, p):
@@ -415,6 +437,10 @@ STARTING_POINTS = (
     # (`cutlass3x_sm90_tensorop_gemm_f16_…_128x256x64_…` and `…_128x128x64_…`).
     {**WARPGROUPS, "BLOCK_N": 256},
     {**WARPGROUPS, "BLOCK_N": 128},
+    # The first of them with warps that only load, or only store, and several tiles a block (CUTLASS's warp-specialised,
+    # persistent kernels, `KernelCpAsyncWarpSpecialized`).
+    {**WARPGROUPS, "BLOCK_N": 256, "STAGES": 3, "TILES": 4, "LOAD": "producer_warps", "EPILOGUE": "shared"},
+    {**WARPGROUPS, "BLOCK_N": 256, "STAGES": 3, "TILES": 4, "FRAGMENTS": "in_place", "EPILOGUE": "store_warps"},
     {"PATH": "skinny"},
     # Narrow blocks, so that there are enough of them for every multiprocessor although each takes all of K.
     {"PATH": "skinny", "LOAD": "registers", "WARP_COLUMNS": 32, "WARPS_K": 16},
@@ -458,23 +484,23 @@ kernel = Kernel(
         Constraint("ring", lambda c: c.STAGES >= 2, "one stage is computed on while another is filled"),
         Constraint(
             "a_tile_split",
-            lambda c: skinny(c) or divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_M * c.BLOCK_K),
+            lambda c: skinny(c) or divides(8 * loaders(c), c.BLOCK_M * c.BLOCK_K),
             "the A tile must split evenly over the threads",
         ),
         Constraint(
             "b_tile_split",
-            lambda c: skinny(c) or divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_K * c.BLOCK_N),
+            lambda c: skinny(c) or divides(8 * loaders(c), c.BLOCK_K * c.BLOCK_N),
             "the B tile must split evenly over the threads",
         ),
         Constraint(
             "accumulators_fit", accumulator_registers, "sums that spill to local memory cost more than they save"
         ),
         Constraint(
-            "async_width", lambda c: c["LOAD"] != "cp_async" or c.VECTOR >= 2, "cp.async moves at least 4 bytes"
+            "async_width", lambda c: c["LOAD"] == "registers" or c.VECTOR >= 2, "cp.async moves at least 4 bytes"
         ),
         Constraint(
             "register_ring",
-            lambda c: skinny(c) or c["LOAD"] == "cp_async" or c.STAGES == 2,
+            lambda c: skinny(c) or c["LOAD"] != "registers" or c.STAGES == 2,
             "registers hold one step only",
         ),
         Constraint(
@@ -514,8 +540,18 @@ kernel = Kernel(
         ),
         Constraint(
             "tiles_async",
-            lambda c: skinny(c) or c.TILES == 1 or c["LOAD"] == "cp_async",
+            lambda c: skinny(c) or c.TILES == 1 or c["LOAD"] != "registers",
             "registers would hold the next tile while one is stored",
+        ),
+        Constraint(
+            "producers",
+            lambda c: c["LOAD"] != "producer_warps" or (on_wgmma(c) and 3 <= c.STAGES <= 6 and c.SPLIT_K == 1),
+            "producer warps serve wgmma, by two of the 16 named barriers for each stage",
+        ),
+        Constraint(
+            "store_warps",
+            lambda c: skinny(c) or not store_threads(c) or c.TILES > 1,
+            "warps that only store C have something to wait for where several tiles are computed in turn",
         ),
         Constraint(
             "tiles_for_all",
@@ -557,7 +593,7 @@ kernel = Kernel(
             lambda c: (
                 not row_lanes(c)
                 or c["PRODUCTS"] == "fma"
-                or (c["LOAD"] == "cp_async" and c["FRAGMENTS"] == "ahead" and c.DEPTH >= 64)
+                or (c["LOAD"] != "registers" and c["FRAGMENTS"] == "ahead" and c.DEPTH >= 64)
             ),
             "the lanes of an mma exchange pieces of 128 bytes or more, of A too, through shared memory",
         ),

@@ -28,7 +28,7 @@ __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
 template <int ROWS, int COLUMNS, int PITCH, bool ALONG_ROWS>
 struct TileLoader {
   static constexpr int PER_ROW = COLUMNS / CHUNK;
-  static constexpr int ROWS_AT_ONCE = THREADS / PER_ROW;
+  static constexpr int ROWS_AT_ONCE = LOADERS / PER_ROW;
   static constexpr int CHUNKS = ROWS / ROWS_AT_ONCE;  // chunks of one thread, one below the other
   static constexpr int PARTS = CHUNK / VECTOR;        // accesses that fill a chunk
   const char* next;                                   // the next tile in the matrix
@@ -52,8 +52,8 @@ struct TileLoader {
     step_bytes = 2 * BLOCK_K * (ALONG_ROWS ? 1 : columns);
     left = ALONG_ROWS ? columns - column0 - chunk() * CHUNK : rows - row0 - first_row();
   }
-  __device__ __forceinline__ static int chunk() { return threadIdx.x % PER_ROW; }
-  __device__ __forceinline__ static int first_row() { return threadIdx.x / PER_ROW; }
+  __device__ __forceinline__ static int chunk() { return (threadIdx.x - FIRST_LOADER) % PER_ROW; }
+  __device__ __forceinline__ static int first_row() { return (threadIdx.x - FIRST_LOADER) / PER_ROW; }
   __device__ __forceinline__ static uint32_t target(int i) {
     if constexpr (ROWS_AT_ONCE % SWIZZLE_ROWS == 0)
       return chunk_offset<ROWS, PITCH>(first_row(), chunk()) + i * ROWS_AT_ONCE * (ROW_PITCH<PITCH> * 2);

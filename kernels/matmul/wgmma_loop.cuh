@@ -34,11 +34,16 @@ __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipelin
         wgmma_accumulate<1>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * 16 * (2 * PANEL)));
 #endif
     wgmma_commit_group();
-    pipeline.load_next();
+    if constexpr (!PRODUCERS) pipeline.load_next();
     wgmma_wait_group<AHEAD ? 1 : 0>();
+    if constexpr (PRODUCERS) {
+      if (!AHEAD || step > 0) pipeline.release();
+      pipeline.at = pipeline.at == STAGES - 1 ? 0 : pipeline.at + 1;
+    }
     offset = pipeline.next_stage(offset);
   }
   wgmma_wait_group<0>();
+  if constexpr (PRODUCERS && AHEAD) pipeline.release();
 #pragma unroll
   for (int m = 0; m < TILES_M; m++) pin_accumulators(sum[m]);
 }

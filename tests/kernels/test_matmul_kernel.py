@@ -32,6 +32,8 @@ from evokern.study.trial import Outcome
 FOLDER = KERNELS / "matmul"
 KERNEL = load_kernel(FOLDER)
 WGMMA: dict[str, Value] = {"TENSOR_CORES": "wgmma", "WARPS_M": 4}
+PRODUCERS: dict[str, Value] = {"LOAD": "producer_warps"}
+TURNS: dict[str, Value] = WGMMA | {"TILES": 2, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "WARPS_N": 1, "STAGES": 3}
 PROBLEMS = ("4096,4096,4096", "144,160,96,dtype=bf16", "33,35,37,layout=nt", "1,8,72,dtype=bf16,layout=nt")
 
 
@@ -131,6 +133,12 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
             "72,264,200",
             WGMMA | {"BLOCK_M": 64, "BLOCK_N": 256, "WARPS_N": 1, "FRAGMENTS": "in_place", "STAGES": 2, "SPLIT_K": 2},
         ),
+        # Four warps that only load, or only store, or both; one tile a block or several.
+        ("200,136,264", TURNS | PRODUCERS | {"FRAGMENTS": "in_place", "EPILOGUE": "shared"}),
+        ("200,136,264", TURNS | PRODUCERS | {"STAGES": 4, "EPILOGUE": "store_warps", "SHAPE": "compiled"}),
+        ("200,72,136,dtype=bf16", TURNS | {"EPILOGUE": "store_warps"}),
+        ("136,152,88", {"BLOCK_M": 32, "BLOCK_N": 64, "WARPS_M": 1, "TILES": 2, "EPILOGUE": "store_warps"}),
+        ("136,72,520,layout=nt", TURNS | PRODUCERS | {"TILES": 1, "STAGES": 5, "WARPS_M": 8, "BLOCK_M": 128}),
         ("136,72,72", WGMMA | {"WARPS_M": 8, "BLOCK_N": 128, "WARPS_N": 1, "BLOCK_K": 16, "VECTOR": 4, "STAGES": 4}),
         (
             "33,67,37",
@@ -234,3 +242,47 @@ def test_a_problem_without_a_layout_is_known_by_the_same_key() -> None:
     for problem in (plain, weights, pickle.loads(pickle.dumps(weights)), weights.changed({"K": 8})):
         assert KERNEL.problem(problem.key) == problem == KERNEL.problem(str(problem))
     assert plain != weights and KERNEL.problem({**plain}) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "broken", "choices"),
+    [
+        # a tile of C before it is stored, or after; a stage before it is there, or read; what wgmma may not see yet
+        ("kernel.cu", "named_barrier_sync<THREADS + STORE_THREADS>(C_FREE);", ";", {"EPILOGUE": "store_warps"}),
+        ("kernel.cu", "named_barrier_sync<THREADS + STORE_THREADS>(C_FULL);", "", {"EPILOGUE": "store_warps"}),
+        ("kernel.cu", "blockIdx.x + own * gridDim.x", "blockIdx.x + own", {"EPILOGUE": "store_warps"}),
+        (
+            "kernel.cu",
+            "named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FULL + at);",
+            "",
+            PRODUCERS,
+        ),
+        (
+            "kernel.cu",
+            "named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FREE + stage);",
+            ";",
+            PRODUCERS,
+        ),
+        ("kernel.cu", "cp_async_wait_group<LAG>();", "", PRODUCERS),
+        ("kernel.cu", "      fence_proxy_async();\n      named_barrier", "      named_barrier", PRODUCERS),
+        ("wgmma_loop.cuh", "if (!AHEAD || step > 0) pipeline", "pipeline", PRODUCERS),
+        (
+            "kernel.cu",
+            "        sync_compute_warps();\n        StagedTile",
+            "        __syncthreads();\n        StagedTile",
+            PRODUCERS,
+        ),
+    ],
+)
+def test_a_fault_among_specialised_warps_is_caught(
+    name: str, right: str, broken: str, choices: dict[str, Value], tmp_path: Path
+) -> None:
+    """A barrier, a wait or a fence less, or a barrier of all where some wait elsewhere, and it is turned away."""
+    kernel = edited_kernel(tmp_path, "matmul", f"matmul/{name}", right, broken)
+    p, chip = kernel.problem("200,136,264"), CHIPS["h200"]
+    config = kernel.space.canonical({**kernel.space.default(), **TURNS, "EPILOGUE": "shared", **choices})
+    assert check(kernel, config, [p], chip, essential=True) is None
+    try:
+        assert not _worker(kernel, p, chip, GateSettings())._check(config, p).passed
+    except RunFailed as failed:
+        assert failed.outcome in (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG)
