@@ -13,6 +13,7 @@ from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
+from evokern.simt.sanitizer.cluster_barrier import ClusterBarrier
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
@@ -49,6 +50,8 @@ class MachineState:
     """Global memory as the lanes see it."""
     barriers: Barriers
     """Barriers of blocks."""
+    cluster_barrier: ClusterBarrier
+    """Barriers of clusters."""
     copies: AsyncCopies
     """Asynchronous copies under way."""
     products: WarpgroupProducts
@@ -73,6 +76,7 @@ class MachineState:
         self.local.load()
         self.globals.load()
         self.barriers.load()
+        self.cluster_barrier.load()
         self.copies.load()
         self.products.load()
         self.proxy_fences.load()

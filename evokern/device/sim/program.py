@@ -139,9 +139,9 @@ class SimulatedProgram:
         """
         return simt.launch(
             self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
-            memory=memory, dynamic_shared=launch.shared_bytes, source=self.source, architecture=self.architecture,
-            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, past_misaligned=past_misaligned,
-            until_fatal=until_fatal, count=count, enough=enough,
+            memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
+            architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize,
+            past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
             constants=[_constants(arguments)], chip=self.chip,
         )  # fmt: skip
 
@@ -175,8 +175,8 @@ class SimulatedProgram:
         return simt.launch_many(
             self.module, self.symbols[launch.entry], launch.grid, launch.block,
             [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
-            source=self.source, architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks,
-            sanitize=sanitize, count=False, chip=self.chip,
+            cluster=launch.cluster, source=self.source, architecture=self.architecture,
+            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
             constants=[_constants(named) for named in arguments],
         )  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 Blocks of a launch have no order, except where one releases (a fence, then an atomic or volatile write) and another
 acquires (an atomic or volatile read after it). Each block therefore keeps what it has seen of the others' releases.
-Threads of one block have the order of `evokern.simt.sanitizer.thread_order`. Allocations that the kernel may not write
-need no shadow.
+Threads of one block, and those of one cluster, have the order of `evokern.simt.sanitizer.thread_order`; what a
+cluster's blocks have seen of others is joined where they meet. Allocations that the kernel may not write need no
+shadow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,18 @@ from evokern.simt.sanitizer.thread_order import ThreadOrder
 class GlobalShadow:
     """Keys per word for one launch (or several with memory of their own): time, block, instruction."""
 
-    def __init__(self, program: PtxProgram, memory: Memory, launches: int, blocks: int) -> None:
+    def __init__(
+        self, program: PtxProgram, memory: Memory, launches: int, blocks: int, cluster: Array | None = None
+    ) -> None:
+        """Watch a launch.
+
+        Args:
+            program: what runs.
+            memory: where the buffers live.
+            launches: launches side by side.
+            blocks: blocks of the grid.
+            cluster: by the linear id of each block, its cluster; None without clusters.
+        """
         self.memory = memory
         self.blocks = blocks
         self.granularity = program.global_granularity
@@ -32,13 +44,20 @@ class GlobalShadow:
         self.size = memory.storage.size
         self.words = self.size // self.granularity
         self.writer = sparse_zeros(self.words, np.uint64)
-        self.reads = BlockHistory(self.words, logged=self.ordered)
-        self.atomics = BlockHistory(self.words, logged=self.ordered)
+        self._cluster = cluster
+        # Between the lowest and the highest block that accessed a word, both of a cluster, may stand one of another.
+        logged = self.ordered or cluster is not None
+        self.reads = BlockHistory(self.words, logged=logged, ascending=cluster is None)
+        self.atomics = BlockHistory(self.words, logged=logged, ascending=cluster is None)
         self._views: dict[int, Array] = {}
         self.now = 1
         self.last_stamp = 0
         self.fenced = np.zeros((launches, blocks), np.int64)
         self.released = np.zeros((launches, blocks), np.int64)
+        self._met = np.zeros((launches, blocks), np.int64)
+        """Per block, when its cluster met last."""
+        self._covered = np.zeros((launches, blocks), np.int64)
+        """Per block, when its cluster had met at its last fence, which publishes what the others did until then."""
         self.acquired: dict[tuple[int, int], Array] = {}
 
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
@@ -167,6 +186,9 @@ class GlobalShadow:
     ) -> None:
         """Report accesses of lanes that are not ordered behind those of other blocks."""
         other = BLOCK.of(keys) - 1
+        if self._cluster is not None:
+            apart = self._cluster[other] != self._cluster[batch.block_id[lanes]]
+            lanes, words, keys, other = lanes[apart], words[apart], keys[apart], other[apart]
         if self.ordered:
             late = ~self._known(batch, lanes, other, TIME.of(keys))
             lanes, words, keys, other = lanes[late], words[late], keys[late], other[late]
@@ -218,7 +240,21 @@ class GlobalShadow:
         """Note that blocks made their writes visible."""
         if self.ordered:
             self.fenced[launch, block] = self.now
+            if self._cluster is not None:
+                self._covered[launch, block] = self._met[launch, block]
             self.now += 1
+
+    def meet(self, launch: int, blocks: Array) -> None:
+        """Note that the blocks of a cluster have met at its barrier: what one of them had seen, all have."""
+        if not self.ordered:
+            return
+        self._met[launch, blocks] = self.now
+        self.now += 1
+        known = [seen for block in blocks.tolist() if (seen := self.acquired.get((launch, block))) is not None]
+        if known:
+            joint = np.max(known, axis=0)
+            for block in blocks.tolist():
+                self.acquired[launch, block] = joint
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
         """Note an atomic or volatile access: it publishes what was fenced before, and sees what others published."""
@@ -226,9 +262,17 @@ class GlobalShadow:
             return
         if release:
             self.released[launch, block] = self.fenced[launch, block]
+            if self._cluster is not None:
+                self._release_clusters(launch, block, self._cluster)
         if acquire:
             for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
                 self.acquired[pair] = self.released[pair[0]].copy()
+
+    def _release_clusters(self, launch: Array, block: Array, cluster: Array) -> None:
+        """Publish what the other blocks of a cluster did before it met, if it had met before the fence."""
+        for one, two in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
+            others = cluster == cluster[two]
+            self.released[one, others] = np.maximum(self.released[one, others], self._covered[one, two])
 
     def _has_acquired(self, batch: Batch, lanes: Array, other: Array) -> Array:
         """Say whether the blocks of lanes have seen anything that others published."""
