@@ -8,6 +8,7 @@ block that it means, plus one; those of a block's own addresses are nought there
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -52,11 +53,24 @@ class Cluster:
         """
         if self.blocks == 1:
             return tuple(blocks)
+        of_block = cluster_numbers(grid, self.extent)
+        return self.members(grid, dict.fromkeys(int(of_block[block]) for block in blocks))
+
+    def members(self, grid: Three, numbers: Iterable[int]) -> tuple[int, ...]:
+        """Return the blocks of some clusters, by the clusters' linear ids in `grid_of`; each cluster's by ranks."""
+        if self.blocks == 1:
+            return tuple(numbers)
         members = members_of(grid, self.extent)
-        first = cluster_numbers(grid, self.extent)
-        return tuple(
-            block for number in dict.fromkeys(int(first[block]) for block in blocks) for block in members[number]
-        )
+        return tuple(block for number in numbers for block in members[number])
+
+    def grid_of(self, grid: Three) -> Three:
+        """Return a grid in clusters along x, y, z."""
+        return grid[0] // self.extent[0], grid[1] // self.extent[1], grid[2] // self.extent[2]
+
+    def drawn(self, grid: Three, most: int, rng: random.Random) -> tuple[int, ...]:
+        """Return the blocks of clusters at drawn places: at most so many blocks, but one cluster at least."""
+        clusters = grid[0] * grid[1] * grid[2] // self.blocks
+        return self.members(grid, rng.sample(range(clusters), min(clusters, max(most // self.blocks, min(most, 1)))))
 
 
 def cluster_of(function: Function, grid: Three, wanted: Three | None, capability: int) -> Cluster:

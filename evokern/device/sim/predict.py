@@ -130,7 +130,11 @@ class Predictor:
         judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
         stage.reset()  # whatever the candidate before left
         program.restore(stage.memory, every=True)
-        counted = blocks or [timemodel.sample_blocks(one.blocks, self._simulation.blocks) for one in launches]
+        counted = (
+            [program.cluster(one).whole(one.grid, of) for one, of in zip(launches, blocks, strict=True)]
+            if blocks
+            else [program.sample_blocks(one, self._simulation.blocks) for one in launches]
+        )
         parts = tuple(
             self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
             for launch, chosen in zip(launches, counted, strict=True)
@@ -210,14 +214,16 @@ class Predictor:
         instructions: Array = np.full(launch.blocks, runs.sum(1).mean())
         if not spread.are_equal(runs):
             # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
-            chosen = spread.line_blocks(launch.grid)
+            lines = spread.line_blocks(launch.grid)
+            chosen = program.cluster(launch).whole(launch.grid, lines)
             with stage.undisturbed():
                 more = run(chosen, limit * len(chosen), None)
-            along = spread.block_runs(entry, more)
-            if spread.explains(launch.grid, along, blocks, runs):
+            every = spread.block_runs(entry, more)
+            at = [more.blocks.index(block) for block in lines]
+            if spread.explains(launch.grid, every[at], blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
-                instructions = spread.extrapolated(launch.grid, along.sum(1))
-                found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))
+                instructions = spread.extrapolated(launch.grid, every[at].sum(1))
+                found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:

@@ -189,18 +189,26 @@ def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
 
 
 def work_of(
-    grid: tuple[int, int, int], counters: Counters, runs: Array, ends: Sequence[float], chip: Profile
+    grid: tuple[int, int, int],
+    counters: Counters,
+    runs: Array,
+    ends: Sequence[float],
+    chip: Profile,
+    lines: Sequence[int] | None = None,
 ) -> GridWork:
     """Return the work of every block of a grid.
 
     Args:
         grid: blocks along x, y, z.
-        counters: of its `placement.line_blocks`.
+        counters: of its `placement.line_blocks`, with the other blocks of their clusters.
         runs: their `placement.block_runs`; what an instruction did is shared by how often a block ran it.
         ends: clocks that each of them takes.
         chip: the chip.
+        lines: the places of the `placement.line_blocks` among these; None where there are no others.
     """
     shares = runs / np.maximum(runs.sum(0), 1)
+    if lines is not None:
+        shares, ends = shares[list(lines)], [ends[at] for at in lines]
     pipes = {name: extrapolated(grid, clocks) for name, clocks in _clocks(counters, shares, chip).items()}
     sectors = shares @ (counters.load_sectors + counters.store_sectors)
     return GridWork(pipes, extrapolated(grid, ends), extrapolated(grid, sectors))
