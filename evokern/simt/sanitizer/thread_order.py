@@ -157,7 +157,8 @@ class ThreadOrder(ThreadClocks):
                 found[cluster] = self._known_by_many(cluster, threads)
                 continue
             fenced = threads[self._of_block(self._fenced, cluster)[threads] > 0]
-            published = [self._publishes(cluster * self.width + int(thread), False) for thread in fenced]
+            lanes = cluster * self.width + fenced
+            published = [self._publishes(lane, False, at_word=False) for lane in lanes.tolist()]
             parts = [known for known in published if known is not None]
             if parts:
                 found[cluster] = np.max(parts, axis=0)
@@ -324,8 +325,15 @@ class ThreadOrder(ThreadClocks):
             keys.append(((cluster, f"{space} of block {lane // self.block_width % self.ranks}", where), False))
         return keys
 
-    def _publishes(self, lane: int, releases: bool, *, wide: bool = True) -> Array | None:
-        """Return what a lane's release makes known, None where nothing was fenced."""
+    def _publishes(self, lane: int, releases: bool, *, wide: bool = True, at_word: bool = True) -> Array | None:
+        """Return what a lane's release makes known, None where nothing was fenced.
+
+        Args:
+            lane: the lane.
+            releases: whether the instruction releases by itself.
+            wide: whether all of the cluster is told, or its own block alone.
+            at_word: whether the instruction updates a word, and is itself published with it.
+        """
         block, thread = divmod(lane, self.width)
         fences = self._fenced if wide else self._fenced_near
         if not releases and not fences[lane]:
@@ -336,7 +344,7 @@ class ThreadOrder(ThreadClocks):
             first = int(self.classes.leader_of[block]) * self.width
             limit = np.maximum(fenced, fences[lane])
             # Where nothing came behind the fence, the instruction that publishes is itself the last thing published.
-            if self._touched[first + thread] < fences[lane]:
+            if at_word and self._touched[first + thread] < fences[lane]:
                 limit[thread] = self.now
             known = np.minimum(known, limit)
         return known

@@ -19,7 +19,8 @@ class Step:
     """What some threads do, or where they meet."""
 
     kind: str
-    """read, write, atomic; bar, arrive, named, warp; mb_arrive, mb_wait; fence, signal, await, ticket."""
+    """read, write, atomic; bar, arrive, named, warp; mb_arrive, mb_wait; fence, signal, await, ticket; cluster_arrive,
+    cluster_relaxed, cluster_wait."""
     threads: tuple[int, ...]
     """Who takes part."""
     place: Callable[[int], int] = field(default=lambda thread: 0)
@@ -32,6 +33,8 @@ class Step:
     """signal: `release`, or `relaxed`, which publishes what was fenced before."""
     last_only: bool = False
     """The access belongs to whoever drew the last of the tickets."""
+    near: bool = False
+    """fence, signal, await: in the scope of the thread's block alone, which is not its whole cluster."""
 
 
 @dataclass
@@ -49,13 +52,14 @@ class Verdict:
         return "error" if self.across else "warning" if self.within else "clean"
 
 
-def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
+def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int = 0) -> Verdict:
     """Return what races.
 
     Args:
         steps: the program.
-        threads: of the block.
+        threads: of the block, or of the cluster, numbered through its blocks.
         expected: barrier object → arrivals that end a phase.
+        block: threads of each block of a cluster; 0 without one.
     """
     clock = [[0] * threads for _ in range(threads)]
     for thread in range(threads):
@@ -68,6 +72,9 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
     ended = {number: [0] * threads for number in expected}
     missing = dict(expected)
     published: dict[int, list[int]] = {}
+    near: dict[tuple[int, int], list[int]] = {}  # (flag, block) → what its own block may see there
+    fenced_near: list[list[int] | None] = [None] * threads
+    joint, complete = [0] * threads, [0] * threads  # of the cluster's barrier
     seen: dict[str, dict[int, dict[int, tuple[int, int]]]] = {"read": {}, "write": {}, "atomic": {}}
     verdict = Verdict()
     last = -1
@@ -134,8 +141,23 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
                 clock[thread] = list(map(max, clock[thread], ended[step.number]))
         elif step.kind == "fence":
             for thread in step.threads:
-                fenced[thread], untouched[thread] = clock[thread].copy(), True
+                fenced_near[thread] = clock[thread].copy()
+                if not step.near:
+                    fenced[thread] = clock[thread].copy()
+                untouched[thread] = True
                 advance(thread)
+        elif step.kind == "signal" and block:
+            for thread in step.threads:
+                release, home = step.release == "release", (step.number, thread // block)
+                wide = None if step.near else clock[thread].copy() if release else fenced[thread]
+                close = clock[thread].copy() if release else fenced_near[thread]
+                advance(thread)
+                published.pop(step.number, None)
+                near.pop(home, None)
+                if wide is not None:
+                    published[step.number] = wide
+                if close is not None:
+                    near[home] = close
         elif step.kind == "signal":
             for thread in step.threads:
                 known = publish(thread, step)
@@ -143,7 +165,20 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
                     published[step.number] = known
         elif step.kind == "await":
             for thread in step.threads:
-                clock[thread] = list(map(max, clock[thread], published.get(step.number, [0] * threads)))
+                nothing = [0] * threads
+                if not step.near:
+                    clock[thread] = list(map(max, clock[thread], published.get(step.number, nothing)))
+                if block:
+                    clock[thread] = list(map(max, clock[thread], near.get((step.number, thread // block), nothing)))
+        elif step.kind in ("cluster_arrive", "cluster_relaxed"):
+            for thread in step.threads:
+                told = clock[thread] if step.kind == "cluster_arrive" else fenced[thread]
+                joint = list(map(max, joint, told)) if told is not None else joint
+                advance(thread)
+        elif step.kind == "cluster_wait":  # all arrivals stand before it
+            complete, joint = (joint, [0] * threads) if any(joint) or step.number else (complete, joint)
+            for thread in step.threads:
+                clock[thread] = list(map(max, clock[thread], complete))
         elif step.kind == "ticket":
             for thread in step.threads:
                 before = published.get(step.number, [0] * threads)
