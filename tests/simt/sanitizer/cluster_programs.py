@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from race_oracle import WARP, Step
 
@@ -43,6 +44,10 @@ class Program:
     flags: int = 0
     arrivals: int = 0
     """Of the barrier object that each block has; 0 for none."""
+    opens: bool = True
+    """Whether all threads meet before the first step."""
+    closes: bool = True
+    """Whether they do behind the last one."""
 
     @property
     def entry(self) -> str:
@@ -66,8 +71,8 @@ class Program:
         if self.space == "global":
             memory = f"unsigned char* const m = scratch + rank * {ROOM};"
         init = (
-            f'  if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at(&object)), "r"({self.arrivals}) '
-            ': "memory");\n'
+            f'  if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at(&object)), '
+            f'"r"({self.arrivals}) : "memory");\n'
             if self.arrivals
             else ""
         )
@@ -78,8 +83,29 @@ class Program:
             f"  {memory}\n  __shared__ unsigned flags[16];\n  __shared__ unsigned long long object;\n"
             f"  const int t = threadIdx.x, g = rank * {self.block} + t; unsigned acc = 0;\n"
             f"  for (int i = t; i < {ROOM // 4}; i += {self.block}) ((unsigned*)m)[i] = 0;\n"
-            f"  if (t < 16) flags[t] = 0;\n{init}{meeting()}\n{body}\n{meeting()}\n  out[g] = acc;\n}}\n"
+            f"  if (t < 16) flags[t] = 0;\n{init}{meeting() * self.opens}\n{body}\n{meeting() * self.closes}\n"
+            "  out[g] = acc;\n}\n"
         )
+
+    def judged(self) -> list[Step]:
+        """Return all steps, those of the opening and the close among them."""
+        turns = range(0, ROOM // 4, self.block) if not self.opens else ()
+        zeroing = [
+            Step("write", tuple(g for g in range(self.threads) if g % self.block + turn < ROOM // 4), place)
+            for turn in turns
+            for place in [partial(_word, self.block, turn)]
+        ]
+        everyone = tuple(range(self.threads))
+        meeting = [Step("cluster_arrive", everyone), Step("cluster_wait", everyone, number=1)]
+        return [*zeroing, *meeting * self.opens, *self.steps, *meeting * self.closes]
+
+
+def _word(block: int, turn: int, thread: int) -> int:
+    return thread // block * ROOM + (thread % block + turn) * 4
+
+
+def _in_block(rank: int, thread: int) -> int:
+    return rank * ROOM
 
 
 def meeting() -> str:
@@ -117,7 +143,10 @@ class Drawing:
         self, kind: str, threads: tuple[int, ...], to: tuple[int, int], region: int, width: int,
         place: tuple[int, int, int], condition: str = "",
     ) -> None:  # fmt: skip
-        """Add an access to element (t * factor + shift) % modulus of a region of block (rank * to[0] + to[1]) % ranks."""
+        """Add an access to element (t * factor + shift) % modulus of a region, of block (rank * to[0] + to[1]) % ranks.
+
+        Threads are those of `condition`, where it is given.
+        """
         factor, shift, modulus = place
         start = region * REGION
 
@@ -203,7 +232,8 @@ class Drawing:
             f'asm volatile("st.{how}.{scope}.shared::cluster.u32 [%0], 1;" :: "r"(map(at(&flags[{number}]), {to})) : '
             '"memory");'
         )
-        self.program.steps.append(Step("signal", (thread,), number=number, release=how, near=near))
+        place = partial(_in_block, to)
+        self.program.steps.append(Step("signal", (thread,), place, number=number, release=how, near=near))
         self.program.lines.append(self._if((thread,), text))
 
     def wait_for(self, number: int, threads: tuple[int, ...], to: int, *, near: bool) -> None:
@@ -213,7 +243,7 @@ class Drawing:
             f'{{ unsigned f; do asm volatile("ld.acquire.{scope}.shared::cluster.u32 %0, [%1];" : "=r"(f) : '
             f'"r"(map(at(&flags[{number}]), {to})) : "memory"); while (!f); }}'
         )
-        self.program.steps.append(Step("await", threads, number=number, near=near))
+        self.program.steps.append(Step("await", threads, partial(_in_block, to), number=number, near=near))
         self.program.lines.append(self._if(threads, text))
 
     # ---- what is drawn
@@ -242,6 +272,9 @@ class Drawing:
             pattern()
             if self.rng.random() < 0.3:
                 self.meet()
+        if self.program.space == "shared":
+            self.program.closes = self.rng.random() < 0.5
+            self.program.opens = bool(self.program.flags) or self.rng.random() < 0.8
         return self.program
 
     # ---- patterns
@@ -380,7 +413,9 @@ class Drawing:
             self.access("write", owner, (0, target), region, 4, (1, 0, self.block))
             if not self.lacks():
                 self.meet()
-        self.access("atomic", self.some(self.everyone), (0, target), region, 4, (1, 0, self.rng.choice((1, self.block))))
+        self.access(
+            "atomic", self.some(self.everyone), (0, target), region, 4, (1, 0, self.rng.choice((1, self.block)))
+        )
         if not self.lacks():
             self.meet()
         self.access("read", self.some(owner), (0, target), region, 4, (1, 0, self.block))
@@ -411,9 +446,7 @@ class Drawing:
         if self.lacks(0.2):
             self.access("write", (writer,), (0, home), region, 4, (0, 2, 8))
         self.signal(number, writer, holder, how, near=self.lacks(0.3))
-        readers = tuple(
-            thread for thread in self.some(self.everyone) if thread // WARP != writer // WARP
-        )
+        readers = tuple(thread for thread in self.some(self.everyone) if thread // WARP != writer // WARP)
         if not readers or (len(readers) > 1 and readers != tuple(range(readers[0], readers[-1] + 1, _stride(readers)))):
             readers = (WARP + 3,) if writer < WARP else (3,)
         self.wait_for(number, readers, holder, near=self.lacks(0.3))

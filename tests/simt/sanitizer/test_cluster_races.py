@@ -24,7 +24,9 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
         programs = [draw(seed, space) for seed in range(start, min(start + BATCH, first + count))]
         module = module_of(PRELUDE + "".join(program.text() for program in programs), (), "compute_90")
         for program in programs:
-            verdict = judge(program.steps, program.threads, program.expected, program.block)
+            verdict = judge(
+                program.judged(), program.threads, program.expected, program.block, ROOM if space == "shared" else 0
+            )
             memory, clusters = simt.Memory(), 2 if space == "shared" else 1
             out = memory.allocate("out", np.zeros(program.threads, np.uint32))
             scratch = memory.allocate("scratch", np.zeros(ROOM * program.ranks, np.uint8))
@@ -36,10 +38,17 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
                 module, program.entry, along, (program.block, 1, 1), outs, memory=memory, cluster=along, count=False
             )
             findings = [finding for result in results for finding in result.findings]
-            found = {finding.level for finding in findings}
+            found = {finding.level for finding in findings if finding.kind != "cluster_lifetime"}
+            lifetime = {
+                "may not have started" in finding.hint for finding in findings if finding.kind == "cluster_lifetime"
+            }
+            wanted = {early for early, holds in ((True, verdict.early), (False, verdict.late)) if holds}
             told = "error" if "error" in found else "warning" if found else "clean"
             levels[verdict.level] += 1
-            kinds = {finding.kind for finding in findings}
+            kinds = {finding.kind for finding in findings} - {"cluster_lifetime"}
+            levels.update(f"lifetime {kind}" for kind in wanted)
+            if lifetime != wanted:
+                wrong.append(f"seed {program.seed} ({', '.join(program.names)}): lifetime {lifetime}, is {wanted}")
             if told != verdict.level or not all(result.completed for result in results) or kinds - {f"{space}_race"}:
                 wrong.append(
                     f"seed {program.seed} in {space} memory ({', '.join(program.names)}): {told} {sorted(kinds)}, is "
