@@ -71,6 +71,7 @@ class ClusterLifetime:
             number: the instruction.
         """
         batch, lanes = self._batch, active.lanes
+        self._order.visit()
         there: Array = np.asarray(batch.live.reshape(-1, batch.geometry.width).any(1))[block]
         early = np.flatnonzero(~self._met[lanes])
         if early.size:

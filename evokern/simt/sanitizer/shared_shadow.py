@@ -169,7 +169,7 @@ class SharedShadow:
         view, count = self._view(width)
         seen = view.take(element, mode="clip")
         seen = seen.view(np.uint64).reshape(element.shape[0], -1, count)
-        if not (seen < (few.pick(order.floor)[:, None] if order.level is None else order.level)).all():
+        if not (seen < (few.pick(order.near_floor)[:, None] if order.near_level is None else order.near_level)).all():
             return False
         order.dirty = True
         if order.fences:
@@ -284,7 +284,7 @@ class SharedShadow:
         order = self.order
         view, count = self._view(width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-        if bool((seen < (few.pick(order.floor)[:, None] if order.level is None else order.level)).all()):
+        if bool((seen < (few.pick(order.near_floor)[:, None] if order.near_level is None else order.near_level)).all()):
             return []
         words_of = "written by" if act == "read" else "also written by"
         hidden = self._of_log(few, element, count, self.overwritten, words_of, act) if self.overwritten.used else []

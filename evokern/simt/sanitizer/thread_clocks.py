@@ -44,6 +44,9 @@ class ThreadClocks:
         collective: per lane, the stamp up to which its warp has met at warp-synchronous instructions.
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
         level: `floor`, where it is the same for all lanes, else None.
+        near_floor: the same before which it has seen everything that may have been done to its own block's shared memory:
+            as long as no block of a cluster accesses another one's, that is what its own block did.
+        near_level: `near_floor`, where it is the same for all lanes, else None.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -55,6 +58,9 @@ class ThreadClocks:
         self.collective = np.zeros(batch.lanes, np.int64)
         self.floor = np.zeros(batch.lanes, np.uint64)
         self.level: Any = None
+        self.near_floor, self.near_level = self.floor, self.level
+        self._visited = False
+        """Whether somebody accessed another block's shared memory since everybody had last seen everything."""
         self.now, self.dirty, self.period = 1, False, 0
         self._limits: Array | None = None
         """`clocks` as parts of keys, warp-synchronous instructions included; None when it has to be made anew."""
@@ -224,11 +230,25 @@ class ThreadClocks:
         self.clocks[both] = np.maximum(self.clocks[both], low)
         return True
 
+    def visit(self) -> None:
+        """Note that lanes are about to access another block's shared memory."""
+        if not self._visited:
+            self._visited = True
+            self._refloor()
+
     def _refloor(self) -> None:
         floor = STAMP.pack_all(self.clocks.min(2).reshape(-1).astype(np.uint64))
         self.level = floor[0] if bool((floor == floor[0]).all()) else None
         self.floor[:] = np.repeat(floor, 32)
         self._limits = None
+        self.near_floor, self.near_level = self.floor, self.level
+        if self.ranks > 1 and not self._visited:
+            each = self.warps // self.ranks
+            ranks = np.arange(self.ranks)
+            own = self.clocks.reshape(self.blocks, self.ranks, each, self.ranks, each)[:, ranks, :, ranks]
+            near = STAMP.pack_all(own.min(3).transpose(1, 0, 2).reshape(-1).astype(np.uint64))
+            self.near_level = near[0] if bool((near == near[0]).all()) else None
+            self.near_floor = np.repeat(near, 32)
 
     def _level_out(self) -> None:
         """Everybody has seen everything."""
@@ -237,4 +257,5 @@ class ThreadClocks:
         self.period += 1
         self.level = np.uint64(STAMP.pack(self.now))
         self.floor.fill(self.level)
+        self.near_floor, self.near_level, self._visited = self.floor, self.level, False
         self._limits = None
