@@ -280,7 +280,7 @@ class _Run:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         of_cluster = cluster_numbers(self.grid, self.cluster.extent) if self.cluster.blocks > 1 else None
         shadow = GlobalShadow(program, memory, len(args), total, of_cluster) if self.options.sanitize else None
-        tally = Tally(program) if self.options.count else None
+        tally = Tally(program, self.cluster.blocks) if self.options.count else None
         at_fatal = self._end if self.options.until_fatal else None
         collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]

@@ -20,6 +20,7 @@ from evokern.errors import InternalError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
+from evokern.simt.clusters import members_of
 from evokern.simt.counters import Counters
 from evokern.simt.time_model import placement as spread
 from evokern.simt.time_model import prediction as timemodel
@@ -159,7 +160,7 @@ class Predictor:
             limit *= -(-len(blocks) // self._simulation.blocks)
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
-        resident = max(blocks_per_sm(use, launch, chip), 1)
+        resident, cluster = max(blocks_per_sm(use, launch, chip), 1), program.cluster(launch)
 
         def facts(counters: Counters, ends: Sequence[float], pipe_wait: float = 0.0) -> timemodel.LaunchFacts:
             return timemodel.LaunchFacts(
@@ -172,6 +173,7 @@ class Predictor:
                 working_set_bytes=working_set,
                 unique_bytes=self._kernel.workload.bytes(stage.problem),
                 spill_bytes=use.spill_bytes,
+                clusters=members_of(launch.grid, cluster.extent) if cluster.blocks > 1 else None,
             )
 
         def too_slow(counters: Counters) -> bool:
@@ -200,10 +202,11 @@ class Predictor:
         timeline = Timeline(
             entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
             holds(entry, counters, chip),
-            demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip)),
+            demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)),
             products_wait=use.products_wait,
         )  # fmt: skip
-        walks = [timeline.walk(record, counters.warps_per_block, stalls=self._stalls) for record in counters.record]
+        warps, ranks = counters.warps_per_block, counters.ranks
+        walks = [timeline.walk(record, warps, ranks=ranks, stalls=self._stalls) for record in counters.record]
         stalls = {
             number: sum(walk.stalls.get(number, 0.0) for walk in walks) / len(walks)
             for number in sorted({number for walk in walks for number in walk.stalls})
@@ -215,13 +218,13 @@ class Predictor:
         if not spread.are_equal(runs):
             # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
             lines = spread.line_blocks(launch.grid)
-            chosen = program.cluster(launch).whole(launch.grid, lines)
+            chosen = cluster.whole(launch.grid, lines)
             with stage.undisturbed():
                 more = run(chosen, limit * len(chosen), None)
             every = spread.block_runs(entry, more)
             at = [more.blocks.index(block) for block in lines]
             if spread.explains(launch.grid, every[at], blocks, runs):
-                ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
+                ends = [end for part in more.record for end in timeline.walk(part, warps, ranks=ranks).blocks]
                 instructions = spread.extrapolated(launch.grid, every[at].sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)

@@ -15,6 +15,7 @@ import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.batch import Batch
+from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.memory.global_space import Site
 from evokern.simt.state import MachineState
@@ -118,7 +119,7 @@ class SharedAccess(AtomicAccess):
             if self._order is not None:
                 self._order.load_at(sound, "shared", index * width, near=self._rules.near)
         if self._events is not None:
-            self._events.shared(number, sound, index, width)
+            self._count(self._events, sound, index)
         return sound, self._space.view(width).take(index, mode="clip")
 
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
@@ -129,7 +130,7 @@ class SharedAccess(AtomicAccess):
             return None
         raw = values(sound).view(RAW[width])
         if self._events is not None:
-            self._events.shared(number, sound, index, width)
+            self._count(self._events, sound, index)
         collide = False
         if self._shadow is not None:
             if self._rules.races:
@@ -158,8 +159,15 @@ class SharedAccess(AtomicAccess):
                     sound, "shared", index * width, releases=self._rules.releases, near=self._rules.near
                 )
         if self._events is not None:
-            self._events.shared(number, sound, index, width)
+            self._count(self._events, sound, index)
         change(sound, self._space.view(width), index)
+
+    def _count(self, events: EventCounter, active: Active, index: Array) -> None:
+        """Count an access: its wavefronts, and those lanes that reach another block's memory."""
+        events.shared(self._number, active, index, self._width)
+        if self._cluster and self._space.ranks > 1:
+            others = index * self._width // self._space.stride != self._batch.block_slot[active.lanes]
+            events.cluster(self._number, int(np.count_nonzero(others)))
 
     def _report_lost(self, active: Active, index: Array, raw: Array) -> None:
         """Report lanes whose value another lane has overwritten at once: which one stays is undefined."""

@@ -151,9 +151,7 @@ class AccessLog:
             return NONE
         keys = self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
         order = self._order
-        floor, level = (
-            (order.near_floor, order.near_level) if self._words_of_block else (order.floor, order.level)
-        )
+        floor, level = (order.near_floor, order.near_level) if self._words_of_block else (order.floor, order.level)
         late = keys >= (active.pick(floor)[:, None] if level is None else level)
         if not late.any():
             return NONE

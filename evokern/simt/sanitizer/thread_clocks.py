@@ -44,8 +44,8 @@ class ThreadClocks:
         collective: per lane, the stamp up to which its warp has met at warp-synchronous instructions.
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
         level: `floor`, where it is the same for all lanes, else None.
-        near_floor: the same before which it has seen everything that may have been done to its own block's shared memory:
-            as long as no block of a cluster accesses another one's, that is what its own block did.
+        near_floor: the same before which it has seen everything that may have been done to its own block's shared
+            memory: as long as no block of a cluster accesses another one's, that is what its own block did.
         near_level: `near_floor`, where it is the same for all lanes, else None.
     """
 
