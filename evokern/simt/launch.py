@@ -16,7 +16,7 @@ from evokern.simt.arguments import fill_constants, pack_arguments, place_data, p
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Stopped
 from evokern.simt.chip_view import ChipView
-from evokern.simt.clusters import Cluster, cluster_numbers, cluster_of
+from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine

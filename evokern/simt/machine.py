@@ -17,6 +17,7 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
+from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.event_counter import EventCounter, Tally
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
@@ -27,7 +28,6 @@ from evokern.simt.operations.table import binding_of
 from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
-from evokern.simt.sanitizer.cluster_barrier import ClusterBarrier
 from evokern.simt.sanitizer.findings import Collector
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.hang import HangDetector

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
+from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
-from evokern.simt.sanitizer.cluster_barrier import ClusterBarrier
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder

@@ -8,7 +8,7 @@ from simt_tools import module_of, ptx_of
 
 from evokern import simt
 from evokern.errors import SourceError, UsageError
-from evokern.simt.clusters import Cluster, cluster_numbers, members_of
+from evokern.simt.clusters.layout import Cluster, cluster_numbers, members_of
 
 OPTIONS = ("-default-device", "--std=c++17")
 SOURCE = r"""

@@ -34,7 +34,7 @@ from evokern.device.sim.own_problem_runs import (
 )
 from evokern.device.sim.program import SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
-from evokern.simt.clusters import Cluster
+from evokern.simt.clusters.layout import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
 """Warp instructions of a candidate whose blocks cannot be judged one by one and that would not be the best."""

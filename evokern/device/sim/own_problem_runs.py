@@ -28,7 +28,7 @@ from evokern.device.sim.recount import Ran
 from evokern.device.sim.stage import ProblemBuffers, has_reference
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
-from evokern.simt.clusters import Cluster, cluster_numbers
+from evokern.simt.clusters.layout import Cluster, cluster_numbers
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome

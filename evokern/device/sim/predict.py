@@ -20,7 +20,7 @@ from evokern.errors import InternalError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
-from evokern.simt.clusters import members_of
+from evokern.simt.clusters.layout import members_of
 from evokern.simt.counters import Counters
 from evokern.simt.time_model import placement as spread
 from evokern.simt.time_model import prediction as timemodel

@@ -26,7 +26,7 @@ from evokern.declaration.state import State
 from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
-from evokern.simt.clusters import Cluster, cluster_of
+from evokern.simt.clusters.layout import Cluster, cluster_of
 from evokern.simt.time_model.prediction import sample_blocks
 
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"

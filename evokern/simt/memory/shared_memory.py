@@ -1,7 +1,7 @@
 """Shared, local and parameter memory: byte arrays with one stretch per block or per lane.
 
-The stretches of a cluster's blocks lie side by side in the order of their ranks; `evokern.simt.clusters` says which of
-them an address of ``.shared::cluster`` means.
+The stretches of a cluster's blocks lie side by side in the order of their ranks; `evokern.simt.clusters.layout` says
+which of them an address of ``.shared::cluster`` means.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from evokern.ptx.segments import Routine
 from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
 from evokern.simt.batch import Batch
-from evokern.simt.clusters import RANK_BITS
+from evokern.simt.clusters.layout import RANK_BITS
+from evokern.simt.clusters.lifetime import ClusterLifetime
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
-from evokern.simt.sanitizer.cluster_lifetime import ClusterLifetime
 from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.findings import Reads
 from evokern.simt.sanitizer.shared_shadow import SharedShadow

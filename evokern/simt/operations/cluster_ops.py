@@ -7,7 +7,7 @@ import numpy as np
 from evokern.ptx.syntax import Instruction
 from evokern.simt.arrays import Action, Array
 from evokern.simt.binder import Binder
-from evokern.simt.clusters import MOST_RANK, RANK_BITS
+from evokern.simt.clusters.layout import MOST_RANK, RANK_BITS
 from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation

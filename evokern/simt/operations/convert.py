@@ -11,7 +11,7 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
 from evokern.simt.binder import Binder
-from evokern.simt.clusters import RANK_BITS
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.memory.buffers import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation

@@ -21,7 +21,7 @@ from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Register
 from evokern.simt.arrays import Action, Array
 from evokern.simt.batch import Batch
-from evokern.simt.clusters import RANK_BITS
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.sanitizer.findings import Collector, SuspectReads
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.cluster_lifetime import ClusterLifetime
+from evokern.simt.clusters.lifetime import ClusterLifetime
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import Schedule
