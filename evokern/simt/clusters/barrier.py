@@ -104,6 +104,9 @@ class ClusterBarrier:
         self._arrived |= part.mask
         self.pending = True
         self._number[part.lanes] = number
+        if self._global_shadow is not None:
+            lanes = part.lanes
+            self._global_shadow.arrive(self._batch.launch[lanes], self._batch.block_id[lanes], releases=releases)
         if self._order is not None:
             for cluster, known in self._order.cluster_arrival(part, releases=releases).items():
                 before = self._arriving.get(cluster)
@@ -139,6 +142,8 @@ class ClusterBarrier:
         self._passes &= ~mask
         if self._lifetime is not None:
             self._lifetime.met(mask)
+        if self._global_shadow is not None:
+            self._global_shadow.wait(self._batch.launch[mask], self._batch.block_id[mask])
         if self._order is not None:
             self._order.cluster_wait(mask, self._ended)
 
@@ -162,7 +167,9 @@ class ClusterBarrier:
             self._ended.pop(cluster, None)
             if cluster in self._arriving:
                 self._ended[cluster] = self._arriving.pop(cluster)
-            self._tell_global(cluster)
+            if self._global_shadow is not None:
+                first = cluster * width
+                self._global_shadow.meet(int(self._batch.launch[first]), int(self._batch.block_id[first]))
         resumed = ended & self._waiting
         self._waiting &= ~resumed
         if not resumed.any():
@@ -171,12 +178,6 @@ class ClusterBarrier:
         for key in np.unique(self._follow[resumed]):
             mask = resumed & (self._follow == key)
             self._schedule.push(int(key), Active(mask, int(np.count_nonzero(mask)), self._batch.live_count))
-
-    def _tell_global(self, cluster: int) -> None:
-        if self._global_shadow is not None:
-            width, ranks = self._batch.geometry.width, self._batch.geometry.ranks
-            first = cluster * ranks * width + np.arange(ranks) * width
-            self._global_shadow.meet(int(self._batch.launch[first[0]]), self._batch.block_id[first])
 
     def _check_warps(self, ended: Array) -> None:
         """Report lanes that passed an aligned barrier of their warp by and ended: all of a warp have to run it."""

@@ -83,6 +83,7 @@ class ClusterLifetime:
             if wrong.size:
                 at = int(wrong[0])
                 self._report(int(lanes[at]), int(block[at]), int(place[at]), number, wrong.size, what)
+        lanes, block, place = lanes[there], block[there], place[there]
         mine = batch.cluster_thread[lanes]
         self._latest[block, mine] = self._order.now
         self._number[block, mine] = number

@@ -54,10 +54,17 @@ class GlobalShadow:
         self.last_stamp = 0
         self.fenced = np.zeros((launches, blocks), np.int64)
         self.released = np.zeros((launches, blocks), np.int64)
+        self._came = np.zeros((launches, blocks), np.int64)
+        """Per block, when it came to its cluster's barrier; 0 where it has not."""
+        self._brought: dict[tuple[int, int], Array] = {}
+        """(launch, cluster) → what its blocks had acquired when they came."""
         self._met = np.zeros((launches, blocks), np.int64)
-        """Per block, when its cluster met last."""
-        self._covered = np.zeros((launches, blocks), np.int64)
-        """Per block, when its cluster had met at its last fence, which publishes what the others did until then."""
+        """Per block, when it had come to the barrier at which its cluster met last."""
+        self._joint: dict[tuple[int, int], Array] = {}
+        """(launch, cluster) → what those who wait there see."""
+        self._covered: dict[tuple[int, int], tuple[Array, Array]] = {}
+        """(launch, block) → blocks of its cluster, and when each had met with it before its last fence, which publishes
+        what these did until then."""
         self.acquired: dict[tuple[int, int], Array] = {}
 
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
@@ -241,20 +248,44 @@ class GlobalShadow:
         if self.ordered:
             self.fenced[launch, block] = self.now
             if self._cluster is not None:
-                self._covered[launch, block] = self._met[launch, block]
+                for one, two in _pairs(launch, block):
+                    members = np.flatnonzero(self._cluster == self._cluster[two])
+                    self._covered[one, two] = members, self._met[one, members]
             self.now += 1
 
-    def meet(self, launch: int, blocks: Array) -> None:
-        """Note that the blocks of a cluster have met at its barrier: what one of them had seen, all have."""
-        if not self.ordered:
+    def arrive(self, launch: Array, block: Array, *, releases: bool) -> None:
+        """Note blocks that come to their cluster's barrier; nobody sees what one did that does not release there."""
+        if not self.ordered or self._cluster is None or not releases:
             return
-        self._met[launch, blocks] = self.now
+        for one, two in _pairs(launch, block):
+            key, seen = (one, int(self._cluster[two])), self.acquired.get((one, two))
+            if not self._came[one, two]:  # the first of its threads
+                self._came[one, two] = self.now
+            if seen is not None:
+                before = self._brought.get(key)
+                self._brought[key] = seen if before is None else np.maximum(before, seen)
         self.now += 1
-        known = [seen for block in blocks.tolist() if (seen := self.acquired.get((launch, block))) is not None]
-        if known:
-            joint = np.max(known, axis=0)
-            for block in blocks.tolist():
-                self.acquired[launch, block] = joint
+
+    def meet(self, launch: int, block: int) -> None:
+        """Note that all blocks of a block's cluster have come to its barrier."""
+        if not self.ordered or self._cluster is None:
+            return
+        members = self._cluster == self._cluster[block]
+        self._met[launch, members] = np.maximum(self._met[launch, members], self._came[launch, members])
+        self._came[launch, members] = 0
+        key = launch, int(self._cluster[block])
+        self._joint.pop(key, None)
+        if key in self._brought:
+            self._joint[key] = self._brought.pop(key)
+
+    def wait(self, launch: Array, block: Array) -> None:
+        """Let blocks see what those of their cluster had acquired before they met."""
+        if self._cluster is None or not self._joint:
+            return
+        for one, two in _pairs(launch, block):
+            joint, seen = self._joint.get((one, int(self._cluster[two]))), self.acquired.get((one, two))
+            if joint is not None:
+                self.acquired[one, two] = joint if seen is None else np.maximum(seen, joint)
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
         """Note an atomic or volatile access: it publishes what was fenced before, and sees what others published."""
@@ -262,17 +293,13 @@ class GlobalShadow:
             return
         if release:
             self.released[launch, block] = self.fenced[launch, block]
-            if self._cluster is not None:
-                self._release_clusters(launch, block, self._cluster)
+            for one, two in _pairs(launch, block) if self._cluster is not None else ():
+                if (one, two) in self._covered:
+                    members, met = self._covered[one, two]
+                    self.released[one, members] = np.maximum(self.released[one, members], met)
         if acquire:
-            for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
+            for pair in _pairs(launch, block):
                 self.acquired[pair] = self.released[pair[0]].copy()
-
-    def _release_clusters(self, launch: Array, block: Array, cluster: Array) -> None:
-        """Publish what the other blocks of a cluster did before it met, if it had met before the fence."""
-        for one, two in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
-            others = cluster == cluster[two]
-            self.released[one, others] = np.maximum(self.released[one, others], self._covered[one, two])
 
     def _has_acquired(self, batch: Batch, lanes: Array, other: Array) -> Array:
         """Say whether the blocks of lanes have seen anything that others published."""
@@ -281,12 +308,17 @@ class GlobalShadow:
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
         known = np.zeros(lanes.size, np.bool_)
         launches, blocks = batch.launch[lanes], batch.block_id[lanes]
-        for pair in {(int(one), int(two)) for one, two in zip(launches, blocks, strict=True)}:
+        for pair in _pairs(launches, blocks):
             seen = self.acquired.get(pair)
             if seen is not None:
                 mine = (launches == pair[0]) & (blocks == pair[1])
                 known[mine] = time[mine] <= seen[other[mine]]
         return known
+
+
+def _pairs(launch: Array, block: Array) -> set[tuple[int, int]]:
+    """Return (launch, block) of lanes, each pair once."""
+    return {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}
 
 
 def _each(mine: Array, element: Array) -> Array:

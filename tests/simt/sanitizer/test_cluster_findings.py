@@ -195,3 +195,41 @@ def test_blocks_that_keep_to_themselves_are_judged_as_without_clusters(ranks: in
         if told != verdict.level:
             wrong.append(f"seed {program.seed}: {told}, is {verdict.level}")
     assert not wrong, "\n".join(wrong)
+
+
+PASSED_ON = (
+    HEAD.split('extern "C"')[0]
+    + r"""
+// One block of the first cluster stores, the other one publishes it; a block of the second cluster waits and reads.
+extern "C" __global__ void kernel(float* out, int* flag, int way) {
+  const int t = threadIdx.x, rank = rank_();
+  if (blockIdx.y < 2 && rank == 0) out[t] = t;
+  if (way == 0) { MEET(); }
+  if (way == 1) { ARRIVE(".relaxed"); WAIT(); }
+  if (way == 2) { ARRIVE(); if (blockIdx.y < 2 && rank == 0) out[t] = t + 1; WAIT(); }
+  if (blockIdx.y < 2 && rank == 1 && t == 0) { __threadfence(); atomicExch(flag, 1); }
+  if (blockIdx.y >= 2 && rank == 0) {
+    if (t == 0) while (!atomicAdd(flag, 0)) {}
+    __threadfence();
+  }
+  MEET();
+  if (blockIdx.y >= 2 && rank == 1) out[64 + t] = out[t];
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("way", "kinds"), [(0, set()), (1, {"global_race"}), (2, {"global_race"}), (3, {"global_race"})]
+)
+@pytest.mark.parametrize("batch_blocks", [2, 4])
+def test_what_a_cluster_has_seen_is_passed_on_between_clusters(way: int, kinds: set[str], batch_blocks: int) -> None:
+    """A fence publishes what another block did before the cluster met, and not what came behind its arrival."""
+    memory = simt.Memory()
+    args = [memory.allocate("out", np.zeros(128, np.float32)), memory.allocate("flag", np.zeros(1, np.int32)),
+            np.int32(way)]  # fmt: skip
+    module = module_of(PASSED_ON, (), "compute_90")
+    result = simt.launch(
+        module, "kernel", (1, 4, 1), (64, 1, 1), args, memory=memory, cluster=(1, 2, 1), batch_blocks=batch_blocks
+    )
+    assert (kinds, True) == ({finding.kind for finding in result.findings}, result.completed)
