@@ -167,9 +167,9 @@ def fence(i: Instruction, b: Binder) -> Action:
 
 
 def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
-    """A fence whose scope ends at the block or at the cluster; that of mbarrier.init orders nothing else."""
+    """A fence whose scope ends at the block or at the cluster; one of barrier objects alone orders nothing else."""
     order, active_of = b.state.order, b.active
-    if order is None or i.has("mbarrier_init"):
+    if order is None or i.has("mbarrier_init") or any(word.startswith("sync_restrict") for word in i.modifiers):
         return lambda: None
     return lambda: order.fence(active_of(), near=i.has("cta"))
 
