@@ -50,8 +50,6 @@ def lower(
     Raises:
         SourceError: the entry reaches what the machine does not execute.
     """
-    if functions[entry].refused:
-        raise SourceError(f"kernel {entry}: {functions[entry].refused}. Run this kernel on a GPU")
     call_graph = _CallGraph(functions, variables, lines)
     call_graph.reach(functions[entry])
     call_graph.reach_through_data()
@@ -96,7 +94,7 @@ def lower(
         global_granularity=global_granularity(code.instructions),
         orders_blocks=any(
             (item.opcode in ("membar", "fence") and not item.has("proxy"))
-            or item.has("release", "acquire", "acq_rel", "sc")
+            or (item.opcode != "barrier" and item.has("release", "acquire", "acq_rel", "sc"))
             for item in code.instructions
         ),
     )

@@ -246,12 +246,12 @@ class Parser:
         returns = self._formal(match[2])
         function = Function(name, match[1] == "entry", params, returns, has_body=body)
         for directive, numbers in re.findall(
-            r"\.(maxntid|reqntid|minnctapersm|maxnreg|maxnctapersm)\s+([\d,\s]+)", match[5]
+            r"\.(maxntid|reqntid|minnctapersm|maxnreg|maxnctapersm|reqnctapercluster|maxclusterrank)\s+([\d,\s]+)",
+            match[5],
         ):
             function.directives[directive] = tuple(int(number) for number in re.findall(r"\d+", numbers))
-        for directive in ("reqnctapercluster", "explicitcluster", "maxclusterrank"):
-            if f".{directive}" in match[5]:
-                function.refused = f"thread-block clusters (.{directive}) are not simulated"
+        if ".explicitcluster" in match[5]:
+            function.directives["explicitcluster"] = ()
         if body or name not in self.functions:
             self.functions[name] = function
         if body:

@@ -162,8 +162,6 @@ class Function:
     """Performance directives, for example ``maxntid`` → (128, 1, 1)."""
     has_body: bool = False
     """False for an external function."""
-    refused: str = ""
-    """Why the machine does not run it, where its head says so; other entries of the module may run."""
 
     def register_type(self, name: str) -> str | None:
         """Return the declared type of a register, None when it was not declared."""

@@ -32,6 +32,7 @@ class Batch:
         registers: their rows.
         block_slot: place of each lane's block in the batch.
         thread: linear thread index of each lane within its block.
+        cluster_thread: the same within its cluster, whose lanes are numbered through from block to block.
         launch: launch of each lane.
         block_id: linear block id of each lane in its grid.
         exists: lanes that are threads; the others fill up a block's last warp.
@@ -61,6 +62,7 @@ class Batch:
         self.registers = RegisterFile(program.rows, self.lanes)
         self.block_slot = np.repeat(np.arange(geometry.blocks), geometry.width)
         self.thread = np.tile(np.arange(geometry.width), geometry.blocks)
+        self.cluster_thread = np.tile(np.arange(geometry.cluster_width), geometry.clusters)
         self.launch = np.zeros(self.lanes, np.int64)
         self.block_id = np.zeros(self.lanes, np.int64)
         self.exists = np.tile(np.arange(geometry.width) < geometry.threads, geometry.blocks)
@@ -116,6 +118,20 @@ class Batch:
             (at % grid[0], at // grid[0] % grid[1], at // (grid[0] * grid[1])),
             (thread % block[0], thread // block[0] % block[1], thread // (block[0] * block[1])),
         )
+
+    def party(self, lane: int, thread: int, *, warp: bool = False) -> str:
+        """Name a thread as another one of its cluster sees it, for a finding.
+
+        Args:
+            lane: who sees it.
+            thread: its index within the cluster.
+            warp: whether both are of one warp.
+        """
+        width, cluster_width = self.geometry.width, self.geometry.cluster_width
+        other = lane // cluster_width * cluster_width + thread
+        if other // width == lane // width:
+            return f"thread {thread % width} of the same {'warp' if warp else 'block'}"
+        return f"thread {thread % width} of block {self.coordinates(other)[0]} of the same cluster"
 
     def source_location(self, number: int) -> SourceLocation:
         """Return the source line of an instruction of the program, with its file."""

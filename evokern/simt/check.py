@@ -11,8 +11,12 @@ from evokern.simt.memory.buffers import Memory
 from evokern.simt.settings import Geometry, Options
 
 
-def check(program: PtxProgram) -> None:
-    """Bind every instruction of a program once, to a machine of one warp.
+def check(program: PtxProgram, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
+    """Bind every instruction of a program once, to a machine of one cluster, its blocks of one warp.
+
+    Args:
+        program: the program.
+        cluster: blocks of a cluster along x, y, z.
 
     Raises:
         SourceError: an instruction that the machine does not execute, with its line.
@@ -21,7 +25,8 @@ def check(program: PtxProgram) -> None:
     symbols = {variable.name: here for variable in program.data_symbols} | {"%params": here, "%workspace": here}
     params = np.zeros((1, sum(item.size + item.align for item in program.entry.params) + 16), np.uint8)
     options = Options(sanitize=False, count=False)
-    machine = Machine(program, Memory(), Geometry((1, 1, 1), (32, 1, 1), 1, 1), params, symbols, 0, options, [])
+    geometry = Geometry(cluster, (32, 1, 1), 1, cluster[0] * cluster[1] * cluster[2], cluster)
+    machine = Machine(program, Memory(), geometry, params, symbols, 0, options, [])
     for bound in machine.bound:
         try:
             machine.bind(bound, False)

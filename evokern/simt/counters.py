@@ -68,6 +68,8 @@ class Counters:
     """Launches that were counted together."""
     warps_per_block: int
     """Warps of a block."""
+    ranks: int
+    """Blocks of a cluster, which stand side by side in `blocks`; 1 without clusters."""
     instructions: tuple[str, ...]
     """PTX text."""
     lines: Array
@@ -98,6 +100,8 @@ class Counters:
     """The least for that many bytes."""
     local_bytes: Array
     """Bytes of local memory, both ways."""
+    cluster_accesses: Array
+    """Accesses of threads to the shared memory of another block of their cluster."""
     barriers: int
     """Warps that arrived at barriers of their block."""
     mma: dict[str, tuple[int, float]]

@@ -31,6 +31,8 @@ class Tally:
 
     program: PtxProgram
     """Whose instructions are counted."""
+    ranks: int = 1
+    """Blocks of a cluster."""
     arrays: dict[str, Array] = field(init=False)
     """Name of a field of `Counters` → counts."""
     sectors: dict[str, list[Array]] = field(default_factory=lambda: {"load": [], "store": []})
@@ -55,6 +57,7 @@ class Tally:
             "store_sectors",
             "ideal_store_sectors",
             "local_bytes",
+            "cluster_accesses",
         )
         self.arrays = {name: np.zeros(size, np.int64) for name in names}
 
@@ -97,12 +100,13 @@ class Tally:
                 name = matrix_name(item.modifiers)
                 known = mma.get(name, (0, 0.0))
                 mma[name] = known[0] + int(issued[number]), known[1] + operations_of(item) * int(issued[number])
-            elif item.opcode in ("bar", "barrier") and "warp" not in item.modifiers:
+            elif item.opcode in ("bar", "barrier") and not item.has("warp", "cluster"):
                 barriers += int(issued[number])
         return Counters(
             blocks=blocks,
             launches=launches,
             warps_per_block=warps_per_block,
+            ranks=self.ranks,
             instructions=tuple(item.text for item in program.instructions),
             lines=np.array([location.line for location in locations], np.int64),
             files=tuple(location.file for location in locations),
@@ -195,6 +199,10 @@ class EventCounter:
     def local(self, number: int, active: Active, width: int) -> None:
         """Count the bytes of a local access, which the hardware interleaves so that lanes do not collide."""
         self.tally.arrays["local_bytes"][number] += width * active.count
+
+    def cluster(self, number: int, accesses: int) -> None:
+        """Count accesses of threads to another block's shared memory."""
+        self.tally.arrays["cluster_accesses"][number] += accesses
 
     def sectors(self, number: int, active: Active, index: Array, width: int, *, write: bool) -> None:
         """Count the sectors of a global access; ``index`` in units of ``width``, one per active lane."""

@@ -16,11 +16,13 @@ from evokern.simt.arguments import fill_constants, pack_arguments, place_data, p
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Stopped
 from evokern.simt.chip_view import ChipView
+from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
+from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.sanitizer.findings import Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.used_values import SecondLook
@@ -97,6 +99,7 @@ def launch_many(
     *,
     memory: Memory,
     dynamic_shared: int = 0,
+    cluster: tuple[int, int, int] | None = None,
     blocks: Sequence[int] | None = None,
     instruction_limit: int = 50_000_000,
     sanitize: bool = True,
@@ -120,7 +123,8 @@ def launch_many(
         args: one argument list per launch.
         memory: where the buffers live; module variables are placed there too and keep their values between launches.
         dynamic_shared: bytes of shared memory that the launch adds.
-        blocks: linear ids of the blocks to run; None for all.
+        cluster: blocks of a cluster along x, y, z; None for what the kernel demands (``__cluster_dims__``), or none.
+        blocks: linear ids of the blocks to run; None for all. The other blocks of their clusters run as well.
         instruction_limit: warp instructions that one batch of blocks may issue; an instruction counts as at least
             `evokern.simt.settings.LEAST_WARPS`, what it costs here.
         sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
@@ -140,16 +144,16 @@ def launch_many(
 
     Raises:
         SourceError: the entry does not exist or uses what the machine does not execute.
-        UsageError: the arguments do not match the entry, or the shape is impossible.
+        UsageError: the arguments do not match the entry, or the shape is impossible, that of clusters included.
     """
     options = Options(
         sanitize, count, instruction_limit, past_misaligned, until_fatal,
         chip=ChipView.of(chip, module.target, module.digest),
     )  # fmt: skip
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
-    run.check(architecture)
+    run.check(architecture, cluster)
     filled = tuple(constants) or ({},) * len(args)
-    chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
+    chosen = run.cluster.whole(grid, range(grid[0] * grid[1] * grid[2]) if blocks is None else blocks)
     place_data(run.program, module, memory, len(args))
     before = run.contents() if len(args) > 1 or run.looks_again() else []
     began = replace(memory.time)
@@ -181,6 +185,7 @@ class _Run:
     enough: Callable[[Counters], bool] | None = None
     program: PtxProgram = field(init=False)
     width: int = field(init=False)
+    cluster: Cluster = field(init=False)
     collectors: list[Collector] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -194,7 +199,7 @@ class _Run:
             raise UsageError(f"{self.dynamic_shared} bytes of dynamic shared memory: use 0 or more")
         self.width = -(-threads // 32) * 32
 
-    def check(self, architecture: str | None) -> None:
+    def check(self, architecture: str | None, cluster: tuple[int, int, int] | None) -> None:
         """Refuse what the chip or the machine cannot run, before any run."""
         target = self.module.target
         made_for, runs_on = (int(re.sub(r"\D", "", name) or 0) for name in (target, architecture or "sm_999"))
@@ -205,7 +210,13 @@ class _Run:
                 f"PTX for {target} does not run on {architecture}: it may use what only {target} has, so that no later "
                 "chip takes it; compile it for that chip"
             )
-        self.module.check(self.entry)
+        self.cluster = cluster_of(self.program.entry, self.grid, cluster, runs_on)
+        self.module.check(self.entry, self.cluster.extent)
+        if self.options.sanitize and len(self.program.instructions) > NUMBER.most:
+            raise UsageError(
+                f"{self.entry} has {len(self.program.instructions):,} instructions, and the sanitizer tells "
+                f"{NUMBER.most:,} apart: unroll less"
+            )
 
     def contents(self) -> list[tuple[Buffer, Array]]:
         """Return what the writable buffers hold."""
@@ -267,12 +278,14 @@ class _Run:
         for number, filled in enumerate(constants):
             fill_constants(self.module, memory, number, filled)
         total = self.grid[0] * self.grid[1] * self.grid[2]
-        shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
-        tally = Tally(program) if self.options.count else None
+        of_cluster = cluster_numbers(self.grid, self.cluster.extent) if self.cluster.blocks > 1 else None
+        shadow = GlobalShadow(program, memory, len(args), total, of_cluster) if self.options.sanitize else None
+        tally = Tally(program, self.cluster.blocks) if self.options.count else None
         at_fatal = self._end if self.options.until_fatal else None
         collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
+        per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
         ended = False
@@ -292,7 +305,9 @@ class _Run:
                 part = pairs[start : start + per_batch]
                 machine = machines.get(len(part))
                 if machine is None:
-                    geometry = Geometry(self.grid, self.block, len(args), len(part))
+                    geometry = Geometry(
+                        self.grid, self.block, len(args), len(part), self.cluster.extent, self.cluster.explicit
+                    )
                     machine = machines[len(part)] = Machine(
                         program,
                         memory,

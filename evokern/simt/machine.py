@@ -17,6 +17,7 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
+from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.event_counter import EventCounter, Tally
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.memory.buffers import Memory
@@ -97,6 +98,7 @@ class Machine:
             params=ParamSpace(batch, params, symbols),
             globals=globals_,
             barriers=Barriers(batch, schedule, order),
+            cluster_barrier=ClusterBarrier(batch, schedule, order, shared.lifetime, global_shadow),
             copies=AsyncCopies(batch, shared, globals_),
             products=WarpgroupProducts(batch, shared, proxy_fences),
             proxy_fences=proxy_fences,
@@ -199,6 +201,7 @@ class Machine:
                 elif not reconvergence.retry() and not reconvergence.force():
                     break
         self.state.barriers.report_stuck()
+        self.state.cluster_barrier.report_stuck()
         self.state.copies.finish()
         self.state.products.finish()
 
@@ -210,6 +213,7 @@ class Machine:
             self._hang_detector,
         )
         barriers, events, groups = self.state.barriers, self.state.events, schedule.groups
+        cluster_barrier = self.state.cluster_barrier
         level = key // schedule.segments
         base = level * schedule.segments
         schedule.depth, schedule.base = MAX_DEPTH - level, base
@@ -235,6 +239,8 @@ class Machine:
             schedule.clock += 50 if bound.polls else 1
             if (barriers.pending or reconvergence.parked) and not bound.leaves:
                 barriers.note_work(active)
+            if cluster_barrier.pending and not bound.leaves:
+                cluster_barrier.note_work(active)
             if active.full:
                 steps = bound.full
                 if steps is None:

@@ -35,7 +35,7 @@ class Module:
         self.lines = parser.lines
         self.restored: dict[str, bytes] = {}
         self._programs: dict[str, PtxProgram] = {}
-        self._checked: set[str] = set()
+        self._checked: set[tuple[str, tuple[int, int, int]]] = set()
         self.entries: dict[str, Entry] = {}
         for function in self.functions.values():
             if function.is_entry and function.has_body:
@@ -70,15 +70,19 @@ class Module:
             self._programs[entry] = lower(self.functions, self.variables, self.lines, entry, self.target, lookup)
         return self._programs[entry]
 
-    def check(self, entry: str) -> None:
+    def check(self, entry: str, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
         """Make sure that every instruction which the entry can reach is one that the machine executes.
+
+        Args:
+            entry: the kernel.
+            cluster: blocks of a cluster along x, y, z: more than one refuse what cannot be checked between them.
 
         Raises:
             SourceError: the entry does not exist, or what is not supported, with line and instruction.
         """
-        if entry not in self._checked:
-            check(self.program(entry))
-            self._checked.add(entry)
+        if (entry, cluster) not in self._checked:
+            check(self.program(entry), cluster)
+            self._checked.add((entry, cluster))
 
 
 def _three(numbers: tuple[int, ...] | None) -> tuple[int, int, int] | None:

@@ -70,7 +70,7 @@ class Options:
 
 @dataclass(slots=True)
 class Geometry:
-    """Grid, block and the blocks of this batch."""
+    """Grid, block and the blocks of this batch; a launch without clusters has clusters of one block."""
 
     grid: tuple[int, int, int]
     """Blocks along x, y, z."""
@@ -79,12 +79,25 @@ class Geometry:
     launches: int
     """Argument sets that run side by side."""
     blocks: int
-    """Blocks in the batch, over all launches."""
+    """Blocks in the batch, over all launches; whole clusters, whose blocks stand side by side in the order of ranks."""
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """Blocks of a cluster along x, y, z."""
+    explicit_cluster: bool = False
+    """Whether the launch or the kernel names the cluster (``%is_explicit_cluster``)."""
     threads: int = field(init=False)
     """Threads of a block."""
     width: int = field(init=False)
     """Lanes of a block: threads rounded up to whole warps."""
+    ranks: int = field(init=False)
+    """Blocks of a cluster."""
+    clusters: int = field(init=False)
+    """Clusters in the batch."""
+    cluster_width: int = field(init=False)
+    """Lanes of a cluster."""
 
     def __post_init__(self) -> None:
         self.threads = self.block[0] * self.block[1] * self.block[2]
         self.width = -(-self.threads // 32) * 32
+        self.ranks = self.cluster[0] * self.cluster[1] * self.cluster[2]
+        self.clusters = self.blocks // self.ranks
+        self.cluster_width = self.ranks * self.width

@@ -58,6 +58,8 @@ class Specials:
         """Return the type of a special register, None for ordinary ones."""
         if name in _WIDE:
             return "u64"
+        if name == "%is_explicit_cluster":
+            return "pred"
         return "u32" if self._known(name) else None
 
     def _known(self, name: str) -> bool:
@@ -84,6 +86,7 @@ class Specials:
                 "%envreg2",
                 "%cluster_ctarank",
                 "%cluster_nctarank",
+                "%is_explicit_cluster",
             )
             or base in ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")
         )
@@ -140,17 +143,22 @@ class Specials:
         if base == "%tid":
             divisor = (1, block[0], block[0] * block[1])[which]
             return (batch.thread // divisor % block[which] if which < 2 else batch.thread // divisor).astype(np.uint32)
-        if base in ("%ctaid", "%clusterid"):
+        extent = geometry.cluster
+        if base in ("%ctaid", "%clusterid", "%cluster_ctaid"):
             divisor = (1, grid[0], grid[0] * grid[1])[which]
-            return (batch.block_id // divisor % grid[which]).astype(np.uint32)
+            at = batch.block_id // divisor % grid[which]
+            in_cluster = {"%clusterid": at // extent[which], "%cluster_ctaid": at % extent[which]}
+            return in_cluster.get(base, at).astype(np.uint32)
+        if base == "%cluster_ctarank":
+            return (batch.block_slot % geometry.ranks).astype(np.uint32)
+        if base == "%is_explicit_cluster":
+            return np.array([geometry.explicit_cluster])
         constants = {
             "%ntid": block[which],
             "%nctaid": grid[which],
-            "%nclusterid": grid[which],
-            "%cluster_ctaid": 0,
-            "%cluster_nctaid": 1,
-            "%cluster_ctarank": 0,
-            "%cluster_nctarank": 1,
+            "%nclusterid": grid[which] // extent[which],
+            "%cluster_nctaid": extent[which],
+            "%cluster_nctarank": geometry.ranks,
             "%nwarpid": self._chip.warps_per_sm,
             "%nsmid": self._chip.profile.sms,
             "%dynamic_smem_size": self._shared.dynamic,

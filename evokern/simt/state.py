@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
+from evokern.simt.clusters.barrier import ClusterBarrier
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import Memory
 from evokern.simt.memory.global_space import GlobalSpace
@@ -49,6 +50,8 @@ class MachineState:
     """Global memory as the lanes see it."""
     barriers: Barriers
     """Barriers of blocks."""
+    cluster_barrier: ClusterBarrier
+    """Barriers of clusters."""
     copies: AsyncCopies
     """Asynchronous copies under way."""
     products: WarpgroupProducts
@@ -73,6 +76,7 @@ class MachineState:
         self.local.load()
         self.globals.load()
         self.barriers.load()
+        self.cluster_barrier.load()
         self.copies.load()
         self.products.load()
         self.proxy_fences.load()

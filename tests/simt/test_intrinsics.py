@@ -110,16 +110,6 @@ def test_refusals_name_what_and_where(entry: str, line: str, what: str) -> None:
     module.check("plain")
 
 
-def test_a_cluster_refuses_its_own_kernel_alone() -> None:
-    """A kernel that must run in clusters does not keep the others of its file from running."""
-    source = 'extern "C" __global__ void __cluster_dims__(2, 1, 1) pair(int* x) { x[threadIdx.x] = 1; }\n'
-    source += 'extern "C" __global__ void alone(int* x) { x[threadIdx.x] = 1; }\n'
-    module = module_of(source, (), "compute_90")
-    with pytest.raises(SourceError, match=r"^kernel pair: thread-block clusters"):
-        module.check("pair")
-    module.check("alone")
-
-
 def test_a_shared_address_below_its_array_wraps_with_its_offset() -> None:
     """The compiler may form a base below address 0 and add the rest as an offset: 32-bit addresses wrap."""
     source = """

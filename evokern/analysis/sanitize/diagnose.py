@@ -27,7 +27,6 @@ from evokern.search.diagnosis import DiagnosisJob
 from evokern.simt import Finding
 from evokern.simt.sanitizer.findings import FATAL
 from evokern.simt.sanitizer.hang import REPEATS
-from evokern.simt.time_model.prediction import sample_blocks
 from evokern.study.discovery import WorkerContext
 
 INSTRUCTION_LIMIT = 5_000_000
@@ -143,7 +142,7 @@ def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile,
             return []
         memory = simt.Memory()
         buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
-        blocks = sample_blocks(launch.blocks, SAMPLED_BLOCKS)
+        blocks = program.sample_blocks(launch, SAMPLED_BLOCKS)
         result = run_launch(program, launch, buffers, memory, limit, blocks)
     except UsageError:
         return []

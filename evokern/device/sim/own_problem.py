@@ -25,9 +25,16 @@ from evokern.declaration.kernel import Problem
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import runnable
 from evokern.device.sim import coverage
-from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS, CandidateCall, OwnProblem, OwnProblemRuns
+from evokern.device.sim.own_problem_runs import (
+    WHOLE_INSTRUCTIONS,
+    CandidateCall,
+    OwnProblem,
+    OwnProblemRuns,
+    drawn_blocks,
+)
 from evokern.device.sim.program import SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
+from evokern.simt.clusters.layout import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
 """Warp instructions of a candidate whose blocks cannot be judged one by one and that would not be the best."""
@@ -101,8 +108,9 @@ class OwnProblemCheck:
             problem: one of the study's own problems.
             most: blocks that are drawn of a launch.
         """
-        rng, sizes = self._rng(built, problem), [launch.blocks for launch in built.build(problem).launches]
-        blocks = [_draw(size, most, rng) for size in sizes]
+        rng, launches = self._rng(built, problem), built.build(problem).launches
+        clusters = [Cluster(launch.cluster or (1, 1, 1), explicit=launch.cluster is not None) for launch in launches]
+        blocks = [drawn_blocks(one.grid, of, most, rng) for one, of in zip(launches, clusters, strict=True)]
         return self._runs.buffers(problem, tensors_of(self._kernel, config, problem)), blocks
 
     def _decided(
@@ -115,7 +123,7 @@ class OwnProblemCheck:
             return self._scaled(config, call, cost, max(most, CANDIDATE_INSTRUCTIONS))
         if cost <= most:
             return self._runs.whole(call)
-        blocks = coverage.sample(call.launches[0].grid, rng)
+        blocks = call.sampled(rng)
         found = self._runs.sampled(call, blocks)
         if found.against is not None:
             return found
@@ -123,7 +131,7 @@ class OwnProblemCheck:
             return self._settled(config, call, found, cost, max(most, CANDIDATE_INSTRUCTIONS), rng)
         if most:
             room = int(most / max(instructions[0], 1.0))
-            more = _draw(call.blocks, room, rng, known=blocks)
+            more = call.drawn(room, rng, known=blocks)
             found = self._runs.sampled(call, more, known=blocks, covered=found.coverage)
         if found.against is None and most and not found.judged:
             return self._and_scaled(config, call, cost, most, found)
@@ -135,8 +143,8 @@ class OwnProblemCheck:
         """Decide on a candidate whose sampled blocks do not add up to its outputs."""
         if cost <= WHOLE_INSTRUCTIONS:
             return self._runs.whole(call)
-        ran = coverage.sample(call.launches[0].grid, rng)
-        more = self._runs.sampled(call, _draw(call.blocks, DRAWN_AT_ONCE, rng, known=ran))
+        ran = call.sampled(rng)
+        more = self._runs.sampled(call, call.drawn(DRAWN_AT_ONCE, rng, known=ran))
         if more.against is not None:
             return more
         for name, one in more.coverage.items():
@@ -190,8 +198,3 @@ class OwnProblemCheck:
     def _halved(self, config: Config, problem: Problem, name: str) -> Problem | None:
         value = int(problem[name]) // 2
         return runnable(self._kernel, config, problem, {name: value}, self._runs.chip) if value >= 1 else None
-
-
-def _draw(blocks: int, most: int, rng: random.Random, known: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return blocks of a launch at drawn places, with those that are known, in order."""
-    return tuple(sorted({*known, *rng.sample(range(blocks), min(blocks, most))}))

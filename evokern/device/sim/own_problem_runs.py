@@ -6,9 +6,12 @@ What runs, and how much of it, `evokern.device.sim.own_problem` decides.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from evokern.compile.build import tensors_of
 from evokern.compile.module_state import state_evidence
@@ -25,8 +28,8 @@ from evokern.device.sim.recount import Ran
 from evokern.device.sim.stage import ProblemBuffers, has_reference
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
+from evokern.simt.clusters.layout import Cluster, cluster_numbers
 from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.time_model.prediction import sample_blocks
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
 
@@ -88,6 +91,17 @@ class CandidateCall:
     def blocks(self) -> int:
         """Blocks of all launches."""
         return sum(launch.blocks for launch in self.launches)
+
+    def sampled(self, rng: random.Random) -> tuple[int, ...]:
+        """Return blocks that stand for the grid of the first launch, as `coverage.sample` does; whole clusters."""
+        launch = self.launches[0]
+        cluster = self.program.cluster(launch)
+        return cluster.members(launch.grid, coverage.sample(cluster.grid_of(launch.grid), rng))
+
+    def drawn(self, most: int, rng: random.Random, known: Sequence[int] = ()) -> tuple[int, ...]:
+        """Return blocks of the first launch at drawn places, whole clusters, with those that are known, in order."""
+        launch = self.launches[0]
+        return drawn_blocks(launch.grid, self.program.cluster(launch), most, rng, known)
 
 
 class OwnProblemRuns:
@@ -151,7 +165,7 @@ class OwnProblemRuns:
         stage, each, limit = self._stage(call), [], self._simulation.instruction_limit
         call.program.restore(stage.memory, every=True)
         for launch in call.launches:
-            blocks = sample_blocks(launch.blocks, COUNTED)
+            blocks = call.program.sample_blocks(launch, COUNTED)
             result = call.program.launch(
                 launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False, count=True
             )
@@ -172,7 +186,7 @@ class OwnProblemRuns:
 
         Args:
             call: the candidate.
-            blocks: linear ids of the blocks.
+            blocks: linear ids of the blocks, of whole clusters.
             known: further ones that ran before and count as run.
             covered: how much of each output is written, where that is known; None works it out from these blocks.
 
@@ -183,10 +197,13 @@ class OwnProblemRuns:
         with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
             ran = self._run(call, stage, blocks)
         found = dict(covered or {})
+        cluster = call.program.cluster(launch)
+        of_block, grid = cluster_numbers(launch.grid, cluster.extent), cluster.grid_of(launch.grid)
         for name, tensor in call.tensors.items():
             if tensor.role == "output" and covered is None:
-                wrote = record.elements(stage.buffers[name], tensor.bytes // tensor.elements)
-                found[name] = coverage.extrapolated(launch.grid, blocks, *wrote, tensor.elements)
+                by, elements = record.elements(stage.buffers[name], tensor.bytes // tensor.elements)
+                clusters = np.unique(of_block[list(blocks)]).tolist()
+                found[name] = coverage.extrapolated(grid, clusters, of_block[by], elements, tensor.elements)
         judged = has_reference(self.kernel, call.problem, call.tensors)
         message = stage.fault(self.kernel, self._tolerance, stage.written(record)) if judged else None
         against = _wrong(message, call.problem) if message else None
@@ -253,6 +270,13 @@ class OwnProblemRuns:
                 raise failure(result.fatal or result.findings[0], limit, call.problem)
             ran.append(Ran(number, blocks, result.warp_instructions))
         return tuple(ran)
+
+
+def drawn_blocks(
+    grid: tuple[int, int, int], cluster: Cluster, most: int, rng: random.Random, known: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Return blocks of a grid at drawn places, whole clusters, with those that are known, in order."""
+    return tuple(sorted({*known, *cluster.drawn(grid, most, rng)}))
 
 
 def _wrong(message: str, problem: Problem) -> dict[str, Any]:

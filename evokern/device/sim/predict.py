@@ -20,6 +20,7 @@ from evokern.errors import InternalError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
+from evokern.simt.clusters.layout import members_of
 from evokern.simt.counters import Counters
 from evokern.simt.time_model import placement as spread
 from evokern.simt.time_model import prediction as timemodel
@@ -130,7 +131,11 @@ class Predictor:
         judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
         stage.reset()  # whatever the candidate before left
         program.restore(stage.memory, every=True)
-        counted = blocks or [timemodel.sample_blocks(one.blocks, self._simulation.blocks) for one in launches]
+        counted = (
+            [program.cluster(one).whole(one.grid, of) for one, of in zip(launches, blocks, strict=True)]
+            if blocks
+            else [program.sample_blocks(one, self._simulation.blocks) for one in launches]
+        )
         parts = tuple(
             self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
             for launch, chosen in zip(launches, counted, strict=True)
@@ -155,7 +160,7 @@ class Predictor:
             limit *= -(-len(blocks) // self._simulation.blocks)
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
-        resident = max(blocks_per_sm(use, launch, chip), 1)
+        resident, cluster = max(blocks_per_sm(use, launch, chip), 1), program.cluster(launch)
 
         def facts(counters: Counters, ends: Sequence[float], pipe_wait: float = 0.0) -> timemodel.LaunchFacts:
             return timemodel.LaunchFacts(
@@ -168,6 +173,7 @@ class Predictor:
                 working_set_bytes=working_set,
                 unique_bytes=self._kernel.workload.bytes(stage.problem),
                 spill_bytes=use.spill_bytes,
+                clusters=members_of(launch.grid, cluster.extent) if cluster.blocks > 1 else None,
             )
 
         def too_slow(counters: Counters) -> bool:
@@ -196,10 +202,11 @@ class Predictor:
         timeline = Timeline(
             entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
             holds(entry, counters, chip),
-            demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip)),
+            demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)),
             products_wait=use.products_wait,
         )  # fmt: skip
-        walks = [timeline.walk(record, counters.warps_per_block, stalls=self._stalls) for record in counters.record]
+        warps, ranks = counters.warps_per_block, counters.ranks
+        walks = [timeline.walk(record, warps, ranks=ranks, stalls=self._stalls) for record in counters.record]
         stalls = {
             number: sum(walk.stalls.get(number, 0.0) for walk in walks) / len(walks)
             for number in sorted({number for walk in walks for number in walk.stalls})
@@ -210,14 +217,16 @@ class Predictor:
         instructions: Array = np.full(launch.blocks, runs.sum(1).mean())
         if not spread.are_equal(runs):
             # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
-            chosen = spread.line_blocks(launch.grid)
+            lines = spread.line_blocks(launch.grid)
+            chosen = cluster.whole(launch.grid, lines)
             with stage.undisturbed():
                 more = run(chosen, limit * len(chosen), None)
-            along = spread.block_runs(entry, more)
-            if spread.explains(launch.grid, along, blocks, runs):
-                ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
-                instructions = spread.extrapolated(launch.grid, along.sum(1))
-                found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))
+            every = spread.block_runs(entry, more)
+            at = [more.blocks.index(block) for block in lines]
+            if spread.explains(launch.grid, every[at], blocks, runs):
+                ends = [end for part in more.record for end in timeline.walk(part, warps, ranks=ranks).blocks]
+                instructions = spread.extrapolated(launch.grid, every[at].sum(1))
+                found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:

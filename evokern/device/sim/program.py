@@ -7,6 +7,7 @@ sampled blocks, `sanitize`, `diagnose`, `fuzz`, `profile`. Buffers come from els
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,6 +26,8 @@ from evokern.declaration.state import State
 from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
+from evokern.simt.clusters.layout import Cluster, cluster_of
+from evokern.simt.time_model.prediction import sample_blocks
 
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
 """What a launch is given, by the names in its `args`; a `Scalar` among them stands for itself."""
@@ -60,6 +63,21 @@ class SimulatedProgram:
     def entry(self, launch: Launch) -> PtxProgram:
         """Return the instructions of the entry point that a launch starts."""
         return self.module.program(self.symbols[launch.entry])
+
+    def cluster(self, launch: Launch) -> Cluster:
+        """Return the clusters that a launch runs in, of one block each where nobody asks for any.
+
+        Raises:
+            UsageError: launch and kernel contradict each other, or no chip takes such a cluster.
+        """
+        capability = int(re.sub(r"\D", "", self.architecture))
+        return cluster_of(self.entry(launch).entry, launch.grid, launch.cluster, capability)
+
+    def sample_blocks(self, launch: Launch, wanted: int) -> tuple[int, ...]:
+        """Return blocks spread evenly over a launch's grid, whole clusters: about so many, of two clusters at least."""
+        cluster = self.cluster(launch)
+        numbers = sample_blocks(launch.blocks // cluster.blocks, max(-(-wanted // cluster.blocks), min(wanted, 2)))
+        return cluster.members(launch.grid, numbers)
 
     def restore(self, memory: simt.Memory, *, every: bool = False) -> None:
         """Give the module's variables what they begin a call with: those whose state is declared, or every one.
@@ -126,7 +144,7 @@ class SimulatedProgram:
             arguments: what the names stand for.
             memory: where the buffers live.
             instruction_limit: warp instructions of a batch of blocks after which it counts as a hang.
-            blocks: linear ids of the blocks to run; None for all.
+            blocks: linear ids of the blocks to run, with the others of their clusters; None for all.
             sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment always are.
             past_misaligned: go on after a misaligned access, without it.
             until_fatal: end at the first finding for which a GPU would end the launch.
@@ -139,9 +157,9 @@ class SimulatedProgram:
         """
         return simt.launch(
             self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
-            memory=memory, dynamic_shared=launch.shared_bytes, source=self.source, architecture=self.architecture,
-            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, past_misaligned=past_misaligned,
-            until_fatal=until_fatal, count=count, enough=enough,
+            memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
+            architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize,
+            past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
             constants=[_constants(arguments)], chip=self.chip,
         )  # fmt: skip
 
@@ -175,8 +193,8 @@ class SimulatedProgram:
         return simt.launch_many(
             self.module, self.symbols[launch.entry], launch.grid, launch.block,
             [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
-            source=self.source, architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks,
-            sanitize=sanitize, count=False, chip=self.chip,
+            cluster=launch.cluster, source=self.source, architecture=self.architecture,
+            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
             constants=[_constants(named) for named in arguments],
         )  # fmt: skip
 

@@ -63,8 +63,9 @@ class SpotCheck:
         for stage in stages.values():
             stage.poison()
         limit = self._simulation.instruction_limit
-        chosen = sorted(random.Random(0).sample(range(launch.blocks), min(launch.blocks, BLOCKS)))
-        results = predictor.program(config, built, problem).launch_many(
+        program = predictor.program(config, built, problem)
+        chosen = sorted(program.cluster(launch).drawn(launch.grid, BLOCKS, random.Random(0)))
+        results = program.launch_many(
             launch, [stage.buffers for stage in stages.values()], memory,
             instruction_limit=limit, blocks=chosen, sanitize=False,
         )  # fmt: skip

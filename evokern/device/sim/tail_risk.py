@@ -87,7 +87,7 @@ class TailRiskProbe:
             seed = random_seed.getrandbits(62)
             stage = ProblemBuffers(problem, tensors, kind, seed)
             stage.poison()
-            order = random.Random(seed).sample(range(launch.blocks), min(launch.blocks, MOST_BLOCKS - ran))
+            order = program.cluster(launch).drawn(launch.grid, MOST_BLOCKS - ran, random.Random(seed))
             of_draw: dict[str, torch.Tensor] = {}
             for start in range(0, len(order), BLOCKS_AT_ONCE):
                 self._run(stage, program, launch, sorted(order[start : start + BLOCKS_AT_ONCE]))

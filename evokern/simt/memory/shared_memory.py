@@ -1,4 +1,8 @@
-"""Shared, local and parameter memory: byte arrays with one stretch per block or per lane."""
+"""Shared, local and parameter memory: byte arrays with one stretch per block or per lane.
+
+The stretches of a cluster's blocks lie side by side in the order of their ranks; `evokern.simt.clusters.layout` says
+which of them an address of ``.shared::cluster`` means.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import numpy as np
 from evokern.ptx.segments import Routine
 from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
 from evokern.simt.batch import Batch
+from evokern.simt.clusters.layout import RANK_BITS
+from evokern.simt.clusters.lifetime import ClusterLifetime
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.findings import Reads
@@ -40,6 +46,8 @@ class SharedSpace:
         self.base = batch.block_slot * self.stride
         self.single = blocks == 1
         self.order = order
+        self.ranks = batch.geometry.ranks
+        self.lifetime = ClusterLifetime(batch, order, self.name_of) if order is not None and self.ranks > 1 else None
         self.shadow = (
             SharedShadow(batch, order, self.bytes.size, self.place_of) if order is not None and self.size else None
         )
@@ -49,10 +57,12 @@ class SharedSpace:
         self.bytes.fill(0)
         if self.shadow is not None:
             self.shadow.load()
+        if self.lifetime is not None:
+            self.lifetime.load()
 
     def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
         """Return (address within its block, variable, distance from its start) of a position in all blocks' memory."""
-        address = position - int(self.base[lane])
+        address = position % self.stride
         return address, *self.name_of(address)
 
     def name_of(self, address: int) -> tuple[str, int]:
@@ -68,7 +78,7 @@ class SharedSpace:
         return self._views[width]
 
     def locate(
-        self, active: Active, address: Array, offset: int, width: int, number: int
+        self, active: Active, address: Array, offset: int, width: int, number: int, *, cluster: bool = False
     ) -> tuple[Active | None, Array, LeaderLanes]:
         """Check addresses and turn them into indices in units of the width.
 
@@ -78,6 +88,7 @@ class SharedSpace:
             offset: bytes to add.
             width: bytes of the access.
             number: the instruction, for findings.
+            cluster: whether addresses may mean other blocks of the cluster.
 
         Returns:
             The lanes whose access is sound (None when none is), their indices, and the part of these lanes that stands
@@ -103,6 +114,9 @@ class SharedSpace:
         if int(few.max()) > self.size - width or int(few.min()) < 0:
             if address.dtype.itemsize == 4:  # the sum of a 32-bit base and its offset wraps: [0xfffffffc + 4] is byte 0
                 where &= 0xFFFFFFFF
+            if cluster:
+                wraps = address.dtype.itemsize == 4
+                return self._in_cluster(active, where, width, number, leaders, wraps=wraps)
             bad = (where > self.size - width) | (where < 0)
             if not bad.any():
                 return self._indices(active, where, width, leaders)
@@ -114,6 +128,44 @@ class SharedSpace:
             where = where[good]
             leaders = self.leader_lanes(active, where)
         return self._indices(active, where, width, leaders)
+
+    def _in_cluster(
+        self, active: Active, where: Array, width: int, number: int, leaders: LeaderLanes, *, wraps: bool
+    ) -> tuple[Active | None, Array, LeaderLanes]:
+        """Do so for addresses of which some mean another block; lanes whose block or byte is not there are told."""
+        half = 1 << RANK_BITS - 1
+        if wraps:
+            where = ((where + half) & 0xFFFFFFFF) - half
+        # To the nearest multiple: a little below a block's memory is outside of that block, not within another one.
+        named = (where + half) >> RANK_BITS
+        at = where - (named << RANK_BITS)
+        own = self._batch.block_slot[active.lanes]
+        is_own = named == 0
+        block = np.where(is_own, own, own // self.ranks * self.ranks + named - 1)
+        bad = (at > self.size - width) | (at < 0) | (named > self.ranks)
+        if bad.any():
+            outside(self._batch, active, where, bad, width, number, self._describe_in_cluster)
+            good = ~bad
+            if not good.any():
+                return None, where, leaders
+            active = self._batch.restrict(active, good)
+            where, at, block, own = where[good], at[good], block[good], own[good]
+            leaders = self.leader_lanes(active, where)
+        others = block != own
+        if self.lifetime is not None and others.any():
+            part = active if others.all() else self._batch.restrict(active, others)
+            self.lifetime.access(part, block[others], at[others], number)
+        at += block * self.stride
+        return active, at >> (width.bit_length() - 1), leaders
+
+    def _describe_in_cluster(self, address: int, lane: int) -> tuple[str, int, str]:
+        rank = (address + (1 << RANK_BITS - 1) >> RANK_BITS) - 1
+        if 0 <= rank < 1 << 31 - RANK_BITS and rank >= self.ranks:
+            detail = f"The address is of rank {rank}, and the cluster has {self.ranks} blocks"
+            return "shared memory", address & (1 << RANK_BITS) - 1, detail
+        at = address - (rank + 1 << RANK_BITS)
+        name, offset = self.name_of(at)
+        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to that of rank {rank}"
 
     def _indices(
         self, active: Active, where: Array, width: int, leaders: LeaderLanes
@@ -142,6 +194,9 @@ class SharedSpace:
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
         name, offset = self.name_of(address)
+        if address >> RANK_BITS and address < 1 << 31:
+            detail = "The address is of another block of the cluster, which this instruction does not reach"
+            return name, offset, f"{detail}: use one of shared::cluster"
         return name, offset, f"The block has {self.size} bytes of shared memory"
 
 

@@ -3,6 +3,7 @@
 from evokern.simt.operations import (
     async_ops,
     atomics,
+    cluster_ops,
     compare,
     control,
     convert,
@@ -20,6 +21,7 @@ from evokern.simt.operations.table import lookup
 __all__ = [
     "async_ops",
     "atomics",
+    "cluster_ops",
     "compare",
     "control",
     "convert",

@@ -154,6 +154,9 @@ def fence(i: Instruction, b: Binder) -> Action:
             return lambda: None
         return lambda: state.proxy_fences.fence(active_of())
 
+    if state.batch.geometry.ranks > 1 and i.has("cta", "cluster", "mbarrier_init"):
+        return _fence_within_cluster(i, b)
+
     def fence_() -> None:
         active = active_of()
         state.globals.fence(active)
@@ -161,6 +164,14 @@ def fence(i: Instruction, b: Binder) -> Action:
             state.order.fence(active)
 
     return fence_
+
+
+def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
+    """A fence whose scope ends at the block or at the cluster; one of barrier objects alone orders nothing else."""
+    order, active_of = b.state.order, b.active
+    if order is None or i.has("mbarrier_init") or any(word.startswith("sync_restrict") for word in i.modifiers):
+        return lambda: None
+    return lambda: order.fence(active_of(), near=i.has("cta"))
 
 
 @operation("nanosleep", "9.7.19.2", pipe="control", results=0)

@@ -18,7 +18,7 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.operations.memory_ops import address_rows, space_of
+from evokern.simt.operations.memory_ops import address_rows, reaches_cluster, space_of, synchronises_near
 from evokern.simt.operations.spaces import AccessRules, AtomicAccess, GlobalAccess, SharedAccess, reach
 from evokern.simt.operations.spaces import Update as Change
 from evokern.simt.operations.table import operation
@@ -123,7 +123,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     def changes(place: int, step: Update) -> Change:
         return lambda active, memory, index: apply(active, memory.view(dtype), index, place, step)
 
-    rules = AccessRules(releases=i.has("release", "acq_rel"))
+    rules = AccessRules(releases=i.has("release", "acq_rel"), cluster=reaches_cluster(i), near=synchronises_near(i, b))
     shared = [(SharedAccess(b.state, b.pc, size, rules), changes(place, update)) for place in range(count)]
     memory = [(GlobalAccess(b.state, b.pc, size, rules), changes(place, in_memory)) for place in range(count)]
     updates: dict[str, Sequence[tuple[AtomicAccess, Change]]] = {"shared": shared, "global": memory, "local": memory}

@@ -1,4 +1,4 @@
-"""Control flow (PTX ISA 9.7.12), barriers (9.7.13.1-2) and traps (9.7.19): the instructions that end a segment."""
+"""Control flow (PTX ISA 9.7.12), barriers (9.7.13.1-3) and traps (9.7.19): the instructions that end a segment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evokern.simt.state import MachineState
 
 
 @operation("bra brx ret exit call", "9.7.12", pipe="control", kind="control", results=0)
-@operation("bar barrier", "9.7.13.1-2", pipe="control", kind="control", results=0)
+@operation("bar barrier", "9.7.13.1-3", pipe="control", kind="control", results=0)
 @operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
     """Bound by `bind_control`, which also knows the segment."""
@@ -36,6 +36,8 @@ def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
         return (lambda active: target) if guard is None else _branch(b.state, guard, negated, target, fall)
     if i.opcode in ("bar", "barrier") and "warp" in i.modifiers:
         return _guarded(b.state, _warp_barrier(b, segment, i, fall), guard, negated, fall)
+    if i.has("cluster"):
+        return _guarded(b.state, _cluster_barrier(b, i, fall), guard, negated, fall)
     binders = {"ret": _return, "exit": _exit, "brx": _indexed, "call": _call, "trap": _trap, "brkpt": _trap,
                "bar": _barrier, "barrier": _barrier}  # fmt: skip
     return _guarded(b.state, binders[i.opcode](b, segment, i, fall), guard, negated, fall)
@@ -101,6 +103,9 @@ def _leave(state: MachineState, active: Active) -> None:
     """Take lanes out of the launch; barriers without a count may now be complete."""
     state.batch.leave(active.mask, active.count)
     state.barriers.recheck()
+    if state.shared.lifetime is not None:
+        state.shared.lifetime.leave(active)
+    state.cluster_barrier.recheck()
 
 
 def _exit(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
@@ -259,8 +264,6 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     """``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
     operands = list(i.operands)
     number = b.pc
-    if i.has("cluster"):
-        raise Unsupported("barriers of a cluster")
     if i.has("red"):
         result, operands = operands[0], operands[1:]
         source = operands.pop()
@@ -289,6 +292,17 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
         reduction=reduction,
         plain=plain,
     )
+
+
+def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:
+    """``barrier.cluster`` (9.7.13.3): arrive, with or without publishing, and wait, which always acquires."""
+    barrier, aligned = b.state.cluster_barrier, i.has("aligned")
+    if i.has("arrive"):
+        releases = not i.has("relaxed")
+        return partial(barrier.arrive, number=b.pc, follow=fall, releases=releases, aligned=aligned)
+    if i.has("wait"):
+        return partial(barrier.wait, number=b.pc, follow=fall)
+    raise Unsupported(f"{i.name}")
 
 
 def _named_apart(active: Active, named: Array) -> Array | None:

@@ -11,6 +11,7 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
 from evokern.simt.binder import Binder
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.memory.buffers import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
@@ -130,7 +131,8 @@ def _pack(i: Instruction, b: Binder, kind: str) -> Action:
 def cvta(i: Instruction, b: Binder) -> Action:
     """Addresses between generic and a state space."""
     kind = kind_of(i)
-    space = next((word for word in i.modifiers if word in ("global", "shared", "local", "const", "param")), None)
+    words = (word.split("::")[0] for word in i.modifiers)
+    space = next((word for word in words if word in ("global", "shared", "local", "const", "param")), None)
     value, out = b.src(i.operands[1], kind), b.dst(i.operands[0], kind)
     window = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space or "", 0)
     if window == 0 or kind != "u64":
@@ -143,8 +145,13 @@ def isspacep(i: Instruction, b: Binder) -> Action:
     """Ask whether a generic address lies in a state space."""
     value = b.src(i.operands[1], "u64")
     bits = np.array([WINDOW_BITS], np.uint64)
-    space = i.modifiers[0]
+    space = i.modifiers[0].split("::")[0]
     out = b.dst(i.operands[0], "pred")
+    if space == "shared" and not i.has("shared::cluster") and b.state.batch.geometry.ranks > 1:
+        rank = b.state.specials.row("%cluster_ctarank")
+        assert rank is not None
+        plain, shift = np.uint64(SHARED_WINDOW >> RANK_BITS), np.uint64(RANK_BITS)
+        return assign(out, lambda: (value >> shift == plain) | (value >> shift == plain + rank + np.uint64(1)))
     if space in ("shared", "local"):
         wanted = np.uint64((SHARED_WINDOW if space == "shared" else LOCAL_WINDOW) >> WINDOW_BITS)
         return assign(out, lambda: (value >> bits) == wanted)

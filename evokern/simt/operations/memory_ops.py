@@ -28,10 +28,26 @@ def space_of(i: Instruction) -> str:
     words = {word.split("::")[0]: word for word in i.modifiers}
     for space in _SPACES:
         if space in words:
-            if words[space] == "shared::cluster":
-                raise Unsupported("shared memory of another block of a cluster")
             return space
     return "generic"
+
+
+def reaches_cluster(i: Instruction) -> bool:
+    """Say whether the addresses of an instruction may mean shared memory of other blocks of the cluster."""
+    return i.has("shared::cluster") or space_of(i) == "generic"
+
+
+def synchronises_near(i: Instruction, b: Binder) -> bool:
+    """Say whether an instruction synchronises in the scope of its block, which in a cluster is less than all.
+
+    Raises:
+        Unsupported: it may do so in global memory, where the blocks of a cluster have no order of their own.
+    """
+    if b.state.batch.geometry.ranks == 1 or not i.has("cta", "cluster"):
+        return False
+    if space_of(i) != "shared":
+        raise Unsupported("global memory synchronised in the scope of a block or cluster, where blocks form clusters")
+    return i.has("cta")
 
 
 def address_rows(operand: Operand, b: Binder, space: str) -> tuple[Array, int]:
@@ -76,6 +92,8 @@ def load(i: Instruction, b: Binder) -> Action:
     rules = AccessRules(
         races=not (feeds or i.has("relaxed", "acquire", "mmio")),
         synchronises=feeds or i.has("volatile", "relaxed", "acquire"),
+        cluster=reaches_cluster(i),
+        near=synchronises_near(i, b),
     )
     reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, size * count, rules))
 
@@ -175,6 +193,8 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
 @operation("st", "9.7.9.11", pipe="load_store", kind="effect", results=0)
 def store(i: Instruction, b: Binder) -> Action:
     """Store one element or a vector to any state space."""
+    if i.has("async", "bulk"):
+        raise Unsupported(f"{i.name}")
     space = space_of(i)
     kind, count = access_type(i)
     size = TYPE_BYTES[kind]
@@ -189,6 +209,8 @@ def store(i: Instruction, b: Binder) -> Action:
         synchronises=i.has("volatile", "relaxed", "release"),
         releases=i.has("release"),
         collisions=True,
+        cluster=reaches_cluster(i),
+        near=synchronises_near(i, b),
     )
     plain = np.dtype(DTYPES[f"u{8 * size}"])
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.batch import Batch
+from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.memory.global_space import Site
 from evokern.simt.state import MachineState
@@ -40,6 +41,10 @@ class AccessRules:
     """Whether it publishes what its block wrote before."""
     collisions: bool = False
     """Whether lanes are reported that store different values to one place of shared memory at once."""
+    cluster: bool = False
+    """Whether addresses of shared memory may mean other blocks of the cluster."""
+    near: bool = False
+    """Whether it synchronises in the scope of a block, which is less than the cluster."""
     counted: bool = True
     """Whether wavefronts and local bytes are counted; False where elements travel together and the caller counts."""
 
@@ -93,18 +98,18 @@ class AtomicAccess(SpaceAccess):
 class SharedAccess(AtomicAccess):
     """Shared memory: races between threads, wavefronts."""
 
-    __slots__ = ("_batch", "_events", "_number", "_order", "_rules", "_shadow", "_space", "_width")
+    __slots__ = ("_batch", "_cluster", "_events", "_number", "_order", "_rules", "_shadow", "_space", "_width")
 
     def __init__(self, state: MachineState, number: int, width: int, rules: AccessRules = PLAIN) -> None:
         self._batch, self._space, self._number, self._width = state.batch, state.shared, number, width
-        self._rules, self._shadow = rules, state.shared.shadow
+        self._rules, self._shadow, self._cluster = rules, state.shared.shadow, rules.cluster
         self._order = state.order if state.batch.program.orders_blocks else None
         self._events = state.events if rules.counted else None
 
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
         """Read an element per lane."""
         width, number = self._width, self._number
-        sound, index, leaders = self._space.locate(active, address, offset, width, number)
+        sound, index, leaders = self._space.locate(active, address, offset, width, number, cluster=self._cluster)
         if sound is None:
             return None, index
         if self._shadow is not None and self._rules.races:
@@ -112,20 +117,20 @@ class SharedAccess(AtomicAccess):
         elif self._shadow is not None:
             self._shadow.strong(sound, index, width, number, leaders, reads=True, writes=False)
             if self._order is not None:
-                self._order.load_at(sound, "shared", index * width)
+                self._order.load_at(sound, "shared", index * width, near=self._rules.near)
         if self._events is not None:
-            self._events.shared(number, sound, index, width)
+            self._count(self._events, sound, index)
         return sound, self._space.view(width).take(index, mode="clip")
 
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
         """Write an element per lane."""
         width, number = self._width, self._number
-        sound, index, leaders = self._space.locate(active, address, offset, width, number)
+        sound, index, leaders = self._space.locate(active, address, offset, width, number, cluster=self._cluster)
         if sound is None:
             return None
         raw = values(sound).view(RAW[width])
         if self._events is not None:
-            self._events.shared(number, sound, index, width)
+            self._count(self._events, sound, index)
         collide = False
         if self._shadow is not None:
             if self._rules.races:
@@ -133,7 +138,9 @@ class SharedAccess(AtomicAccess):
             else:
                 self._shadow.strong(sound, index, width, number, leaders, reads=False, writes=True)
                 if self._order is not None:
-                    self._order.store_at(sound, "shared", index * width, releases=self._rules.releases)
+                    self._order.store_at(
+                        sound, "shared", index * width, releases=self._rules.releases, near=self._rules.near
+                    )
         self._space.view(width)[index] = raw
         if collide and self._rules.collisions:
             self._report_lost(sound, index, raw)
@@ -142,16 +149,25 @@ class SharedAccess(AtomicAccess):
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
         """Read and write an element per lane in one step."""
         width, number = self._width, self._number
-        sound, index, leaders = self._space.locate(active, address, offset, width, number)
+        sound, index, leaders = self._space.locate(active, address, offset, width, number, cluster=self._cluster)
         if sound is None:
             return
         if self._shadow is not None:
             self._shadow.strong(sound, index, width, number, leaders, reads=True, writes=True)
             if self._order is not None:
-                self._order.update_at(sound, "shared", index * width, releases=self._rules.releases)
+                self._order.update_at(
+                    sound, "shared", index * width, releases=self._rules.releases, near=self._rules.near
+                )
         if self._events is not None:
-            self._events.shared(number, sound, index, width)
+            self._count(self._events, sound, index)
         change(sound, self._space.view(width), index)
+
+    def _count(self, events: EventCounter, active: Active, index: Array) -> None:
+        """Count an access: its wavefronts, and those lanes that reach another block's memory."""
+        events.shared(self._number, active, index, self._width)
+        if self._cluster and self._space.ranks > 1:
+            others = index * self._width // self._space.stride != self._batch.block_slot[active.lanes]
+            events.cluster(self._number, int(np.count_nonzero(others)))
 
     def _report_lost(self, active: Active, index: Array, raw: Array) -> None:
         """Report lanes whose value another lane has overwritten at once: which one stays is undefined."""

@@ -9,10 +9,10 @@ from evokern.simt.sanitizer.bit_fields import BitField
 
 STAMP = BitField(32, 32)
 """When an access happened."""
-NUMBER = BitField(10, 22)
+NUMBER = BitField(13, 19)
 """Its instruction."""
-THREAD = BitField(0, 10)
-"""Its thread within the block."""
+THREAD = BitField(0, 13)
+"""Its thread within the cluster: 1024 of each of 8 blocks; without clusters, within the block."""
 NEVER = np.uint64(STAMP.pack(STAMP.most))
 """Least key of words that nobody wrote."""
 IN_FLIGHT = STAMP.most - 1

@@ -63,6 +63,8 @@ class AccessLog:
         self._views: dict[int, Array] = {}
         self._thread = (np.arange(order.blocks * order.width) % order.width).astype(np.uint64)
         self._waiting: list[tuple[Array, int, Array, Array]] = []
+        self._patterns: dict[tuple[int, bytes, bytes], int] = {}
+        """(words of an element, elements, lanes) → place in what waits."""
         self._seen_words: list[Array] = []
         self._seen_lanes: list[Array] = []
         self._seen_keys: list[Array] = []
@@ -80,6 +82,7 @@ class AccessLog:
 
     def _clear(self) -> None:
         self._waiting.clear()
+        self._patterns.clear()
         self._seen_words.clear()
         self._seen_lanes.clear()
         self._seen_keys.clear()
@@ -106,10 +109,25 @@ class AccessLog:
         self.used = True
         if self._period != self._order.period:
             self._clear()
-        self._waiting.append((element if element.base is None else element.copy(), count, lanes, keys))
+        entry = element if element.base is None else element.copy(), count, lanes, keys
+        if self._order.ranks > 1 and self._stands_for_earlier(entry):
+            return
+        self._waiting.append(entry)
         self._entries += element.size * count
         if self._entries > ENTRIES:
             self._shorten()
+
+    def _stands_for_earlier(self, entry: tuple[Array, int, Array, Array]) -> bool:
+        """Put an access in place of an earlier one of the same threads to the same words; say whether there was one.
+
+        The barriers of a cluster's blocks do not end the log, so that their loops would fill it.
+        """
+        element, count, lanes, _ = entry
+        at = self._patterns.setdefault((count, element.tobytes(), lanes.tobytes()), len(self._waiting))
+        if at == len(self._waiting):
+            return False
+        self._waiting[at] = entry
+        return True
 
     def copy(self, source: slice, target: slice, lanes: int) -> None:
         """Give a block's words what is known of another's, whose lanes come so many before."""
@@ -133,7 +151,8 @@ class AccessLog:
             return NONE
         keys = self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
         order = self._order
-        late = keys >= (active.pick(order.floor)[:, None] if order.level is None else order.level)
+        floor, level = (order.near_floor, order.near_level) if self._words_of_block else (order.floor, order.level)
+        late = keys >= (active.pick(floor)[:, None] if level is None else level)
         if not late.any():
             return NONE
         row, part = np.nonzero(late)
@@ -152,6 +171,7 @@ class AccessLog:
             return
         words, lanes, keys = (np.concatenate(parts) for parts in zip(*map(_expanded, self._waiting), strict=True))
         self._waiting.clear()
+        self._patterns.clear()
         self._seen_words.append(words)
         self._seen_lanes.append(lanes)
         self._seen_keys.append(keys)

@@ -31,14 +31,15 @@ class BlockHistory:
         used: whether there was any.
     """
 
-    def __init__(self, words: int, *, logged: bool) -> None:
+    def __init__(self, words: int, *, logged: bool, ascending: bool = True) -> None:
         """Make room.
 
         Args:
             words: how many there are.
             logged: whether every block's latest access is kept.
+            ascending: whether the lanes of an access come by ascending blocks; those of clusters may not.
         """
-        self._words, self._logged = words, logged
+        self._words, self._logged, self._ascending = words, logged, ascending
         self.used = False
         self._low: Array | None = None
         self._high: Array | None = None
@@ -58,6 +59,9 @@ class BlockHistory:
     def add(self, element: Array, count: int, keys: Array) -> None:
         """Record an access: where, in elements of ``count`` words, and its keys, one per lane."""
         self.used = True
+        if not self._ascending:
+            order = np.argsort(keys, kind="stable")  # the block is the upper part of a key
+            element, keys = element[order], keys[order]
         low, high = self._view(0, count), self._view(1, count)
         before = low.take(element, mode="clip").view(np.uint64).reshape(-1, count)
         # Lanes come by ascending blocks, so that the last to store has the highest, and the other way round the lowest.

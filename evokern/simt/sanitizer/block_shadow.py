@@ -1,4 +1,7 @@
-"""Global memory between the threads of one block: the same races as in shared memory, under the same clocks."""
+"""Global memory between the threads of one block: the same races as in shared memory, under the same clocks.
+
+Blocks of a cluster are watched as one, because the cluster's barrier orders their accesses to global memory too.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class BlockShadow:
         """Lane of each word's last writer."""
         self._logs = {kind: AccessLog(order, words, 0) for kind in ("read", "updated atomically")}
         self._views: dict[int, Array] = {}
-        self._thread = batch.thread.astype(np.uint64)
+        self._thread = batch.cluster_thread.astype(np.uint64)
         self._written = False
 
     def load(self) -> None:
@@ -122,13 +125,13 @@ class BlockShadow:
             return
         granularity = self._batch.program.global_granularity
         others, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
-        within = (thread >> 5) == (self._batch.thread[met.lanes] >> 5)
+        within = (thread >> 5) == (self._batch.cluster_thread[met.lanes] >> 5)
         for level, chosen in ((ERROR, ~within), (WARNING, within & ~np.isin(met.lanes, met.lanes[~within]))):
             for other in dict.fromkeys(others[chosen].tolist()):
                 mine = chosen & (others == other)
-                place = "block" if level == ERROR else "warp"
-                detail = f"The word is also {kind} by thread {int(thread[mine][0])} of the same {place}"
                 lanes = met.lanes[mine]
+                party = self._batch.party(int(lanes[0]), int(thread[mine][0]), warp=level == WARNING)
+                detail = f"The word is also {kind} by {party}"
                 places = met.words[mine] * granularity
                 read = Reads(number, lanes, places) if reads else None
                 if kind == "read":

@@ -25,6 +25,8 @@ HINTS: dict[str, str] = {
     "uninitialised": "This memory was never written: check the bounds of the load phase, tails and accumulators.",
     "shared_race": "Two threads use the same memory with no barrier between: add __syncthreads() or __syncwarp().",
     "async_not_waited": "A copy or a product may be under way: wait for its group, then a barrier, then use the data.",
+    "cluster_lifetime": "Shared memory is there while its block runs: cluster.sync() before other blocks' accesses and "
+    "after them.",
     "proxy_fence": "wgmma may miss what was stored: put fence.proxy.async behind the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
     "deadlock": "Threads wait for each other forever: check that barrier ids, counts and the order of waits agree.",

@@ -2,8 +2,9 @@
 
 Blocks of a launch have no order, except where one releases (a fence, then an atomic or volatile write) and another
 acquires (an atomic or volatile read after it). Each block therefore keeps what it has seen of the others' releases.
-Threads of one block have the order of `evokern.simt.sanitizer.thread_order`. Allocations that the kernel may not write
-need no shadow.
+Threads of one block, and those of one cluster, have the order of `evokern.simt.sanitizer.thread_order`; what a
+cluster's blocks have seen of others is joined where they meet. Allocations that the kernel may not write need no
+shadow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,18 @@ from evokern.simt.sanitizer.thread_order import ThreadOrder
 class GlobalShadow:
     """Keys per word for one launch (or several with memory of their own): time, block, instruction."""
 
-    def __init__(self, program: PtxProgram, memory: Memory, launches: int, blocks: int) -> None:
+    def __init__(
+        self, program: PtxProgram, memory: Memory, launches: int, blocks: int, cluster: Array | None = None
+    ) -> None:
+        """Watch a launch.
+
+        Args:
+            program: what runs.
+            memory: where the buffers live.
+            launches: launches side by side.
+            blocks: blocks of the grid.
+            cluster: by the linear id of each block, its cluster; None without clusters.
+        """
         self.memory = memory
         self.blocks = blocks
         self.granularity = program.global_granularity
@@ -32,13 +44,27 @@ class GlobalShadow:
         self.size = memory.storage.size
         self.words = self.size // self.granularity
         self.writer = sparse_zeros(self.words, np.uint64)
-        self.reads = BlockHistory(self.words, logged=self.ordered)
-        self.atomics = BlockHistory(self.words, logged=self.ordered)
+        self._cluster = cluster
+        # Between the lowest and the highest block that accessed a word, both of a cluster, may stand one of another.
+        logged = self.ordered or cluster is not None
+        self.reads = BlockHistory(self.words, logged=logged, ascending=cluster is None)
+        self.atomics = BlockHistory(self.words, logged=logged, ascending=cluster is None)
         self._views: dict[int, Array] = {}
         self.now = 1
         self.last_stamp = 0
         self.fenced = np.zeros((launches, blocks), np.int64)
         self.released = np.zeros((launches, blocks), np.int64)
+        self._came = np.zeros((launches, blocks), np.int64)
+        """Per block, when it came to its cluster's barrier; 0 where it has not."""
+        self._brought: dict[tuple[int, int], Array] = {}
+        """(launch, cluster) → what its blocks had acquired when they came."""
+        self._met = np.zeros((launches, blocks), np.int64)
+        """Per block, when it had come to the barrier at which its cluster met last."""
+        self._joint: dict[tuple[int, int], Array] = {}
+        """(launch, cluster) → what those who wait there see."""
+        self._covered: dict[tuple[int, int], tuple[Array, Array]] = {}
+        """(launch, block) → blocks of its cluster, and when each had met with it before its last fence, which publishes
+        what these did until then."""
         self.acquired: dict[tuple[int, int], Array] = {}
 
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
@@ -167,6 +193,9 @@ class GlobalShadow:
     ) -> None:
         """Report accesses of lanes that are not ordered behind those of other blocks."""
         other = BLOCK.of(keys) - 1
+        if self._cluster is not None:
+            apart = self._cluster[other] != self._cluster[batch.block_id[lanes]]
+            lanes, words, keys, other = lanes[apart], words[apart], keys[apart], other[apart]
         if self.ordered:
             late = ~self._known(batch, lanes, other, TIME.of(keys))
             lanes, words, keys, other = lanes[late], words[late], keys[late], other[late]
@@ -218,7 +247,45 @@ class GlobalShadow:
         """Note that blocks made their writes visible."""
         if self.ordered:
             self.fenced[launch, block] = self.now
+            if self._cluster is not None:
+                for one, two in _pairs(launch, block):
+                    members = np.flatnonzero(self._cluster == self._cluster[two])
+                    self._covered[one, two] = members, self._met[one, members]
             self.now += 1
+
+    def arrive(self, launch: Array, block: Array, *, releases: bool) -> None:
+        """Note blocks that come to their cluster's barrier; nobody sees what one did that does not release there."""
+        if not self.ordered or self._cluster is None or not releases:
+            return
+        for one, two in _pairs(launch, block):
+            key, seen = (one, int(self._cluster[two])), self.acquired.get((one, two))
+            if not self._came[one, two]:  # the first of its threads
+                self._came[one, two] = self.now
+            if seen is not None:
+                before = self._brought.get(key)
+                self._brought[key] = seen if before is None else np.maximum(before, seen)
+        self.now += 1
+
+    def meet(self, launch: int, block: int) -> None:
+        """Note that all blocks of a block's cluster have come to its barrier."""
+        if not self.ordered or self._cluster is None:
+            return
+        members = self._cluster == self._cluster[block]
+        self._met[launch, members] = np.maximum(self._met[launch, members], self._came[launch, members])
+        self._came[launch, members] = 0
+        key = launch, int(self._cluster[block])
+        self._joint.pop(key, None)
+        if key in self._brought:
+            self._joint[key] = self._brought.pop(key)
+
+    def wait(self, launch: Array, block: Array) -> None:
+        """Let blocks see what those of their cluster had acquired before they met."""
+        if self._cluster is None or not self._joint:
+            return
+        for one, two in _pairs(launch, block):
+            joint, seen = self._joint.get((one, int(self._cluster[two]))), self.acquired.get((one, two))
+            if joint is not None:
+                self.acquired[one, two] = joint if seen is None else np.maximum(seen, joint)
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
         """Note an atomic or volatile access: it publishes what was fenced before, and sees what others published."""
@@ -226,8 +293,12 @@ class GlobalShadow:
             return
         if release:
             self.released[launch, block] = self.fenced[launch, block]
+            for one, two in _pairs(launch, block) if self._cluster is not None else ():
+                if (one, two) in self._covered:
+                    members, met = self._covered[one, two]
+                    self.released[one, members] = np.maximum(self.released[one, members], met)
         if acquire:
-            for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
+            for pair in _pairs(launch, block):
                 self.acquired[pair] = self.released[pair[0]].copy()
 
     def _has_acquired(self, batch: Batch, lanes: Array, other: Array) -> Array:
@@ -237,12 +308,17 @@ class GlobalShadow:
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
         known = np.zeros(lanes.size, np.bool_)
         launches, blocks = batch.launch[lanes], batch.block_id[lanes]
-        for pair in {(int(one), int(two)) for one, two in zip(launches, blocks, strict=True)}:
+        for pair in _pairs(launches, blocks):
             seen = self.acquired.get(pair)
             if seen is not None:
                 mine = (launches == pair[0]) & (blocks == pair[1])
                 known[mine] = time[mine] <= seen[other[mine]]
         return known
+
+
+def _pairs(launch: Array, block: Array) -> set[tuple[int, int]]:
+    """Return (launch, block) of lanes, each pair once."""
+    return {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}
 
 
 def _each(mine: Array, element: Array) -> Array:

@@ -166,6 +166,7 @@ class HangDetector:
             {waiting: group.mask.tobytes() for waiting, group in reconvergence.parked.items()},
             frozenset(reconvergence.forced),
             state.barriers.state(),
+            state.cluster_barrier.state(),
             state.mbarriers.state(),
             committed,
             tuple(map(id, copies.pending)),

@@ -20,11 +20,11 @@ class ProxyFences:
     """Time stamps of the fences, compared with those that the shadow of shared memory keeps of writers."""
 
     def __init__(self, batch: Batch, shadow: SharedShadow | None) -> None:
-        self._shadow, self._width = shadow, batch.geometry.width
-        warps = batch.geometry.width // 32
+        self._shadow, self._batch, self._width = shadow, batch, batch.geometry.cluster_width
+        warps = self._width // 32
         self.own = np.zeros(batch.lanes, np.int64)
         """Per lane: what it wrote before this stamp is fenced."""
-        self.seen = np.zeros((batch.geometry.blocks, warps), np.int64)
+        self.seen = np.zeros((batch.geometry.clusters, warps), np.int64)
         """Per warp: what it wrote before this stamp was fenced by somebody who had seen it."""
 
     def load(self) -> None:
@@ -73,5 +73,5 @@ class ProxyFences:
             self.check(active, index, width, number, LeaderLanes(active, EVERYTHING))
             return
         lanes = np.repeat(few.lanes[:, None], late.shape[1], 1)[late]
-        detail = f"The word was written by thread {int(thread[late][0])} of the same block"
+        detail = f"The word was written by {self._batch.party(int(lanes[0]), int(thread[late][0]))}"
         shadow.report("proxy_fence", number, lanes, words[late], keys[late], detail)

@@ -4,9 +4,11 @@ Every word (of the program's smallest access width, at most 4 bytes) has a 64-bi
 instruction, thread. Reads and atomic updates, of which several may stand beside one another, are kept by
 `evokern.simt.sanitizer.access_log`. An access is safe when all keys it meets are older than what its warp is known to
 have synchronised with, one comparison for whole rows; only what fails it is looked at more closely
-(`evokern.simt.sanitizer.thread_order`). Words that nobody wrote, and words that an asynchronous copy is about to write,
-carry stamps from the far future and fail the same comparison, so that one check serves all kinds. Blocks that have done
-the same so far share the shadow of one of them (`evokern.simt.sanitizer.block_classes`) until something is found.
+(`evokern.simt.sanitizer.thread_order`). Accesses of another block of a cluster are checked like the block's own: a
+cluster stands for what is called a block here, its stretch is the memory of all its blocks. Words that nobody wrote,
+and words that an asynchronous copy is about to write, carry stamps from the far future and fail the same comparison, so
+that one check serves all kinds. Blocks that have done the same so far share the shadow of one of them
+(`evokern.simt.sanitizer.block_classes`) until something is found.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class SharedShadow:
         self._batch, self._place_of, self.order = batch, place_of, order
         self.granularity = batch.program.shared_granularity
         self.words = size // self.granularity
-        self.blocks = batch.geometry.blocks
+        self.blocks = order.blocks
         # Only the stretches of leading blocks are ever filled and read.
         self.writer = np.empty(self.words, np.uint64)
         self.reads = AccessLog(order, self.words, self.words // self.blocks)
@@ -79,7 +81,7 @@ class SharedShadow:
         self.overwritten = AccessLog(order, self.words, self.words // self.blocks)
         self._logs = (self.reads, self.atomics, self.strong_reads, self.overwritten)
         self._views: dict[int, Array] = {}
-        self.thread = batch.thread.astype(np.uint64)
+        self.thread = batch.cluster_thread.astype(np.uint64)
         order.on_copy(self._copy)
 
     def load(self) -> None:
@@ -97,7 +99,7 @@ class SharedShadow:
         one, two = self._stretch(source), self._stretch(target)
         self.writer[two] = self.writer[one]
         for log in self._logs:
-            log.copy(one, two, (target - source) * self._batch.geometry.width)
+            log.copy(one, two, (target - source) * self.order.width)
 
     def _view(self, width: int) -> tuple[Array, int]:
         """Return the writers' keys as elements that cover one access, and how many keys each holds."""
@@ -167,7 +169,7 @@ class SharedShadow:
         view, count = self._view(width)
         seen = view.take(element, mode="clip")
         seen = seen.view(np.uint64).reshape(element.shape[0], -1, count)
-        if not (seen < (few.pick(order.floor)[:, None] if order.level is None else order.level)).all():
+        if not (seen < (few.pick(order.near_floor)[:, None] if order.near_level is None else order.near_level)).all():
             return False
         order.dirty = True
         if order.fences:
@@ -282,7 +284,7 @@ class SharedShadow:
         order = self.order
         view, count = self._view(width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-        if bool((seen < (few.pick(order.floor)[:, None] if order.level is None else order.level)).all()):
+        if bool((seen < (few.pick(order.near_floor)[:, None] if order.near_level is None else order.near_level)).all()):
             return []
         words_of = "written by" if act == "read" else "also written by"
         hidden = self._of_log(few, element, count, self.overwritten, words_of, act) if self.overwritten.used else []
@@ -320,7 +322,7 @@ class SharedShadow:
         usual = ~(never | flying)
         keys, lane, word = keys[usual], lane[usual], word[usual]
         thread = THREAD.of(keys)
-        race = (thread != self._batch.thread[lane]) & (STAMP.of(keys) >= self.order.seen(lane, thread))
+        race = (thread != self._batch.cluster_thread[lane]) & (STAMP.of(keys) >= self.order.seen(lane, thread))
         return found + self._races(Meetings(lane[race], word[race], keys[race]), words_of, act)
 
     def _against(
@@ -339,13 +341,12 @@ class SharedShadow:
         found = []
         by = "reader" if act == "read" else "other" if words_of == "read by" else ""
         number, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
-        within = (thread >> 5) == (self._batch.thread[met.lanes] >> 5)
+        within = (thread >> 5) == (self._batch.cluster_thread[met.lanes] >> 5)
         for level, chosen in ((ERROR, ~within), (WARNING, within & ~np.isin(met.lanes, met.lanes[~within]))):
             for other in dict.fromkeys(number[chosen].tolist()):
                 mine = chosen & (number == other)
-                detail = f"The word is {words_of} thread {int(thread[mine][0])} of the same " + (
-                    "block" if level == ERROR else "warp"
-                )
+                party = self._batch.party(int(met.lanes[mine][0]), int(thread[mine][0]), warp=level == WARNING)
+                detail = f"The word is {words_of} {party}"
                 found.append(_Found("shared_race", met.lanes[mine], met.words[mine], met.keys[mine], detail, level, by))
         return found
 
@@ -374,7 +375,7 @@ class SharedShadow:
 
     def _reads(self, number: int, item: _Found) -> Reads | None:
         """Return what was read at a finding, if that is what is wrong."""
-        places = item.words % (self.words // self.blocks) * self.granularity
+        places = item.words % (self.words // self._batch.geometry.blocks) * self.granularity
         if item.by == "reader":
             return Reads(number, item.lanes, places)
         if item.by == "other":

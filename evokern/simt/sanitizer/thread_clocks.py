@@ -4,6 +4,10 @@ There is one for each pair of warps. That is exact as long as whole warps meet; 
 block gets one for each pair of threads, until all its threads meet again. What clocks of warps say is never more than
 what is known, so that a quick comparison with them clears an access, and what it does not clear is compared exactly
 (`seen`). Threads that have left count as whoever arrives everywhere.
+
+Where blocks form clusters, whose threads share memory, a cluster stands for what is called a block here: its threads
+are numbered through all its blocks, and one thread's clock has seen those of all of them. Only what names ranks knows
+where one of its blocks ends.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from evokern.errors import UsageError
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.access_keys import STAMP
@@ -20,6 +25,8 @@ from evokern.simt.sanitizer.block_classes import BlockClasses
 
 _ALWAYS = 1 << 40
 """A stamp that no access ever has: what a thread knows of itself, and of lanes that are no threads."""
+MOST_THREADS = 4096
+"""Most threads of a cluster of which each may have a clock for each other one: 128 MiB."""
 
 
 class ThreadClocks:
@@ -29,22 +36,31 @@ class ThreadClocks:
         now: current time stamp.
         dirty: whether anything was accessed since time advanced.
         period: how often everybody has seen everything.
+        ranks: blocks of a cluster, 1 without clusters.
+        block_width: lanes of one of them.
         classes: which blocks have done the same, in shared memory and in order.
         clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which all lanes of warp i have seen what
             those of warp j did.
         collective: per lane, the stamp up to which its warp has met at warp-synchronous instructions.
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
         level: `floor`, where it is the same for all lanes, else None.
+        near_floor: the same before which it has seen everything that may have been done to its own block's shared
+            memory: as long as no block of a cluster accesses another one's, that is what its own block did.
+        near_level: `near_floor`, where it is the same for all lanes, else None.
     """
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         geometry = batch.geometry
-        self.blocks, self.width, self.warps = geometry.blocks, geometry.width, geometry.width // 32
+        self.blocks, self.width, self.warps = geometry.clusters, geometry.cluster_width, geometry.cluster_width // 32
+        self.ranks, self.block_width = geometry.ranks, geometry.width
         self.clocks = np.zeros((self.blocks, self.warps, self.warps), np.int64)
         self.collective = np.zeros(batch.lanes, np.int64)
         self.floor = np.zeros(batch.lanes, np.uint64)
         self.level: Any = None
+        self.near_floor, self.near_level = self.floor, self.level
+        self._visited = False
+        """Whether somebody accessed another block's shared memory since everybody had last seen everything."""
         self.now, self.dirty, self.period = 1, False, 0
         self._limits: Array | None = None
         """`clocks` as parts of keys, warp-synchronous instructions included; None when it has to be made anew."""
@@ -159,12 +175,34 @@ class ThreadClocks:
         known[threads] = self.now
         return known
 
+    def _known_by_many(self, block: int, threads: Array) -> Array:
+        """Return `_known` of many threads, without a row for each of them where clocks are those of warps."""
+        if block in self._fine or threads.size <= 32:
+            return self._known(block, threads)
+        warps = np.unique(threads >> 5)
+        known: Array = np.repeat(self.clocks[block, warps].max(0), 32)
+        met = self._of_block(self.collective, block)
+        known_of = known.reshape(self.warps, 32)
+        for warp in warps:
+            mine = threads[threads >> 5 == warp]
+            known_of[warp] = np.maximum(known_of[warp], met[mine].max())
+        exists, live = (self._of_block(row, block) for row in (self._batch.exists, self._batch.live))
+        known[exists & ~live & np.isin(np.arange(self.width) >> 5, warps)] = self.now
+        known[~exists] = _ALWAYS
+        known[threads] = self.now
+        return known
+
     def _raise(self, block: int, threads: Array, known: Array) -> None:
         """Let threads of a leading block, and of those it stands for, see what is known."""
         matrix = self._fine.get(block)
         if matrix is None:
             if self._raise_warps(block, threads, known):
                 return
+            if self.width > MOST_THREADS:
+                raise UsageError(
+                    f"threads of a warp go apart in clusters of {self.width:,} threads, whose order is kept for at "
+                    f"most {MOST_THREADS:,}: use a smaller cluster or block, or run this launch without the sanitizer"
+                )
             matrix = self._fine[block] = self._seen_by(block, np.arange(self.width))
         matrix[threads] = np.maximum(matrix[threads], known)
         live = self._of_block(self._batch.live, block)
@@ -192,11 +230,25 @@ class ThreadClocks:
         self.clocks[both] = np.maximum(self.clocks[both], low)
         return True
 
+    def visit(self) -> None:
+        """Note that lanes are about to access another block's shared memory."""
+        if not self._visited:
+            self._visited = True
+            self._refloor()
+
     def _refloor(self) -> None:
         floor = STAMP.pack_all(self.clocks.min(2).reshape(-1).astype(np.uint64))
         self.level = floor[0] if bool((floor == floor[0]).all()) else None
         self.floor[:] = np.repeat(floor, 32)
         self._limits = None
+        self.near_floor, self.near_level = self.floor, self.level
+        if self.ranks > 1 and not self._visited:
+            each = self.warps // self.ranks
+            ranks = np.arange(self.ranks)
+            own = self.clocks.reshape(self.blocks, self.ranks, each, self.ranks, each)[:, ranks, :, ranks]
+            near = STAMP.pack_all(own.min(3).transpose(1, 0, 2).reshape(-1).astype(np.uint64))
+            self.near_level = near[0] if bool((near == near[0]).all()) else None
+            self.near_floor = np.repeat(near, 32)
 
     def _level_out(self) -> None:
         """Everybody has seen everything."""
@@ -205,4 +257,5 @@ class ThreadClocks:
         self.period += 1
         self.level = np.uint64(STAMP.pack(self.now))
         self.floor.fill(self.level)
+        self.near_floor, self.near_level, self._visited = self.floor, self.level, False
         self._limits = None

@@ -4,9 +4,14 @@ Time advances at each synchronisation, and clocks (`evokern.simt.sanitizer.threa
 (vector clocks, as in FastTrack, Flanagan and Freund, PLDI 2009): at barriers, at barrier objects, at words of memory.
 What a thread publishes at a word, by an instruction that releases, or by an atomic or relaxed one after its fence, is
 seen by whoever reads it there with an atomic, relaxed or acquiring instruction.
+
+In a cluster, whose threads share clocks (`evokern.simt.sanitizer.thread_clocks`), the barriers of one of its blocks
+order that block's lanes alone, and what is published in the scope of a block (``.cta``) is seen there alone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -28,6 +33,8 @@ class ThreadOrder(ThreadClocks):
         """(block, state space, place) → what one sees who reads there, stamps by thread."""
         self._fenced = np.zeros(batch.lanes, np.int64)
         """Per lane, the stamp of its last fence."""
+        self._fenced_near = self._fenced if self.ranks == 1 else np.zeros(batch.lanes, np.int64)
+        """The same, fences in the scope of a block among them."""
         self._touched = np.zeros(batch.lanes, np.int64)
         """Per lane, the stamp of its last plain access since anybody fenced."""
         self.fences = False
@@ -40,6 +47,7 @@ class ThreadOrder(ThreadClocks):
             start: a stamp that no access so far has reached.
         """
         self._fenced.fill(0)
+        self._fenced_near.fill(0)
         self._touched.fill(0)
         self.fences = False
         self._published.clear()
@@ -58,6 +66,9 @@ class ThreadOrder(ThreadClocks):
             everyone: true when every live lane of every block in the mask is among them.
         """
         self.tick()
+        if self.ranks > 1:
+            self._block_of_cluster_barrier(mask, everyone)
+            return
         if everyone and (mask.all() or int(np.count_nonzero(mask)) == self._batch.live_count):
             self._level_out()
             return
@@ -77,6 +88,36 @@ class ThreadOrder(ThreadClocks):
                 self._raise(block, threads, self._known(block, threads))
         self._refloor()
 
+    def _block_of_cluster_barrier(self, mask: Array, everyone: bool) -> None:
+        """Do so in clusters, where each block's lanes are ordered among themselves alone."""
+        active = self._ordering(mask)
+        if not self._fine and self._whole(mask):
+            members = np.asarray(mask.reshape(self.blocks, self.ranks, -1, 32).any(3))
+            if everyone:  # warps that have left among them
+                members = np.broadcast_to(members.any(2, keepdims=True), members.shape)
+            warps = members.shape[2]
+            clocks = self.clocks.reshape(self.blocks, self.ranks, warps, self.warps)
+            joint = np.where(members[:, :, :, None], clocks, 0).max(2)
+            for rank in range(self.ranks):
+                own = joint[:, rank, rank * warps : (rank + 1) * warps]
+                own[members[:, rank]] = self.now
+            self.clocks = np.where(members[:, :, :, None], joint[:, :, None, :], clocks).reshape(self.clocks.shape)
+        else:
+            for cluster, rank, threads in self._leading_blocks(active):
+                known = self._known_by_many(cluster, threads)
+                if everyone:
+                    known[rank * self.block_width : (rank + 1) * self.block_width] = self.now
+                self._raise(cluster, threads, known)
+        self._refloor()
+
+    def _leading_blocks(self, active: Active) -> list[tuple[int, int, Array]]:
+        """Return the blocks of the active lanes in leading clusters: cluster, rank, and the threads of each."""
+        return [
+            (cluster, int(rank), threads[threads // self.block_width == rank])
+            for cluster, threads in self._leading(active)
+            for rank in np.unique(threads // self.block_width)
+        ]
+
     def named_barrier(self, waiting: Array, arrived: dict[int, Array]) -> None:
         """Order for the waiting lanes of a released barrier what had happened before each lane's arrival.
 
@@ -85,11 +126,11 @@ class ThreadOrder(ThreadClocks):
             arrived: block → what its lanes that did not wait had seen when they arrived, as `arrival` gave it.
         """
         self.tick()
-        for block, threads in self._leading(self._ordering(waiting)):
-            known = self._known(block, threads)
+        for cluster, rank, threads in self._leading_blocks(self._ordering(waiting)):
+            known, block = self._known(cluster, threads), cluster * self.ranks + rank
             if block in arrived:
                 known = np.maximum(known, arrived[block])
-            self._raise(block, threads, known)
+            self._raise(cluster, threads, known)
         self._refloor()
 
     def arrival(self, active: Active) -> dict[int, Array]:
@@ -98,9 +139,64 @@ class ThreadOrder(ThreadClocks):
         self.classes.leader_lanes(active, None)
         lanes = active.lanes
         return {
-            int(block): self._known(int(block), lanes[lanes // self.width == block] % self.width)
-            for block in np.unique(lanes // self.width)
+            int(block): self._known(int(block) // self.ranks, lanes[lanes // self.block_width == block] % self.width)
+            for block in np.unique(lanes // self.block_width)
         }
+
+    def cluster_arrival(self, active: Active, *, releases: bool) -> dict[int, Array]:
+        """Return what the active lanes of each leading cluster make known as they arrive at its barrier.
+
+        Args:
+            active: the lanes.
+            releases: whether they publish all that they have seen; otherwise what they did before their fences.
+        """
+        self.tick()
+        found: dict[int, Array] = {}
+        for cluster, threads in self._leading(self._ordering(active.mask)):
+            if releases:
+                found[cluster] = self._known_by_many(cluster, threads)
+                continue
+            fenced = threads[self._of_block(self._fenced, cluster)[threads] > 0]
+            lanes = cluster * self.width + fenced
+            published = [self._publishes(lane, False, at_word=False) for lane in lanes.tolist()]
+            parts = [known for known in published if known is not None]
+            if parts:
+                found[cluster] = np.max(parts, axis=0)
+        return found
+
+    def cluster_wait(self, mask: Array, known: Mapping[int, Array]) -> None:
+        """Let lanes see what was made known at their cluster's barrier.
+
+        Args:
+            mask: lanes that go on behind it.
+            known: leading cluster → that.
+        """
+        self.tick()
+        together = 0
+        for cluster, threads in self._leading(self._ordering(mask)):
+            seen = known.get(cluster)
+            if seen is None:
+                continue
+            exists = self._of_block(self._batch.exists, cluster)
+            if threads.size == np.count_nonzero(exists) and int(seen[exists].min()) >= self.now:
+                group = self.classes.leader_of == cluster
+                self.clocks[group] = self.now
+                self._fine.pop(cluster, None)
+                together += int(np.count_nonzero(group))
+            else:
+                self._raise(cluster, threads, seen)
+        if together == self.blocks:
+            self._level_out()
+        else:
+            self._refloor()
+
+    def seen_by_any(self, active: Active) -> dict[int, tuple[Array, Array]]:
+        """Return by leading block of a cluster what any of its active lanes has seen: (cluster's blocks, stamps)."""
+        found = {}
+        for cluster, rank, threads in self._leading_blocks(self._ordering(active.mask)):
+            same = np.flatnonzero(self.classes.leader_of == cluster) * self.ranks + rank
+            found[cluster * self.ranks + rank] = same, self._known_by_many(cluster, threads)
+        return found
 
     def warp_barrier(self, active: Active, members: Array | None = None) -> None:
         """Order everything before within the warps of the active lanes (bar.warp.sync).
@@ -163,78 +259,104 @@ class ThreadOrder(ThreadClocks):
         self.tick()
         self._acquire(active, place, "mbarrier")
 
-    def fence(self, active: Active) -> None:
-        """Note a fence: what the active lanes did so far may be published by what they do next."""
+    def fence(self, active: Active, *, near: bool = False) -> None:
+        """Note a fence: what the active lanes did so far may be published by what they do next.
+
+        Args:
+            active: the lanes.
+            near: to their own block of the cluster alone.
+        """
         self.tick()
         self.classes.leader_lanes(active, None)
-        self._fenced[active.mask] = self.now
+        self._fenced_near[active.mask] = self.now
+        if not near:
+            self._fenced[active.mask] = self.now
         self.fences = True
 
     def touch(self, lanes: Array) -> None:
         """Note plain accesses, once anybody has fenced: those behind a thread's fence are not published with it."""
         self._touched[lanes] = self.now
 
-    def load_at(self, active: Active, space: str, place: Array) -> None:
+    def load_at(self, active: Active, space: str, place: Array, *, near: bool = False) -> None:
         """Order what was published at a word for lanes that read it there.
 
         Args:
             active: the lanes.
             space: ``shared`` or ``global``.
             place: byte within the space, one per lane.
+            near: in the scope of a block, which is less than the cluster.
         """
         if self._published:
-            self._acquire(active, place, space)
+            self._acquire(active, place, space, near=near)
 
-    def store_at(self, active: Active, space: str, place: Array, *, releases: bool) -> None:
+    def store_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
         """Publish at a word what lanes did before their fence, or before the instruction where it releases itself."""
         if not (self._published or self.fences or releases):
             return
         self.tick()
         for lane, where in zip(active.lanes.tolist(), place.tolist(), strict=True):
-            key = (lane // self.width, space, where)
-            known = self._publishes(lane, releases)
-            if known is not None:
-                self._published[key] = known
-            else:
-                self._published.pop(key, None)
+            for key, wide in self._keys_at(lane, space, where):
+                known = None if wide and near else self._publishes(lane, releases, wide=wide)
+                if known is not None:
+                    self._published[key] = known
+                else:
+                    self._published.pop(key, None)
 
-    def update_at(self, active: Active, space: str, place: Array, *, releases: bool) -> None:
+    def update_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
         """Do both, lane after lane, as an atomic update of a word does; what was published there stays."""
         if not (self._published or self.fences or releases):
             return
         self.tick()
         for lane, where in zip(active.lanes.tolist(), place.tolist(), strict=True):
-            key = (lane // self.width, space, where)
-            before, known = self._published.get(key), self._publishes(lane, releases)
-            if before is not None:
-                self._see({key: np.array([lane % self.width])}, None)
-            if known is not None:
-                self._published[key] = known if before is None else np.maximum(before, known)
+            for key, wide in self._keys_at(lane, space, where):
+                if wide and near:
+                    continue
+                before, known = self._published.get(key), self._publishes(lane, releases, wide=wide)
+                if before is not None:
+                    self._see({key: np.array([lane % self.width])}, None)
+                if known is not None:
+                    self._published[key] = known if before is None else np.maximum(before, known)
 
-    def _publishes(self, lane: int, releases: bool) -> Array | None:
-        """Return what a lane's release makes known, None where nothing was fenced."""
+    def _keys_at(self, lane: int, space: str, where: int) -> list[tuple[tuple[int, str, int], bool]]:
+        """Return the keys under which a lane publishes at a word, and whether other blocks of the cluster see them."""
+        cluster = lane // self.width
+        keys = [((cluster, space, where), True)]
+        if self.ranks > 1:
+            keys.append(((cluster, f"{space} of block {lane // self.block_width % self.ranks}", where), False))
+        return keys
+
+    def _publishes(self, lane: int, releases: bool, *, wide: bool = True, at_word: bool = True) -> Array | None:
+        """Return what a lane's release makes known, None where nothing was fenced.
+
+        Args:
+            lane: the lane.
+            releases: whether the instruction releases by itself.
+            wide: whether all of the cluster is told, or its own block alone.
+            at_word: whether the instruction updates a word, and is itself published with it.
+        """
         block, thread = divmod(lane, self.width)
-        if not releases and not self._fenced[lane]:
+        fences = self._fenced if wide else self._fenced_near
+        if not releases and not fences[lane]:
             return None
         known = self._known(block, np.array([thread]))
         if not releases:
-            fenced = self._of_block(self._fenced, block)
+            fenced = self._of_block(fences, block)
             first = int(self.classes.leader_of[block]) * self.width
-            limit = np.maximum(fenced, self._fenced[lane])
+            limit = np.maximum(fenced, fences[lane])
             # Where nothing came behind the fence, the instruction that publishes is itself the last thing published.
-            if self._touched[first + thread] < self._fenced[lane]:
+            if at_word and self._touched[first + thread] < fences[lane]:
                 limit[thread] = self.now
             known = np.minimum(known, limit)
         return known
 
-    def _acquire(self, active: Active, place: Array, space: str) -> None:
+    def _acquire(self, active: Active, place: Array, space: str, *, near: bool = False) -> None:
         """Let each lane see what was published where it reads."""
         lanes = active.lanes
         groups: dict[tuple[int, str, int], list[int]] = {}
         for lane, where in zip(lanes.tolist(), place.tolist(), strict=True):
-            key = (lane // self.width, space, where)
-            if key in self._published:
-                groups.setdefault(key, []).append(lane % self.width)
+            for key, wide in self._keys_at(lane, space, where):
+                if key in self._published and not (wide and near):
+                    groups.setdefault(key, []).append(lane % self.width)
         # Addresses of other blocks need agree in shared memory alone, where barrier objects are.
         together = active if space == "mbarrier" else None
         self._see({key: np.array(threads) for key, threads in groups.items()}, together)

@@ -21,6 +21,7 @@ from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Register
 from evokern.simt.arrays import Action, Array
 from evokern.simt.batch import Batch
+from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.sanitizer.findings import Collector, SuspectReads
 
@@ -153,12 +154,17 @@ class UsedValues:
         kind, count = access_type(instruction)
         width = TYPE_BYTES[kind] * count
         places = np.zeros(batch.lanes, np.int64)
+        names_cluster = instruction.has("shared::cluster")
 
         def note() -> None:
             if isinstance(address.base, Register):
                 of, index, typed = routine.slots[address.base.name]
                 row = batch.registers.row(of, index, typed)
                 places[:] = (row.astype(np.int64) + address.offset) & ((1 << WINDOW_BITS) - 1)
+                if batch.geometry.ranks > 1:
+                    # Places in shared memory are those within a block: the address's rank is none of it.
+                    in_shared = names_cluster | (row.astype(np.int64) >> WINDOW_BITS == 1)
+                    places[in_shared] &= (1 << RANK_BITS) - 1
 
         def mark() -> None:
             mask = guard()

@@ -28,6 +28,10 @@ GROUPS = 64
 """Groups of asynchronous copies or products remembered per warp; waits never name more."""
 UNGROUPED = -1
 """Groups that a wait keeps in flight which waits for copies outside any group too."""
+BARRIERS = 16
+"""Barriers of a block."""
+CLUSTER = BARRIERS
+"""Number of the barrier of a cluster, where warps of several blocks meet."""
 WARPGROUP = 4
 """Warps of a warpgroup."""
 SIMULTANEOUS = 32
@@ -95,6 +99,7 @@ class Clocks:
     def __init__(
         self, rows: int, warps: int, warps_per_block: int, latencies: Latencies, copy_latency: float, *,
         multiplies: bool, contention_factor: float | None, products_wait: bool = False, stalls: Stalls | None = None,
+        ranks: int = 1,
     ) -> None:  # fmt: skip
         """Start all warps at once.
 
@@ -109,14 +114,15 @@ class Clocks:
                 each other's way.
             products_wait: whether no product of a warpgroup begins before the one before it has ended.
             stalls: notes which instructions warps wait at; None where nobody asks.
+            ranks: blocks of a cluster, side by side.
         """
-        self.stalls = stalls
+        self.stalls, self.ranks = stalls, ranks
         self.ready = np.zeros((rows, warps))
         # Products of a warpgroup take over sums of one another that are not there yet: when the others would be.
         self.early = np.zeros((rows, warps)) if multiplies else None
         self.clock = np.zeros(warps)
         self.ordered = np.zeros(warps)
-        self.arrival = np.zeros((16, warps // warps_per_block))
+        self.arrival = np.zeros((BARRIERS + 1, warps // warps_per_block))
         self.passing = np.full(warps, -1)
         self.copies, self.products = Groups(warps), Groups(warps)
         self.pending = np.zeros(warps)
@@ -183,7 +189,8 @@ class Clocks:
                     if rows is not None:
                         rows[plan.results[:, None], warps] += late
                 meeting = warps[self.passing[warps] >= 0]
-                np.maximum.at(self.arrival[:, block], self.passing[meeting], self.clock[meeting] - 1.0)
+                meets = self._place_of(self.passing[meeting], self.block[meeting])
+                np.maximum.at(self.arrival, (self.passing[meeting], meets), self.clock[meeting] - 1.0)
 
     def _simultaneous(self, at: Array | slice, start: Array) -> Iterator[tuple[int, Array, float]]:
         """Yield the warps that came at about the same time, block by block, and when the first of them did."""
@@ -282,8 +289,9 @@ class Clocks:
         number = self.passing[at]
         if not (number >= 0).any():
             return
-        block = self.block[at]
-        opened = np.where(number >= 0, self.arrival[np.maximum(number, 0), block] + self.latencies.barrier, 0.0)
+        block = self._place_of(number, self.block[at])
+        latency = np.where(number == CLUSTER, self.latencies.cluster_barrier, self.latencies.barrier)
+        opened = np.where(number >= 0, self.arrival[np.maximum(number, 0), block] + latency, 0.0)
         waited = np.maximum(opened - self.clock[at], 0.0)
         self.waits["barrier"][at] += waited
         if self.stalls is not None:
@@ -292,9 +300,16 @@ class Clocks:
         self.passing[at] = -1
 
     def _arrive(self, at: Array | slice, number: int, when: Array) -> None:
-        number %= 16
-        np.maximum.at(self.arrival[number], self.block[at], when)
+        if number != CLUSTER:
+            number %= BARRIERS
+        np.maximum.at(self.arrival[number], self._place_of(np.array(number), self.block[at]), when)
         self.passing[at] = number
+
+    def _place_of(self, number: Array, block: Array) -> Array:
+        """Return where arrivals at barriers are kept: those at a cluster's with its first block."""
+        if self.ranks == 1:
+            return block
+        return np.where(number == CLUSTER, block // self.ranks * self.ranks, block)
 
     def _product(self, step: Step, at: Array | slice, when: Array) -> Array:
         """Start, close or await products of a warpgroup; return when the warp goes on."""

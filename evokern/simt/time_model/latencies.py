@@ -55,6 +55,12 @@ class Latencies:
     """Atomic on global memory that returns a value."""
     barrier: float = 20.0
     """From the last arrival at a barrier to the next issue."""
+    cluster: float = 180.0
+    """Load from the shared memory of another block of the cluster (SM-to-SM network: arXiv 2402.13499, section on
+    distributed shared memory; 180 clocks on an H800)."""
+    cluster_barrier: float = 180.0
+    """From the last arrival at the barrier of a cluster to the next issue: once through that network. An assumption,
+    which no measurement stands behind."""
     launch_us: float = 1.4
     """Start and drain of a kernel in a graph of equal kernels, µs."""
 
@@ -108,16 +114,23 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
     if opcode in ("ld", "ldu"):
         if instruction.has("shared"):
             return Cost(table.shared, "shared")
+        if instruction.has("shared::cluster"):
+            return Cost(table.cluster, "shared")
         if instruction.has("param", "const"):
             return Cost(table.alu, "plain")
         return Cost(table.l1, "local") if instruction.has("local") else Cost(table.l2, "global")
     if opcode in ("st", "stmatrix", "red") or (opcode == "wmma" and instruction.has("store")):
         return Cost(0.0, "store")
     if opcode == "atom":
+        if instruction.has("shared::cluster"):
+            return Cost(table.cluster + table.shared, "shared")
         on_chip = instruction.has("shared")
         return Cost(table.shared * 2, "shared") if on_chip else Cost(table.atomic, "global")
     if opcode == "cp":
         return _async_cost(instruction, table)
+    if opcode == "barrier" and instruction.has("cluster"):
+        # Who arrives goes on; what it waits for is where it waits.
+        return Cost(table.cluster_barrier, "barrier") if instruction.has("wait") else Cost(table.alu, "plain")
     if opcode in ("bar", "barrier"):
         return Cost(table.barrier, "barrier")
     if opcode in ("membar", "fence", "mbarrier"):

@@ -116,19 +116,34 @@ def explains(grid: tuple[int, int, int], along: Array, sampled: Sequence[int], r
     return bool(abs(expected - real).mean() <= UNEXPLAINED * real.mean())
 
 
-def place(clocks: Sequence[float] | Array, durations: Sequence[float] | Array, sms: int, resident: int) -> Placed:
-    """Deal blocks out to SMs, in order, each to where room comes up first.
+def place(
+    clocks: Sequence[float] | Array,
+    durations: Sequence[float] | Array,
+    sms: int,
+    resident: int,
+    clusters: Sequence[tuple[int, ...]] | None = None,
+) -> Placed:
+    """Deal blocks out to SMs, in order, each to where room comes up first; those of a cluster start together.
 
     Args:
         clocks: those that each block takes, waits for pipes included.
         durations: clocks that it takes where all blocks of a full SM keep the same pipe busy.
         sms: SMs of the chip.
         resident: blocks that an SM holds at once.
+        clusters: blocks of each cluster, which starts when there is room for all of them; None without clusters.
     """
     rooms = [(0.0, slot, sm) for slot in range(resident) for sm in range(sms)]  # in order, so a heap already
     chains = np.zeros((resident, sms))
     where = np.zeros(len(durations), np.int64)
-    for block, (taken, duration) in enumerate(zip(clocks, durations, strict=True)):
+    for blocks in clusters or ():
+        taken_rooms = [heapq.heappop(rooms) for _ in blocks[: len(rooms)]]
+        together = max(start for start, _, _ in taken_rooms)
+        for number, block in enumerate(blocks):
+            _, slot, sm = taken_rooms[number % len(taken_rooms)]
+            chains[slot, sm] = max(chains[slot, sm], together) + clocks[block]
+            where[block] = sm
+            heapq.heappush(rooms, (together + float(durations[block]), slot, sm))
+    for block, (taken, duration) in enumerate(zip(clocks, durations, strict=True) if clusters is None else ()):
         start, slot, sm = rooms[0]
         heapq.heapreplace(rooms, (start + float(duration), slot, sm))
         chains[slot, sm] += taken

@@ -73,6 +73,13 @@ class LaunchFacts:
     """Bytes that a thread spills, as the assembler reports."""
     work: GridWork | None = None
     """What each block of the grid does, where blocks differ; the counters of sampled ones stand for it else."""
+    clusters: Sequence[tuple[int, ...]] | None = None
+    """Blocks of each cluster, which are resident together; None without clusters."""
+
+    @property
+    def ranks(self) -> int:
+        """Blocks of a cluster."""
+        return len(self.clusters[0]) if self.clusters else 1
 
 
 @dataclass(frozen=True)
@@ -104,28 +111,33 @@ def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
     return tuple(sorted({round(i * (total - 1) / (wanted - 1)) for i in range(wanted)}))
 
 
-def contention_factor(blocks: int, resident: int, chip: Profile) -> float:
+def contention_factor(blocks: int, resident: int, chip: Profile, ranks: int = 1) -> float:
     """Return how many blocks' demands on the pipes of an SM a block meets there.
 
     Args:
         blocks: blocks of the grid.
         resident: blocks that an SM holds at once.
         chip: the chip.
+        ranks: blocks of a cluster.
     """
-    share, waves = _busiest(blocks, resident, chip)
+    share, waves = _busiest(blocks, resident, chip, ranks)
     return 1 + CO_RESIDENT_SHARE * (share / waves - 1)
 
 
-def _busiest(blocks: int, resident: int, chip: Profile) -> tuple[int, int]:
-    """Return how many blocks the busiest SM gets, and in how many waves it runs them."""
+def _busiest(blocks: int, resident: int, chip: Profile, ranks: int) -> tuple[int, int]:
+    """Return how many blocks the busiest SM gets, and in how many waves it runs them.
+
+    A cluster begins where there is room for all of its blocks at once.
+    """
     share = math.ceil(blocks / chip.sms)
-    return share, math.ceil(share / resident)
+    at_once = max(chip.sms * resident // ranks, 1)
+    return share, max(math.ceil(share / resident), math.ceil(blocks / ranks / at_once))
 
 
 def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     """Predict the time of one launch on a chip."""
     resident = max(facts.resident, 1)
-    share, waves = _busiest(facts.blocks, resident, chip)
+    share, waves = _busiest(facts.blocks, resident, chip, facts.ranks)
     loaded = {"l2": _l2_us(facts, chip), "dram": _dram_us(facts, chip)}
     if facts.work is None:
         terms, sm_us = _any_sm(facts, share, waves, chip)
@@ -148,7 +160,7 @@ def _any_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[
 def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -> tuple[dict[str, float], float]:
     """Return the terms of the SM that is done last, each block having its own work, and when it is done; µs."""
     busiest = np.max([*work.pipes.values()], axis=0)
-    placed = place(work.clocks, np.maximum(work.clocks, busiest * resident), chip.sms, resident)
+    placed = place(work.clocks, np.maximum(work.clocks, busiest * resident), chip.sms, resident, facts.clusters)
     clocks = {name: np.bincount(placed.sm, of_blocks, chip.sms) for name, of_blocks in work.pipes.items()}
     done = np.maximum(placed.longest, np.max([*clocks.values()], axis=0))
     last = int(np.argmax(done))
@@ -189,18 +201,26 @@ def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
 
 
 def work_of(
-    grid: tuple[int, int, int], counters: Counters, runs: Array, ends: Sequence[float], chip: Profile
+    grid: tuple[int, int, int],
+    counters: Counters,
+    runs: Array,
+    ends: Sequence[float],
+    chip: Profile,
+    lines: Sequence[int] | None = None,
 ) -> GridWork:
     """Return the work of every block of a grid.
 
     Args:
         grid: blocks along x, y, z.
-        counters: of its `placement.line_blocks`.
+        counters: of its `placement.line_blocks`, with the other blocks of their clusters.
         runs: their `placement.block_runs`; what an instruction did is shared by how often a block ran it.
         ends: clocks that each of them takes.
         chip: the chip.
+        lines: the places of the `placement.line_blocks` among these; None where there are no others.
     """
     shares = runs / np.maximum(runs.sum(0), 1)
+    if lines is not None:
+        shares, ends = shares[list(lines)], [ends[at] for at in lines]
     pipes = {name: extrapolated(grid, clocks) for name, clocks in _clocks(counters, shares, chip).items()}
     sectors = shares @ (counters.load_sectors + counters.store_sectors)
     return GridWork(pipes, extrapolated(grid, ends), extrapolated(grid, sectors))

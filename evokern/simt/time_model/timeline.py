@@ -22,7 +22,7 @@ from evokern.ptx.register_accesses import is_product
 from evokern.ptx.segments import Segment
 from evokern.ptx.syntax import Address, Immediate, Instruction
 from evokern.simt.counters import BatchRecord
-from evokern.simt.time_model.clocks import UNGROUPED, Clocks, MeanTimes, SegmentPlan, Step
+from evokern.simt.time_model.clocks import CLUSTER, UNGROUPED, Clocks, MeanTimes, SegmentPlan, Step
 from evokern.simt.time_model.latencies import Latencies, cost_of
 from evokern.simt.time_model.pipes import Demands, Hold
 from evokern.simt.time_model.stalls import Stalls
@@ -77,12 +77,13 @@ class Timeline:
         self._rows: dict[tuple[int, str], int] = {}
         self._plans: dict[int, SegmentPlan] = {}
 
-    def walk(self, record: BatchRecord, warps_per_block: int, *, stalls: bool = False) -> BlockTimes:
+    def walk(self, record: BatchRecord, warps_per_block: int, *, ranks: int = 1, stalls: bool = False) -> BlockTimes:
         """Walk the record of one batch.
 
         Args:
             record: what ran when.
             warps_per_block: warps of a block.
+            ranks: blocks of a cluster, which stand side by side in the record.
             stalls: note which instructions warps wait at.
         """
         noted = Stalls(record.warps) if stalls else None
@@ -92,7 +93,7 @@ class Timeline:
         state = Clocks(
             len(self._rows) + 1, record.warps, warps_per_block, self.latencies, self.l2_latency,
             multiplies=multiplies, contention_factor=None if self.demands is None else self.demands.contention_factor,
-            products_wait=self.products_wait, stalls=noted,
+            products_wait=self.products_wait, stalls=noted, ranks=ranks,
         )  # fmt: skip
         mean_times: dict[tuple[int, int], MeanTimes] = {}
         done, before = 0, -1
@@ -147,6 +148,8 @@ class Timeline:
         literal = next((operand.value for operand in operands if isinstance(operand, Immediate)), 0)
         if cost.kind in ("wait", "barrier", "product_wait"):
             keep = UNGROUPED if instruction.has("wait_all") else int(literal)
+            if cost.kind == "barrier" and instruction.has("cluster"):
+                keep = CLUSTER
         latency += self.extra.get(number, 0.0)
         copies = float(self.demands.copies[number]) if self.demands is not None else 0.0
         reads, writes = tuple(dict.fromkeys(rows[0])), tuple(rows[1])

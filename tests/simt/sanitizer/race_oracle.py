@@ -19,7 +19,8 @@ class Step:
     """What some threads do, or where they meet."""
 
     kind: str
-    """read, write, atomic; bar, arrive, named, warp; mb_arrive, mb_wait; fence, signal, await, ticket."""
+    """read, write, atomic; bar, arrive, named, warp; mb_arrive, mb_wait; fence, signal, await, ticket; cluster_arrive,
+    cluster_relaxed, cluster_wait."""
     threads: tuple[int, ...]
     """Who takes part."""
     place: Callable[[int], int] = field(default=lambda thread: 0)
@@ -32,6 +33,8 @@ class Step:
     """signal: `release`, or `relaxed`, which publishes what was fenced before."""
     last_only: bool = False
     """The access belongs to whoever drew the last of the tickets."""
+    near: bool = False
+    """fence, signal, await: in the scope of the thread's block alone, which is not its whole cluster."""
 
 
 @dataclass
@@ -42,6 +45,10 @@ class Verdict:
     """Kinds of races between warps, and of one store with itself."""
     within: set[str] = field(default_factory=set)
     """Kinds of races within a warp."""
+    early: bool = False
+    """Whether somebody accesses the memory of a block of which it has seen nothing."""
+    late: bool = False
+    """Whether a block may end before somebody has accessed its memory."""
 
     @property
     def level(self) -> str:
@@ -49,13 +56,15 @@ class Verdict:
         return "error" if self.across else "warning" if self.within else "clean"
 
 
-def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
+def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int = 0, room: int = 0) -> Verdict:
     """Return what races.
 
     Args:
         steps: the program.
-        threads: of the block.
+        threads: of the block, or of the cluster, numbered through its blocks.
         expected: barrier object → arrivals that end a phase.
+        block: threads of each block of a cluster; 0 without one.
+        room: bytes of each block's memory, where it matters whether that block is there.
     """
     clock = [[0] * threads for _ in range(threads)]
     for thread in range(threads):
@@ -68,9 +77,14 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
     ended = {number: [0] * threads for number in expected}
     missing = dict(expected)
     published: dict[int, list[int]] = {}
+    near: dict[tuple[int, int], list[int]] = {}  # (flag, block) → what its own block may see there
+    fenced_near: list[list[int] | None] = [None] * threads
+    joint, complete = [0] * threads, [0] * threads  # of the cluster's barrier
     seen: dict[str, dict[int, dict[int, tuple[int, int]]]] = {"read": {}, "write": {}, "atomic": {}}
     verdict = Verdict()
     last = -1
+    met: set[int] = set()  # who has waited at the cluster's barrier
+    visits: list[tuple[int, int, int]] = []  # (block, thread, its clock) of accesses to another block's memory
 
     def advance(thread: int) -> None:
         clock[thread][thread] += 1
@@ -88,10 +102,19 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
         advance(thread)
         return known
 
+    def visit(thread: int, step: Step) -> None:
+        """Note an access to the memory of another block."""
+        home = step.place(thread) // room if room else thread // max(block, 1)
+        if home != thread // max(block, 1):
+            owners = range(home * block, (home + 1) * block)
+            verdict.early |= thread not in met and not any(clock[thread][owner] for owner in owners)
+            visits.append((home, thread, clock[thread][thread]))
+
     for at, step in enumerate(steps):
         if step.kind in ("read", "write", "atomic"):
             for thread in (last,) if step.last_only else step.threads:
                 start = step.place(thread)
+                visit(thread, step)
                 if step.kind == "atomic":
                     clock[thread] = list(map(max, clock[thread], updated.get(start, [0] * threads)))
                 for byte in range(start, start + step.width):
@@ -134,8 +157,28 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
                 clock[thread] = list(map(max, clock[thread], ended[step.number]))
         elif step.kind == "fence":
             for thread in step.threads:
-                fenced[thread], untouched[thread] = clock[thread].copy(), True
+                fenced_near[thread] = clock[thread].copy()
+                if not step.near:
+                    fenced[thread] = clock[thread].copy()
+                untouched[thread] = True
                 advance(thread)
+        elif step.kind == "signal" and block:
+            for thread in step.threads:
+                visit(thread, step)
+                release, home = step.release == "release", (step.number, thread // block)
+                wide = None if step.near else clock[thread] if release else fenced[thread]
+                close = clock[thread] if release else fenced_near[thread]
+                wide, close = (None if known is None else known.copy() for known in (wide, close))
+                for known in (wide, close):  # who reads the flag knows that it was stored
+                    if known is not None and untouched[thread]:
+                        known[thread] = clock[thread][thread]
+                advance(thread)
+                published.pop(step.number, None)
+                near.pop(home, None)
+                if wide is not None:
+                    published[step.number] = wide
+                if close is not None:
+                    near[home] = close
         elif step.kind == "signal":
             for thread in step.threads:
                 known = publish(thread, step)
@@ -143,7 +186,22 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
                     published[step.number] = known
         elif step.kind == "await":
             for thread in step.threads:
-                clock[thread] = list(map(max, clock[thread], published.get(step.number, [0] * threads)))
+                nothing = [0] * threads
+                visit(thread, step)
+                if not step.near:
+                    clock[thread] = list(map(max, clock[thread], published.get(step.number, nothing)))
+                if block:
+                    clock[thread] = list(map(max, clock[thread], near.get((step.number, thread // block), nothing)))
+        elif step.kind in ("cluster_arrive", "cluster_relaxed"):
+            for thread in step.threads:
+                told = clock[thread] if step.kind == "cluster_arrive" else fenced[thread]
+                joint = list(map(max, joint, told)) if told is not None else joint
+                advance(thread)
+        elif step.kind == "cluster_wait":  # all arrivals stand before it
+            complete, joint = (joint, [0] * threads) if any(joint) or step.number else (complete, joint)
+            met.update(step.threads)
+            for thread in step.threads:
+                clock[thread] = list(map(max, clock[thread], complete))
         elif step.kind == "ticket":
             for thread in step.threads:
                 before = published.get(step.number, [0] * threads)
@@ -152,4 +210,7 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
                 if known is not None:
                     published[step.number] = list(map(max, before, known))
                 last = thread
+    verdict.late = any(
+        all(clock[owner][who] < when for owner in range(home * block, (home + 1) * block)) for home, who, when in visits
+    )
     return verdict

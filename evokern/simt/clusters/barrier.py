@@ -1,0 +1,207 @@
+"""The barrier of a cluster: ``barrier.cluster.arrive`` and ``barrier.cluster.wait`` (PTX ISA 9.0, "barrier.cluster").
+
+A thread arrives, goes on, and waits later until all threads of its cluster that have not left the kernel have arrived.
+What it did before an arrival that releases, the default, is seen by whoever waits; ``.relaxed`` publishes nothing but
+what came before a fence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.clusters.lifetime import ClusterLifetime
+from evokern.simt.sanitizer.global_shadow import GlobalShadow
+from evokern.simt.sanitizer.thread_order import ThreadOrder
+from evokern.simt.schedule import Schedule
+
+
+class ClusterBarrier:
+    """The barriers of all clusters of a batch.
+
+    Attributes:
+        pending: true while somebody has arrived and others have not.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        schedule: Schedule,
+        order: ThreadOrder | None,
+        lifetime: ClusterLifetime | None,
+        global_shadow: GlobalShadow | None,
+    ) -> None:
+        """Make them.
+
+        Args:
+            batch: the lanes.
+            schedule: takes those that go on.
+            order: what happens before what; None where nobody checks.
+            lifetime: told who has waited; None where nobody checks, or without clusters.
+            global_shadow: told which blocks met; None where nobody checks.
+        """
+        self._batch, self._schedule, self._order = batch, schedule, order
+        self._lifetime, self._global_shadow = lifetime, global_shadow
+        self._arrived = np.zeros(batch.lanes, np.bool_)
+        """Lanes that have arrived in the phase that lasts."""
+        self._passes = np.zeros(batch.lanes, np.bool_)
+        """Lanes whose phase has ended and that have not waited yet."""
+        self._waiting = np.zeros(batch.lanes, np.bool_)
+        self._follow = np.zeros(batch.lanes, np.int64)
+        self._number = np.zeros(batch.lanes, np.int64)
+        """Instruction of each lane's arrival; of its wait, once it waits."""
+        self._present = np.zeros(batch.lanes, np.bool_)
+        """Lanes that were there when the first of their warp arrived at an aligned barrier."""
+        self._moved = np.zeros(batch.lanes, np.bool_)
+        """Lanes that have run anything since."""
+        self.pending = False
+        self._arriving: dict[int, Array] = {}
+        """Leading cluster → what the arrivals of the phase that lasts make known, stamps by thread."""
+        self._ended: dict[int, Array] = {}
+        """The same of the phase before."""
+        if order is not None:
+            order.on_copy(self._copy)
+
+    def load(self) -> None:
+        """New blocks."""
+        for row in (self._arrived, self._passes, self._waiting, self._present, self._moved):
+            row.fill(False)
+        self.pending = False
+        self._arriving.clear()
+        self._ended.clear()
+
+    def _copy(self, source: int, target: int) -> None:
+        for known in (self._arriving, self._ended):
+            if source in known:
+                known[target] = known[source].copy()
+
+    def note_work(self, active: Active) -> None:
+        """Remember lanes that go on while others have arrived."""
+        self._moved |= active.mask
+
+    def state(self) -> tuple[bytes, ...]:
+        """Return what decides who goes on, for comparison."""
+        return tuple(row.tobytes() for row in (self._arrived, self._passes, self._waiting, self._follow))
+
+    def arrive(self, active: Active, *, number: int, follow: int, releases: bool, aligned: bool) -> int:
+        """Handle the arrival of lanes, which go on at once; returns the segment that they go on at."""
+        twice = active.mask & (self._arrived | self._passes)
+        if twice.any():
+            self._batch.report_lanes(
+                "barrier_divergence", number, np.flatnonzero(twice),
+                detail="Threads arrive once more at the cluster's barrier before they have waited",
+            )  # fmt: skip
+            part = self._batch.restrict(active, ~twice[active.lanes])
+            if not part.count:
+                return follow
+        else:
+            part = active
+        if aligned:
+            warps = np.repeat(part.mask.reshape(-1, 32).any(1) & ~self._arrived.reshape(-1, 32).any(1), 32)
+            self._present[warps] = self._batch.live[warps]
+            self._moved[warps] = False
+        self._arrived |= part.mask
+        self.pending = True
+        self._number[part.lanes] = number
+        if self._global_shadow is not None:
+            lanes = part.lanes
+            self._global_shadow.arrive(self._batch.launch[lanes], self._batch.block_id[lanes], releases=releases)
+        if self._order is not None:
+            for cluster, known in self._order.cluster_arrival(part, releases=releases).items():
+                before = self._arriving.get(cluster)
+                self._arriving[cluster] = known if before is None else np.maximum(before, known)
+        self.recheck()
+        return follow
+
+    def wait(self, active: Active, *, number: int, follow: int) -> int:
+        """Handle lanes that wait; returns the next segment when all of them go on at once, else −1."""
+        lost = active.mask & ~(self._arrived | self._passes)
+        if lost.any():
+            self._batch.report_lanes(
+                "barrier_divergence", number, np.flatnonzero(lost),
+                detail="Threads wait at the cluster's barrier where they have not arrived",
+            )  # fmt: skip
+        through = active.mask & self._passes
+        if through.any():
+            self._pass(through)
+        held = active.mask & self._arrived
+        if not held.any():
+            return follow
+        key = self._schedule.base + follow
+        self._waiting |= held
+        self._follow[held] = key
+        self._number[held] = number
+        rest = active.mask & ~held
+        if rest.any():
+            self._schedule.push(key, Active(rest, int(np.count_nonzero(rest)), self._batch.live_count))
+        return -1
+
+    def _pass(self, mask: Array) -> None:
+        """Let lanes go on behind the phase that has ended."""
+        self._passes &= ~mask
+        if self._lifetime is not None:
+            self._lifetime.met(mask)
+        if self._global_shadow is not None:
+            self._global_shadow.wait(self._batch.launch[mask], self._batch.block_id[mask])
+        if self._order is not None:
+            self._order.cluster_wait(mask, self._ended)
+
+    def recheck(self) -> None:
+        """End the phases for which nobody is missing; called after arrivals, and after lanes have left."""
+        if not self.pending:
+            return
+        width, live = self._batch.geometry.cluster_width, self._batch.live
+        arrived = self._arrived.reshape(-1, width)
+        done = np.asarray(arrived.any(1) & ~(live & ~self._arrived).reshape(-1, width).any(1))
+        if not done.any():
+            return
+        if self._order is not None and (done != done[self._order.classes.leader_of]).any():
+            self._order.classes.split_all()
+        ended = np.repeat(done, width) & self._arrived
+        self._check_warps(ended)
+        self._arrived &= ~ended
+        self.pending = bool(self._arrived.any())
+        self._passes |= ended
+        for cluster in np.flatnonzero(done).tolist():
+            self._ended.pop(cluster, None)
+            if cluster in self._arriving:
+                self._ended[cluster] = self._arriving.pop(cluster)
+            if self._global_shadow is not None:
+                first = cluster * width
+                self._global_shadow.meet(int(self._batch.launch[first]), int(self._batch.block_id[first]))
+        resumed = ended & self._waiting
+        self._waiting &= ~resumed
+        if not resumed.any():
+            return
+        self._pass(resumed)
+        for key in np.unique(self._follow[resumed]):
+            mask = resumed & (self._follow == key)
+            self._schedule.push(int(key), Active(mask, int(np.count_nonzero(mask)), self._batch.live_count))
+
+    def _check_warps(self, ended: Array) -> None:
+        """Report lanes that passed an aligned barrier of their warp by and ended: all of a warp have to run it."""
+        missed = np.repeat(ended.reshape(-1, 32).any(1), 32) & self._present & ~ended & self._moved & ~self._batch.live
+        if missed.any():
+            warp = int(np.flatnonzero(missed)[0]) // 32
+            lane = warp * 32 + int(np.flatnonzero(ended[warp * 32 : warp * 32 + 32])[0])
+            self._batch.report(
+                "barrier_divergence", int(self._number[lane]), lane, count=int(np.count_nonzero(ended)),
+                detail=f"{int(np.count_nonzero(missed))} threads of the same warps go past it and end without arriving",
+            )  # fmt: skip
+        self._present &= ~ended
+
+    def report_stuck(self) -> None:
+        """Report lanes that wait for ever."""
+        lanes = np.flatnonzero(self._waiting)
+        if not lanes.size:
+            return
+        width = self._batch.geometry.cluster_width
+        cluster = int(lanes[0]) // width
+        mine = slice(cluster * width, (cluster + 1) * width)
+        missing = int(np.count_nonzero(self._batch.live[mine] & ~self._arrived[mine]))
+        self._batch.report(
+            "deadlock", int(self._number[lanes[0]]), int(lanes[0]), count=int(lanes.size),
+            detail=f"{int(np.count_nonzero(self._waiting[mine]))} threads wait at their cluster's barrier, where "
+            f"{missing} threads of the cluster never arrive",
+        )  # fmt: skip

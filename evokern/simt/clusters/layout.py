@@ -1,0 +1,147 @@
+"""Thread-block clusters: which blocks form one, in what order, and how an address names a block of it.
+
+A cluster's blocks run side by side and reach one another's shared memory (PTX ISA 9.0, "Cooperative Thread Arrays" and
+"State spaces", ``.shared::cluster``). An address of that space has in its bits from `RANK_BITS` on the rank of the
+block that it means, plus one; those of a block's own addresses are nought there, so that every address of
+``.shared::cta`` is one of ``.shared::cluster`` too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern.errors import UsageError
+from evokern.ptx.syntax import Function
+from evokern.simt.arrays import Array
+
+PORTABLE_BLOCKS = 8
+"""Most blocks of a cluster on every chip that has them (CUDA Programming Guide, "Thread Block Clusters")."""
+RANK_BITS = 24
+"""Bits of a shared::cluster address below the rank of its block."""
+MOST_RANK = 253
+"""Largest rank that an address of 32 bits can name; larger ones, outside of any cluster, become this one."""
+_TARGET = 90
+"""Least compute capability × 10 with clusters."""
+
+Three = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The clusters of a launch."""
+
+    extent: Three
+    """Blocks of a cluster along x, y, z."""
+    explicit: bool
+    """Whether the launch or the kernel names it."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.extent[0] * self.extent[1] * self.extent[2]
+
+    def whole(self, grid: Three, blocks: Iterable[int]) -> tuple[int, ...]:
+        """Return the blocks of all clusters that hold any of some blocks, cluster after cluster, each by ranks.
+
+        Args:
+            grid: blocks along x, y, z.
+            blocks: linear ids.
+        """
+        if self.blocks == 1:
+            return tuple(blocks)
+        of_block = cluster_numbers(grid, self.extent)
+        return self.members(grid, dict.fromkeys(int(of_block[block]) for block in blocks))
+
+    def members(self, grid: Three, numbers: Iterable[int]) -> tuple[int, ...]:
+        """Return the blocks of some clusters, by the clusters' linear ids in `grid_of`; each cluster's by ranks."""
+        if self.blocks == 1:
+            return tuple(numbers)
+        members = members_of(grid, self.extent)
+        return tuple(block for number in numbers for block in members[number])
+
+    def grid_of(self, grid: Three) -> Three:
+        """Return a grid in clusters along x, y, z."""
+        return grid[0] // self.extent[0], grid[1] // self.extent[1], grid[2] // self.extent[2]
+
+    def drawn(self, grid: Three, most: int, rng: random.Random) -> tuple[int, ...]:
+        """Return the blocks of clusters at drawn places: at most so many blocks, but one cluster at least."""
+        clusters = grid[0] * grid[1] * grid[2] // self.blocks
+        return self.members(grid, rng.sample(range(clusters), min(clusters, max(most // self.blocks, min(most, 1)))))
+
+
+def cluster_of(function: Function, grid: Three, wanted: Three | None, capability: int) -> Cluster:
+    """Return the clusters that a launch runs in: its own, or those that its kernel demands.
+
+    Args:
+        function: the kernel.
+        grid: blocks along x, y, z.
+        wanted: blocks of a cluster as the launch names them; None where it names none.
+        capability: compute capability × 10 of the chip.
+
+    Raises:
+        UsageError: launch and kernel contradict each other, the chip has no clusters, the cluster does not divide the
+            grid, or it has more blocks than every chip takes.
+    """
+    directives = function.directives
+    required = directives.get("reqnctapercluster")
+    demanded = _three(required) if required and min(required) > 0 else None
+    if wanted is not None and min(wanted) < 1:
+        raise UsageError(f"{function.name}: a cluster of {wanted} has no blocks: use at least 1 along each axis")
+    if wanted is not None and demanded is not None and wanted != demanded:
+        raise UsageError(
+            f"{function.name} runs in clusters of {demanded} blocks (__cluster_dims__), and the launch asks for "
+            f"{wanted}: name the same, or leave it away in one of them"
+        )
+    if wanted is None and demanded is None and "explicitcluster" in directives:
+        raise UsageError(f"{function.name} is launched with a cluster only (.explicitcluster): give the launch one")
+    cluster = Cluster(wanted or demanded or (1, 1, 1), wanted is not None or demanded is not None)
+    extent, blocks = cluster.extent, cluster.blocks
+    if blocks == 1:
+        return cluster
+    if capability < _TARGET:
+        raise UsageError(f"{function.name}: clusters of {extent} need sm_90 or later, not sm_{capability}")
+    if blocks > PORTABLE_BLOCKS:
+        raise UsageError(
+            f"{function.name}: a cluster of {extent} has {blocks} blocks, at most {PORTABLE_BLOCKS} run on every chip "
+            "that has clusters: use a smaller one"
+        )
+    most = directives.get("maxclusterrank", (blocks,))[0]
+    if blocks > most:
+        raise UsageError(f"{function.name}: a cluster of {extent} has {blocks} blocks, .maxclusterrank allows {most}")
+    for axis, along, size in zip("xyz", grid, extent, strict=True):
+        if along % size:
+            raise UsageError(
+                f"{function.name}: a grid of {grid} has {along} blocks along {axis}, which clusters of {extent} do not "
+                f"divide: use a multiple of {size}"
+            )
+    return cluster
+
+
+def _three(numbers: tuple[int, ...]) -> Three:
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+def cluster_numbers(grid: Three, extent: Three) -> Array:
+    """Return, by the linear id of each block, the linear id of its cluster in the grid of clusters."""
+    x, y, z = _coordinates(grid)
+    along = grid[0] // extent[0], grid[1] // extent[1]
+    numbers: Array = (z // extent[2] * along[1] + y // extent[1]) * along[0] + x // extent[0]
+    return numbers
+
+
+def members_of(grid: Three, extent: Three) -> list[tuple[int, ...]]:
+    """Return, by the linear id of each cluster, its blocks in the order of their ranks: x fastest, then y, then z."""
+    x, y, z = _coordinates(grid)
+    rank = (z % extent[2] * extent[1] + y % extent[1]) * extent[0] + x % extent[0]
+    order = np.lexsort((rank, cluster_numbers(grid, extent)))
+    return [tuple(row) for row in order.reshape(-1, extent[0] * extent[1] * extent[2]).tolist()]
+
+
+def _coordinates(grid: Three) -> tuple[Array, Array, Array]:
+    blocks = np.arange(grid[0] * grid[1] * grid[2])
+    return blocks % grid[0], blocks // grid[0] % grid[1], blocks // (grid[0] * grid[1])

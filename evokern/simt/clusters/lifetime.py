@@ -1,0 +1,129 @@
+"""Whether another block of the cluster is there while its shared memory is accessed.
+
+A block's shared memory is there from its start to its end. That the others have started is known behind a barrier of
+the cluster, or to who has seen something that they did; and a block may not end before every access of others to its
+memory, so that each of these has to be ordered before the end of at least one of its threads (CUDA Programming Guide,
+"Distributed Shared Memory"). Both are a matter of order, not of what happened to run first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.thread_order import ThreadOrder
+
+KIND = "cluster_lifetime"
+"""Kind of its findings."""
+
+
+class ClusterLifetime:
+    """Accesses to other blocks' shared memory, and what their threads had seen when they left.
+
+    Of each block and each thread of its cluster the latest such access is enough: who has seen it has seen the others.
+    """
+
+    def __init__(self, batch: Batch, order: ThreadOrder, name_of: Callable[[int], tuple[str, int]]) -> None:
+        """Watch the clusters of a batch.
+
+        Args:
+            batch: the lanes.
+            order: what happens before what.
+            name_of: byte within a block's memory → variable, distance from its start.
+        """
+        self._batch, self._order, self._name_of = batch, order, name_of
+        shape = batch.geometry.blocks, order.width
+        self._latest = np.zeros(shape, np.int64)
+        """Stamp of each thread's latest access to each block's memory."""
+        self._number = np.zeros(shape, np.int64)
+        """Its instruction."""
+        self._place = np.zeros(shape, np.int64)
+        """Its byte within the block's memory."""
+        self._seen = np.zeros(shape, np.int64)
+        """Up to which stamp a block's threads that have left had seen what each thread of the cluster did."""
+        self._met = np.zeros(batch.lanes, np.bool_)
+        """Lanes that have waited at a barrier of the cluster."""
+        self._began = 0
+        self._used = False
+
+    def load(self) -> None:
+        """New blocks."""
+        self._began, self._used = self._order.now, False
+        self._order.dirty = True  # whatever is published from now on has a later stamp
+        self._met.fill(False)
+        for row in (self._latest, self._seen):
+            row.fill(0)
+
+    def met(self, mask: Array) -> None:
+        """Note lanes that waited for all threads of their cluster: all its blocks have started."""
+        self._met |= mask
+
+    def access(self, active: Active, block: Array, place: Array, number: int) -> None:
+        """Check and record accesses to the shared memory of other blocks.
+
+        Args:
+            active: lanes that access.
+            block: place in the batch of the block that each of them means.
+            place: byte within its memory.
+            number: the instruction.
+        """
+        batch, lanes = self._batch, active.lanes
+        self._order.visit()
+        there: Array = np.asarray(batch.live.reshape(-1, batch.geometry.width).any(1))[block]
+        early = np.flatnonzero(~self._met[lanes])
+        if early.size:
+            early = early[~self._knows_of(lanes[early], block[early])]
+        for wrong, what in (
+            (np.flatnonzero(~there), "has left by then"),
+            (early, "may not have started: no barrier of the cluster stands before it"),
+        ):
+            if wrong.size:
+                at = int(wrong[0])
+                self._report(int(lanes[at]), int(block[at]), int(place[at]), number, wrong.size, what)
+        lanes, block, place = lanes[there], block[there], place[there]
+        mine = batch.cluster_thread[lanes]
+        self._latest[block, mine] = self._order.now
+        self._number[block, mine] = number
+        self._place[block, mine] = place
+        self._used = True
+
+    def _knows_of(self, lanes: Array, block: Array) -> Array:
+        """Say whether lanes have seen anything that threads of these blocks did since they began."""
+        width, ranks = self._order.block_width, self._order.ranks
+        known = np.zeros(lanes.size, np.bool_)
+        for one in np.unique(block):
+            asked = np.flatnonzero(block == one)
+            threads = int(one) % ranks * width + np.arange(width)
+            threads = threads[self._batch.exists[int(one) * width : (int(one) + 1) * width]]
+            stamps = self._order.seen(np.repeat(lanes[asked], threads.size), np.tile(threads, asked.size))
+            known[asked] = stamps.reshape(asked.size, -1).max(1) > self._began
+        return known
+
+    def leave(self, active: Active) -> None:
+        """Take lanes that have left the kernel; called when they no longer count as live."""
+        if not self._used:  # what others access from now on is later than anything that these lanes have seen
+            return
+        width = self._order.block_width
+        for blocks, seen in self._order.seen_by_any(active).values():
+            self._seen[blocks] = np.maximum(self._seen[blocks], seen)
+        gone = ~np.asarray(self._batch.live.reshape(-1, width).any(1))
+        late = gone[:, None] & (self._latest > 0) & (self._latest >= self._seen)
+        for block in np.flatnonzero(late.any(1)).tolist():
+            threads = np.flatnonzero(late[block])
+            for number in np.unique(self._number[block, threads]).tolist():
+                mine = threads[self._number[block, threads] == number]
+                lane = block * width // self._order.width * self._order.width + int(mine[0])
+                what = "may have left by then: no barrier of the cluster stands between it and the block's end"
+                self._report(lane, block, int(self._place[block, mine[0]]), number, mine.size, what)
+            self._latest[block] = 0
+
+    def _report(self, lane: int, block: int, place: int, number: int, count: int, what: str) -> None:
+        at = self._batch.coordinates(block * self._order.block_width)[0]
+        name, offset = self._name_of(place)
+        self._batch.report(
+            KIND, number, lane, count=count, address=place, allocation=name, offset=offset,
+            detail=f"Block {at}, whose shared memory it accesses, {what}",
+        )  # fmt: skip

@@ -1,0 +1,54 @@
+"""Addresses of other blocks of a cluster: ``mapa`` (PTX ISA 9.7.9.23) and ``getctarank`` (9.7.9.24)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.ptx.syntax import Instruction
+from evokern.simt.arrays import Action, Array
+from evokern.simt.binder import Binder
+from evokern.simt.clusters.layout import MOST_RANK, RANK_BITS
+from evokern.simt.memory.buffers import WINDOW_BITS
+from evokern.simt.operations.integer import assign, kind_of
+from evokern.simt.operations.table import operation
+
+
+@operation("mapa", "9.7.9.23")
+def mapa(i: Instruction, b: Binder) -> Action:
+    """Return the address in the block of a rank that corresponds to one in the block's own shared memory.
+
+    A rank outside of the cluster gives an address that no access allows.
+    """
+    kind = kind_of(i)
+    address, rank, out = b.src(i.operands[1], kind), b.src(i.operands[2], "u32"), b.dst(i.operands[0], kind)
+    dtype = out.dtype
+    shift, below, half = dtype.type(RANK_BITS), dtype.type((1 << RANK_BITS) - 1), dtype.type(1 << RANK_BITS - 1)
+    window = dtype.type(0 if i.has("shared::cluster") else ~((1 << WINDOW_BITS) - 1) & (1 << 64) - 1)
+
+    def mapped() -> Array:
+        named = np.minimum(rank, np.uint32(MOST_RANK)).astype(dtype) + dtype.type(1)
+        # A base a little below the block's memory, to which an offset is added later, stays as far below the other's.
+        found: Array = (address & window) + (named << shift) + ((address + half) & below) - half
+        return found
+
+    return assign(out, mapped)
+
+
+@operation("getctarank", "9.7.9.24")
+def getctarank(i: Instruction, b: Binder) -> Action:
+    """Return the rank of the block that a shared address means: the block's own for its plain addresses."""
+    kind = kind_of(i)
+    address, own, out = (
+        b.src(i.operands[1], kind),
+        b.state.specials.row("%cluster_ctarank"),
+        b.dst(i.operands[0], "u32"),
+    )
+    assert own is not None
+    shift, most = address.dtype.type(RANK_BITS), address.dtype.type(MOST_RANK + 2)
+
+    def rank() -> Array:
+        named = ((address >> shift) & most).astype(np.uint32)
+        found: Array = np.where(named == 0, own, named - np.uint32(1))
+        return found
+
+    return assign(out, rank)
