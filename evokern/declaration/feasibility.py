@@ -22,6 +22,8 @@ Answer = TypeVar("Answer")
 
 MIN_REGISTERS = 24
 """Fewest registers of a thread that the ABI allows; ptxas raises any lower cap to it ("lower bound of 24")."""
+REMEMBERED = 4096
+"""Most configurations whose feasibility a space remembers, a kilobyte each: more than one trial asks about twice."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ class _Feasible:
     def __call__(self, config: Config) -> bool:
         known = self._memory.get(config)
         if known is None:
+            if len(self._memory) >= REMEMBERED:
+                self._memory.clear()
             known = self._memory[config] = self._holds(config)
         return known
 

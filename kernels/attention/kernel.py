@@ -329,8 +329,8 @@ def sdpa_by(backend):
 WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart"}
 STARTING_POINTS = (
     # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
-    # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). None rescales: of the 88 best of 750 candidates
-    # at 4,16,1024,64 on an H200, 86 begin anew instead where sums overflow.
+    # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). None rescales: of the 88 best of 750
+    # candidates at 4,16,1024,64 on an H200, 86 begin anew instead where sums overflow.
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import KERNELS
 
 from evokern import (
     Constraint,
@@ -29,13 +31,13 @@ from evokern import (
     divides,
     i32,
 )
-from evokern.declaration.feasibility import check, feasible_space
+from evokern.declaration.feasibility import REMEMBERED, check, feasible_space
 from evokern.declaration.genes import Relieves
 from evokern.declaration.kernel import i64
 from evokern.declaration.space import Space
 from evokern.errors import DeviceError, KernelError, SpaceError
 from evokern.hardware.profiles import CHIPS, chip, limits_for
-from evokern.study.discovery import find_kernel
+from evokern.study.discovery import find_kernel, load_kernel
 from evokern.wording import changed, marks
 
 
@@ -442,3 +444,19 @@ def test_a_negative_extent_is_named(grid: object, block: object, told: str) -> N
     kernel = replace(find_kernel("rmsnorm"), launches=lambda c, p: [Launch("k", grid, block, ())], constraints=())  # type: ignore[arg-type]
     violation = check(kernel, kernel.space.default(), [kernel.problem("8,1024")], CHIPS["l4"])
     assert told in str(violation)
+
+
+def test_what_is_remembered_of_a_large_space_is_bounded() -> None:
+    """A search asks about tens of thousands of configurations, few of them twice: memory does not grow with them."""
+    kernel = load_kernel(KERNELS / "matmul")
+    space = feasible_space(kernel, [kernel.problem("1024,1024,1024")], CHIPS["h200"])
+    rng = random.Random(0)
+    asked = [space.draw(rng) for _ in range(REMEMBERED // 2)]
+    answers = [space.feasible(config) for config in asked]
+    tracemalloc.start()
+    for _ in range(4 * REMEMBERED):
+        space.feasible(space.draw(rng))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 2048 * REMEMBERED
+    assert answers == [space.feasible(config) for config in asked]
