@@ -26,6 +26,7 @@ FOLDERS = {name: KERNELS / name for name in ("attention", "matmul", "rmsnorm")}
 FOLDERS["scale_rows"] = DATA / "kernels" / "scale_rows"
 Array = np.ndarray[Any, Any]
 
+SKINNY: dict[str, Any] = {"PATH": "skinny", "LANES": "row", "WARPS_K": 2, "STAGES": 2}
 CANDIDATES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("attention", "1,2,200,64", {}),
     ("attention", "1,1,72,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "MERGE": "fp32"}),
@@ -37,6 +38,9 @@ CANDIDATES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("attention", "1,1,200,64", {"EXP": "f16x2", "QK_ACC": "fp16", "PV_ACC": "fp16"}),
     ("matmul", "144,160,96", {}),
     ("matmul", "72,48,200", {"ACCUMULATOR": "fp16", "BLOCK_M": 32, "BLOCK_N": 32, "LOAD": "registers", "STAGES": 2}),
+    ("matmul", "16,72,264,layout=nt", SKINNY | {"WARP_COLUMNS": 16, "DEPTH": 64}),
+    ("matmul", "3,40,1032,layout=nt", SKINNY | {"WARP_COLUMNS": 32, "PRODUCTS": "fma", "LOAD": "registers"}),
+    ("matmul", "136,152,88", {"BLOCK_M": 64, "BLOCK_N": 64, "TILES": 2, "EPILOGUE": "store_warps"}),
     ("rmsnorm", "5,264", {}),
     ("rmsnorm", "3,1024", {"ROW_STORAGE": "shared", "THREADS_PER_ROW": 64, "VECTOR": 4}),
     ("scale_rows", "3,64", {"WARPS": 1}),

