@@ -106,13 +106,17 @@ class Launch:
     min_blocks: int = 1
     """Blocks per SM promised to `__launch_bounds__`; bounds the registers of a thread."""
     cluster: tuple[int, int, int] | None = None
-    """Thread-block cluster, for compute capability 9.0 and above."""
+    """Blocks of a thread-block cluster along x, y, z, for compute capability 9.0 and above; None for no clusters."""
     l2_window: L2Window | None = None
     """Tensor that should persist in L2."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "grid", _triple(self.grid))
         object.__setattr__(self, "block", _triple(self.block))
+        if self.cluster is not None:
+            object.__setattr__(self, "cluster", _triple(self.cluster))
+            if min(self.cluster) < 1:
+                raise KernelError(f"a cluster of {self.cluster} has no blocks; use at least 1 along each axis")
         object.__setattr__(self, "args", tuple(self.args))
         for position, argument in enumerate(self.args):
             if not isinstance(argument, (str, Scalar)):
@@ -144,9 +148,11 @@ def _remedied(argument: object) -> str:
 def _triple(extent: int | Sequence[int]) -> tuple[int, int, int]:
     parts = tuple(extent) if isinstance(extent, Iterable) else (extent,)
     if not 1 <= len(parts) <= 3:
-        raise KernelError(f"a grid or block has one to three extents, not {parts}")
+        raise KernelError(f"a grid, block or cluster has one to three extents, not {parts}")
     for part in parts:
         if not hasattr(part, "__index__"):
-            raise KernelError(f"a grid or block has whole extents, not {part!r}; -(-a // b) is a / b, rounded up")
+            raise KernelError(
+                f"a grid, block or cluster has whole extents, not {part!r}; -(-a // b) is a / b, rounded up"
+            )
     x, y, z = (*parts, 1, 1)[:3]
     return whole(x), whole(y), whole(z)

@@ -13,7 +13,7 @@ from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.registers import RegisterFile
-from evokern.simt.sanitizer.findings import ERROR, Collector, KnownReads, Reads
+from evokern.simt.sanitizer.findings import ERROR, SAME_CLUSTER, Collector, KnownReads, Reads
 from evokern.simt.settings import Geometry, Options
 
 
@@ -131,7 +131,7 @@ class Batch:
         other = lane // cluster_width * cluster_width + thread
         if other // width == lane // width:
             return f"thread {thread % width} of the same {'warp' if warp else 'block'}"
-        return f"thread {thread % width} of block {self.coordinates(other)[0]} of the same cluster"
+        return f"thread {thread % width} of block {self.coordinates(other)[0]} {SAME_CLUSTER}"
 
     def source_location(self, number: int) -> SourceLocation:
         """Return the source line of an instruction of the program, with its file."""

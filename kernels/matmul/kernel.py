@@ -311,6 +311,11 @@ def shared_bytes(c, p):
     return max(ring, tile) if c.TILES == 1 else ring + tile
 
 
+def registers_allowed(c):
+    """Return the registers that launch bounds leave a thread: they are given out by eights."""
+    return min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8)
+
+
 def skinny_registers(c, p):
     """Compare what a lane of the skinny path keeps with the registers that launch bounds leave it."""
     if not skinny(c):
@@ -320,7 +325,7 @@ def skinny_registers(c, p):
     activations = 4 * activation_pieces(c, p) * (c.STAGES if registers and c["FRAGMENTS"] == "ahead" else 1)
     weights = 4 * (c.STAGES * pieces(c) if registers else c.WARP_COLUMNS // 8)
     addresses = 88 if c.VECTOR == 1 else 40  # elements that are loaded one by one are put together in further registers
-    return Need(sums + activations + weights + addresses, min(255, 65536 // (threads(c) * c.MIN_BLOCKS)), "registers")
+    return Need(sums + activations + weights + addresses, registers_allowed(c), "registers")
 
 
 def policy_register(c):
@@ -362,10 +367,11 @@ def accumulator_registers(c):
         held = 5 * chunks + 2 * (8 // c.VECTOR)
     # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
     single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
-    if producer_threads(c):
-        held = 0  # by others
-    most = min(255, 65536 // (threads(c) * c.MIN_BLOCKS))
-    return Need(sums + fragments + held + single + 24, most, "registers")
+    if producer_threads(
+        c
+    ):  # chunks are others', but two roles in one program take more: 128 sums spill 8 and 104 bytes
+        held = 16 if shape_compiled(c) else 24
+    return Need(sums + fragments + held + single + 24, registers_allowed(c), "registers")
 
 
 def steps(c, p):
@@ -432,6 +438,7 @@ def slices(p):
 
 
 WARPGROUPS = {"TENSOR_CORES": "wgmma", "BLOCK_M": 128, "WARPS_M": 8, "WARPS_N": 1, "BLOCK_K": 64, "STAGES": 4}
+PERSISTENT = {**WARPGROUPS, "BLOCK_N": 256, "STAGES": 3, "TILES": 4}
 STARTING_POINTS = (
     # Two warpgroups with 64 rows each, four steps of 64: tiles of CUTLASS's kernels for Hopper
     # (`cutlass3x_sm90_tensorop_gemm_f16_…_128x256x64_…` and `…_128x128x64_…`).
@@ -439,14 +446,14 @@ STARTING_POINTS = (
     {**WARPGROUPS, "BLOCK_N": 128},
     # The first of them with warps that only load, or only store, and several tiles a block (CUTLASS's warp-specialised,
     # persistent kernels, `KernelCpAsyncWarpSpecialized`).
-    {**WARPGROUPS, "BLOCK_N": 256, "STAGES": 3, "TILES": 4, "LOAD": "producer_warps", "EPILOGUE": "shared"},
-    {**WARPGROUPS, "BLOCK_N": 256, "STAGES": 3, "TILES": 4, "FRAGMENTS": "in_place", "EPILOGUE": "store_warps"},
+    {**PERSISTENT, "LOAD": "producer_warps", "EPILOGUE": "shared", "SHAPE": "compiled"},
+    {**PERSISTENT, "FRAGMENTS": "in_place", "EPILOGUE": "store_warps"},
     {"PATH": "skinny"},
     # Narrow blocks, so that there are enough of them for every multiprocessor although each takes all of K.
     {"PATH": "skinny", "LOAD": "registers", "WARP_COLUMNS": 32, "WARPS_K": 16},
     # A layer's weights in long pieces of their rows: 16 rows, of tensor cores, or two and all lanes along K.
     {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "DEPTH": 64},
-    {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "PRODUCTS": "fma", "LOAD": "registers"},
+    {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "PRODUCTS": "fma", "LOAD": "registers", "STAGES": 2},
 )
 """What others' kernels do by default, and what is made for few rows."""
 
@@ -616,6 +623,12 @@ kernel = Kernel(
             "rows_from_cache",
             lambda c, p: not skinny(c) or Need(rows_read(c, p), 2 * warp_columns(c), "rows"),
             "each warp reads the rows of A from L1, and more than two bytes of them for one of the weights take longer",
+            wasteful=True,
+        ),
+        Constraint(
+            "stages_have_steps",
+            lambda c, p: not skinny(c) or Need(c.STAGES, max(2, -(-steps(c, p)[1] // c.WARPS_K)), "stages"),
+            "stages beyond the steps of a warp stay empty",
             wasteful=True,
         ),
         Constraint(

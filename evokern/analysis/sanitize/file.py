@@ -146,6 +146,8 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
         hints.append("the file wants " + " ".join(f"-D {name}=…" for name in lacking))
+    if "not supported for this GPU architecture" in message:
+        hints.append("it is of a later one: clusters, for example, need --arch sm_90")
     told = f"{message} ({'; '.join(hints)})" if hints else message
     if not source.missing_includes:
         return told

@@ -95,7 +95,8 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
         server.shut_down()
 
-    signal.signal(signal.SIGINT, end)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
     try:
         if output.json:
             output.emit({"address": server.address, "study": followed.record.name})

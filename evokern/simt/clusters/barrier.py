@@ -55,6 +55,12 @@ class ClusterBarrier:
         """Lanes that were there when the first of their warp arrived at an aligned barrier."""
         self._moved = np.zeros(batch.lanes, np.bool_)
         """Lanes that have run anything since."""
+        self._arrived_at = np.full(batch.lanes, -1)
+        """Instruction of each lane's latest arrival."""
+        self._waited_at = np.full(batch.lanes, -1)
+        """Instruction at which a lane waited for that arrival; -1 where it has not."""
+        self._aligned: set[int] = set()
+        """Instructions that are aligned."""
         self.pending = False
         self._arriving: dict[int, Array] = {}
         """Leading cluster → what the arrivals of the phase that lasts make known, stamps by thread."""
@@ -67,6 +73,7 @@ class ClusterBarrier:
         """New blocks."""
         for row in (self._arrived, self._passes, self._waiting, self._present, self._moved):
             row.fill(False)
+        self._waited_at.fill(-1)
         self.pending = False
         self._arriving.clear()
         self._ended.clear()
@@ -98,6 +105,11 @@ class ClusterBarrier:
         else:
             part = active
         if aligned:
+            self._aligned.add(number)
+        self._check_alignment(part.mask, self._arrived, self._arrived_at, number)
+        self._arrived_at[part.mask] = number
+        self._waited_at[part.mask] = -1
+        if aligned:
             warps = np.repeat(part.mask.reshape(-1, 32).any(1) & ~self._arrived.reshape(-1, 32).any(1), 32)
             self._present[warps] = self._batch.live[warps]
             self._moved[warps] = False
@@ -114,7 +126,28 @@ class ClusterBarrier:
         self.recheck()
         return follow
 
-    def wait(self, active: Active, *, number: int, follow: int) -> int:
+    def _check_alignment(self, mask: Array, before: Array, at: Array, number: int) -> None:
+        """Report warps whose lanes are at different instructions of the barrier of which one at least is aligned.
+
+        Args:
+            mask: lanes that are at the instruction now.
+            before: lanes that were at one in the same phase.
+            at: which.
+            number: the instruction.
+        """
+        elsewhere = before & ~mask & (at != number)
+        if not elsewhere.any():
+            return
+        if number not in self._aligned:
+            elsewhere &= np.isin(at, list(self._aligned))
+        warps = mask.reshape(-1, 32).any(1) & elsewhere.reshape(-1, 32).any(1)
+        if warps.any():
+            self._batch.report_lanes(
+                "barrier_divergence", number, np.flatnonzero(mask & np.repeat(warps, 32)),
+                detail="Others of their warps are at another instruction of the cluster's barrier",
+            )  # fmt: skip
+
+    def wait(self, active: Active, *, number: int, follow: int, aligned: bool) -> int:
         """Handle lanes that wait; returns the next segment when all of them go on at once, else −1."""
         lost = active.mask & ~(self._arrived | self._passes)
         if lost.any():
@@ -122,6 +155,10 @@ class ClusterBarrier:
                 "barrier_divergence", number, np.flatnonzero(lost),
                 detail="Threads wait at the cluster's barrier where they have not arrived",
             )  # fmt: skip
+        if aligned:
+            self._aligned.add(number)
+        self._check_alignment(active.mask, self._waited_at >= 0, self._waited_at, number)
+        self._waited_at[active.mask] = number
         through = active.mask & self._passes
         if through.any():
             self._pass(through)

@@ -301,7 +301,7 @@ def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:
         releases = not i.has("relaxed")
         return partial(barrier.arrive, number=b.pc, follow=fall, releases=releases, aligned=aligned)
     if i.has("wait"):
-        return partial(barrier.wait, number=b.pc, follow=fall)
+        return partial(barrier.wait, number=b.pc, follow=fall, aligned=aligned)
     raise Unsupported(f"{i.name}")
 
 

@@ -38,6 +38,14 @@ HINTS: dict[str, str] = {
     "assert": "A device assert failed.",
 }
 """Kind → the usual cause, in one sentence."""
+OF_CLUSTERS = {
+    "shared_race": "Blocks of a cluster are ordered by cluster.sync() (barrier.cluster), not by __syncthreads().",
+    "barrier_divergence": "Every thread of the cluster arrives once, then waits once, whole warps at one instruction "
+    "where it is aligned: keep both outside of conditions.",
+}
+"""The same where blocks of a cluster are concerned."""
+SAME_CLUSTER = "of the same cluster"
+"""What names a thread of another block of the cluster ends with."""
 
 ERROR, WARNING = "error", "warning"
 """Levels: what makes a kernel wrong, and what leaves its results as they are on today's hardware or was never used."""
@@ -183,7 +191,9 @@ class Collector:
         if known is None and len(self._groups) >= FINDING_LIMIT:
             self.dropped += count
             return
-        hint = f"{detail}. {HINTS[kind]}" if detail else HINTS[kind]
+        of_cluster = SAME_CLUSTER in detail or instruction.startswith("barrier.cluster")
+        cause = OF_CLUSTERS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
+        hint = f"{detail}. {cause}" if detail else cause
         finding = Finding(
             kind,
             at.line,
