@@ -460,3 +460,18 @@ def test_what_is_remembered_of_a_large_space_is_bounded() -> None:
     tracemalloc.stop()
     assert held < 2048 * REMEMBERED
     assert answers == [space.feasible(config) for config in asked]
+
+
+@pytest.mark.parametrize(
+    ("given", "extents"), [(None, None), (2, (2, 1, 1)), ((2, 2), (2, 2, 1)), ((1, 4, 1), (1, 4, 1))]
+)
+def test_a_cluster_is_given_as_a_grid_is(given: Any, extents: tuple[int, int, int] | None) -> None:
+    """One to three extents, the others 1."""
+    assert Launch("k", 8, 32, (), cluster=given).cluster == extents
+
+
+@pytest.mark.parametrize("given", [0, (2, 0, 1), (), (1, 1, 1, 1), (1.5,)])
+def test_a_cluster_that_is_none_is_a_mistake_of_the_kernel(given: Any) -> None:
+    """What has no blocks, or no whole number of them, is named, and nothing is divided by it."""
+    with pytest.raises(KernelError, match="cluster"):
+        Launch("k", 8, 32, (), cluster=given)
