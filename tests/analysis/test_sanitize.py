@@ -275,6 +275,16 @@ def test_what_the_ptx_machine_does_not_execute_is_refused_by_name(tmp_path: Path
     assert 0 == _sanitize(str(path), "--entry", "plain", "--block", "32", "--arg", "out:f32[32]")[0]
 
 
+def test_what_a_later_architecture_has_names_the_option(tmp_path: Path) -> None:
+    """A file with clusters is refused where none is named, for the default chip has no clusters: by the way out."""
+    source = 'extern "C" __global__ void __cluster_dims__(2, 1, 1) k(float* out) { out[blockIdx.x] = 1; }'
+    (tmp_path / "a.cu").write_text(source)
+    command = ["sanitize", str(tmp_path / "a.cu"), "--grid", "2", "--block", "1", "--arg", "out:f32[2]"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2 and "--arch sm_90" in refused.output
+    assert CliRunner().invoke(app, [*command, "--arch", "sm_90"]).exit_code == 0
+
+
 def test_macros_that_a_file_wants_are_named(tmp_path: Path) -> None:
     """A file with `#error` for a missing macro is told with the macro's name."""
     path = tmp_path / "tile.cu"
