@@ -108,7 +108,8 @@ class ClusterBarrier:
             self._aligned.add(number)
         self._check_alignment(part.mask, self._arrived, self._arrived_at, number)
         self._arrived_at[part.mask] = number
-        self._waited_at[part.mask] = -1
+        # Of whole warps: what others of them, late or gone, waited for is an earlier phase.
+        self._waited_at[np.repeat(part.mask.reshape(-1, 32).any(1), 32)] = -1
         if aligned:
             warps = np.repeat(part.mask.reshape(-1, 32).any(1) & ~self._arrived.reshape(-1, 32).any(1), 32)
             self._present[warps] = self._batch.live[warps]
