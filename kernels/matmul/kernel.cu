@@ -195,7 +195,7 @@ struct Pipeline {
   int to_load;      // steps not yet on their way
   uint32_t filled;  // stage that is filled next, as an offset
   int tile, tile_left;  // tile of C whose steps are loaded, and those of it not yet on their way
-  int at, released, to_release;  // stage that is waited for next, that is released next; releases that somebody waits for
+  int awaited, released, to_release;  // stage that is waited for next, that is released next; releases that somebody waits for
 
   __device__ __forceinline__ Pipeline(const uint16_t* matrix_a, const uint16_t* matrix_b, int M, int N, int K, TileOrigin at,
                                       int depth0, uint32_t shared, int steps, int tiles)
@@ -205,7 +205,7 @@ struct Pipeline {
 #else
         b(matrix_b, depth0, at.column, K, N),
 #endif
-        shared(shared), to_load(steps * tiles), filled(0), tile(blockIdx.x), tile_left(steps), at(0), released(0),
+        shared(shared), to_load(steps * tiles), filled(0), tile(blockIdx.x), tile_left(steps), awaited(0), released(0),
         to_release(steps * tiles - STAGES) {}
 
   // Goes on with the block's next tile of C, where all steps of one are on their way.
@@ -243,7 +243,7 @@ struct Pipeline {
   // load_next() fills.
   __device__ __forceinline__ void wait() {
     if constexpr (PRODUCERS) {
-      named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FULL + at);
+      named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FULL + awaited);
       return;
     } else if constexpr (ASYNC) {
       cp_async_wait_group<IN_FLIGHT - 1>();

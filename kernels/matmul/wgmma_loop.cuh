@@ -38,7 +38,7 @@ __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipelin
     wgmma_wait_group<AHEAD ? 1 : 0>();
     if constexpr (PRODUCERS) {
       if (!AHEAD || step > 0) pipeline.release();
-      pipeline.at = pipeline.at == STAGES - 1 ? 0 : pipeline.at + 1;
+      pipeline.awaited = pipeline.awaited == STAGES - 1 ? 0 : pipeline.awaited + 1;
     }
     offset = pipeline.next_stage(offset);
   }

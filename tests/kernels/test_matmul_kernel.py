@@ -253,7 +253,7 @@ def test_a_problem_without_a_layout_is_known_by_the_same_key() -> None:
         ("kernel.cu", "blockIdx.x + own * gridDim.x", "blockIdx.x + own", {"EPILOGUE": "store_warps"}),
         (
             "kernel.cu",
-            "named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FULL + at);",
+            "named_barrier_sync<THREADS + PRODUCER_THREADS>(STAGE_FULL + awaited);",
             "",
             PRODUCERS,
         ),

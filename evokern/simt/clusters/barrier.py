@@ -104,10 +104,7 @@ class ClusterBarrier:
                 return follow
         else:
             part = active
-        if aligned:
-            self._aligned.add(number)
-        self._check_alignment(part.mask, self._arrived, self._arrived_at, number)
-        self._arrived_at[part.mask] = number
+        self._come_to(part.mask, self._arrived, self._arrived_at, number, aligned=aligned)
         # Of whole warps: what others of them, late or gone, waited for is an earlier phase.
         self._waited_at[np.repeat(part.mask.reshape(-1, 32).any(1), 32)] = -1
         if aligned:
@@ -127,19 +124,23 @@ class ClusterBarrier:
         self.recheck()
         return follow
 
-    def _check_alignment(self, mask: Array, before: Array, at: Array, number: int) -> None:
-        """Report warps whose lanes are at different instructions of the barrier of which one at least is aligned.
+    def _come_to(self, mask: Array, before: Array, at: Array, number: int, *, aligned: bool) -> None:
+        """Note where lanes arrive or wait; report warps at different instructions of which one at least is aligned.
 
         Args:
             mask: lanes that are at the instruction now.
             before: lanes that were at one in the same phase.
             at: which.
             number: the instruction.
+            aligned: whether it is aligned.
         """
+        if aligned:
+            self._aligned.add(number)
         elsewhere = before & ~mask & (at != number)
+        at[mask] = number
         if not elsewhere.any():
             return
-        if number not in self._aligned:
+        if not aligned:
             elsewhere &= np.isin(at, list(self._aligned))
         warps = mask.reshape(-1, 32).any(1) & elsewhere.reshape(-1, 32).any(1)
         if warps.any():
@@ -156,10 +157,7 @@ class ClusterBarrier:
                 "barrier_divergence", number, np.flatnonzero(lost),
                 detail="Threads wait at the cluster's barrier where they have not arrived",
             )  # fmt: skip
-        if aligned:
-            self._aligned.add(number)
-        self._check_alignment(active.mask, self._waited_at >= 0, self._waited_at, number)
-        self._waited_at[active.mask] = number
+        self._come_to(active.mask, self._waited_at >= 0, self._waited_at, number, aligned=aligned)
         through = active.mask & self._passes
         if through.any():
             self._pass(through)

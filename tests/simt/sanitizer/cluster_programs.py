@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from race_oracle import WARP, Step
+from race_programs import only
 
 ROOM = 2048
 """Bytes of each block's memory; the flags lie behind."""
@@ -131,13 +132,7 @@ class Drawing:
         return self.defect and self.rng.random() < chance
 
     def _if(self, threads: tuple[int, ...], what: str) -> str:
-        if threads == self.everyone:
-            return what
-        low, high = threads[0], threads[-1] + 1
-        stride = threads[1] - threads[0] if len(threads) > 1 else 1
-        assert threads == tuple(range(low, high, stride))
-        test = f"g >= {low} && g < {high}" + (f" && (g - {low}) % {stride} == 0" if stride > 1 else "")
-        return f"if ({test}) {{ {what} }}"
+        return what if threads == self.everyone else only(threads, what, "g")
 
     def access(
         self, kind: str, threads: tuple[int, ...], to: tuple[int, int], region: int, width: int,

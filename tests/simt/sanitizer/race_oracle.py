@@ -8,8 +8,10 @@ writes, not both are atomic, and neither happens before the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from evokern.simt import LaunchResult
 
 WARP = 32
 
@@ -54,6 +56,25 @@ class Verdict:
     def level(self) -> str:
         """`error`, `warning` or `clean`."""
         return "error" if self.across else "warning" if self.within else "clean"
+
+    def against(self, name: str, space: str, results: Sequence[LaunchResult], beside: str = "") -> str | None:
+        """Return what a sanitizer says of the program's races otherwise; None where it agrees.
+
+        Args:
+            name: of the program.
+            space: `shared` or `global`, where its accesses are.
+            results: its launches.
+            beside: kind of findings that are not of races.
+        """
+        findings = [finding for result in results for finding in result.findings if finding.kind != beside]
+        kinds, levels = ({finding.kind for finding in findings}, {finding.level for finding in findings})
+        told = "error" if "error" in levels else "warning" if levels else "clean"
+        if told == self.level and all(result.completed for result in results) and not kinds - {f"{space}_race"}:
+            return None
+        return (
+            f"{name} in {space} memory: {told} {sorted(kinds)}, is {self.level}: {sorted(self.across)} across warps, "
+            f"{sorted(self.within)} within"
+        )
 
 
 def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int = 0, room: int = 0) -> Verdict:

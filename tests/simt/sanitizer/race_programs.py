@@ -62,6 +62,15 @@ class Program:
         )
 
 
+def only(threads: tuple[int, ...], what: str, index: str) -> str:
+    """Return CUDA that some threads do alone, one in so many of a range; `index` names a thread's number."""
+    low, high = threads[0], threads[-1] + 1
+    stride = threads[1] - threads[0] if len(threads) > 1 else 1
+    assert threads == tuple(range(low, high, stride))
+    test = f"{index} >= {low} && {index} < {high}" + (f" && ({index} - {low}) % {stride} == 0" if stride > 1 else "")
+    return f"if ({test}) {{ {what} }}"
+
+
 class Drawing:
     """Draws one program."""
 
@@ -80,13 +89,7 @@ class Drawing:
         self.program.lines.append(line)
 
     def _if(self, threads: tuple[int, ...], what: str) -> str:
-        if threads == self.everyone:
-            return what
-        low, high = threads[0], threads[-1] + 1
-        stride = threads[1] - threads[0] if len(threads) > 1 else 1
-        assert threads == tuple(range(low, high, stride))
-        test = f"t >= {low} && t < {high}" + (f" && (t - {low}) % {stride} == 0" if stride > 1 else "")
-        return f"if ({test}) {{ {what} }}"
+        return what if threads == self.everyone else only(threads, what, "t")
 
     def access(
         self, kind: str, threads: tuple[int, ...], region: int, width: int, place: tuple[int, int, int], *,

@@ -38,22 +38,17 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
                 module, program.entry, along, (program.block, 1, 1), outs, memory=memory, cluster=along, count=False
             )
             findings = [finding for result in results for finding in result.findings]
-            found = {finding.level for finding in findings if finding.kind != "cluster_lifetime"}
             lifetime = {
                 "may not have started" in finding.hint for finding in findings if finding.kind == "cluster_lifetime"
             }
             wanted = {early for early, holds in ((True, verdict.early), (False, verdict.late)) if holds}
-            told = "error" if "error" in found else "warning" if found else "clean"
             levels[verdict.level] += 1
-            kinds = {finding.kind for finding in findings} - {"cluster_lifetime"}
             levels.update(f"lifetime {kind}" for kind in wanted)
+            name = f"seed {program.seed} ({', '.join(program.names)})"
             if lifetime != wanted:
-                wrong.append(f"seed {program.seed} ({', '.join(program.names)}): lifetime {lifetime}, is {wanted}")
-            if told != verdict.level or not all(result.completed for result in results) or kinds - {f"{space}_race"}:
-                wrong.append(
-                    f"seed {program.seed} in {space} memory ({', '.join(program.names)}): {told} {sorted(kinds)}, is "
-                    f"{verdict.level}: {sorted(verdict.across)} across warps, {sorted(verdict.within)} within"
-                )
+                wrong.append(f"{name}: lifetime {lifetime}, is {wanted}")
+            against = verdict.against(name, space, results, beside="cluster_lifetime")
+            wrong += [against] if against else []
     return wrong, levels
 
 

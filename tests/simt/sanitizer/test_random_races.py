@@ -42,17 +42,11 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
             result = simt.launch(
                 module, program.entry, (1, 1, 1), (program.threads, 1, 1), [out, scratch], memory=memory, count=False
             )
-            found = {finding.level for finding in result.findings}
-            told = "error" if "error" in found else "warning" if found else "clean"
             levels[verdict.level] += 1
             levels.update(f"across {kind}" for kind in verdict.across)
             levels.update(f"within {kind}" for kind in verdict.within)
-            kinds = {finding.kind for finding in result.findings}
-            if told != verdict.level or not result.completed or kinds - {f"{space}_race"}:
-                wrong.append(
-                    f"seed {program.seed} in {space} memory ({', '.join(program.names)}): {told} {sorted(kinds)}, is "
-                    f"{verdict.level}: {sorted(verdict.across)} across warps, {sorted(verdict.within)} within"
-                )
+            against = verdict.against(f"seed {program.seed} ({', '.join(program.names)})", space, [result])
+            wrong += [against] if against else []
     return wrong, levels
 
 
