@@ -109,6 +109,19 @@ def counts(table: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for count, name in shown) or "none"
 
 
+def outcome_counts(summary: Mapping[str, Any]) -> str:
+    """Return how many trials ended how, the slow ones told apart: `40 slow (25 screened, 15 raced out), 12 measured`.
+
+    Args:
+        summary: what `show --json` prints.
+    """
+    slow = summary["slow"]
+    if not slow["screened"]:  # in the race is what slow means
+        return counts(summary["outcomes"])
+    apart = counts({name.replace("_", " "): count for name, count in slow.items()})
+    return counts({f"slow ({apart})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
+
+
 def uncounted(outcomes: Mapping[str, int]) -> str:
     """Return the trials that `--trials` does not count in a clause, ` (and 3 duplicate or infeasible, 1 lost)`."""
     others, lost = outcomes.get("duplicate", 0) + outcomes.get("infeasible", 0), outcomes.get("lost", 0)

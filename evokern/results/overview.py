@@ -8,7 +8,7 @@ from typing import Any
 from evokern.store import Reader, StudyRecord
 from evokern.study.trial import Outcome, Trial
 from evokern.templating import environment
-from evokern.wording import changed, counts, duration, microseconds, several, speedup
+from evokern.wording import changed, duration, microseconds, outcome_counts, several, speedup
 
 FASTEST = 10
 """Trials that are listed."""
@@ -46,7 +46,7 @@ def overview_html(reader: Reader, record: StudyRecord) -> str:
             about=f"kernel {record.kernel} at {record.problems_in_words()} on {record.device}",
             predicted=record.predicted,
             headline=_headline(summary),
-            spent=f"{spent}, sampler {record.sampler}: {counts(summary['outcomes'])}",
+            spent=f"{spent}, sampler {record.sampler}: {outcome_counts(summary)}",
             choices=[(g.name, str(best["config"][g.name]), str(g.default), g.doc) for g in record.genes]
             if best
             else [],

@@ -39,6 +39,8 @@ class Standing:
     """Its outcome, None while it is in flight."""
     time_us: float
     """Its time in µs, infinite without one."""
+    timed: bool
+    """Whether it was timed: a slow one that was had passed the gate (`Evaluation.passed_gate`)."""
 
 
 class ReadFile:
@@ -295,7 +297,7 @@ def _standing_of(row: Row, *, whole: bool = False) -> tuple[str, Standing]:
     if not whole and row.get(COLUMN) is None and row["outcome"] is not None:
         trial_of(row)  # nothing but a record that can be made says that such a row is whole
     time_us = math.inf if row["time_us"] is None else row["time_us"]
-    return row["study"], Standing(row["number"], row["outcome"], time_us)
+    return row["study"], Standing(row["number"], row["outcome"], time_us, row["timings"] not in (None, "[]"))
 
 
 def _samples_of(row: Row) -> tuple[str, int, list[float]]:

@@ -111,6 +111,11 @@ class Reader(ReadFile):
         counts = Counter(one.outcome for one in self.standing(study))
         return {outcome.value: counts[outcome.value] for outcome in Outcome}
 
+    def slow(self, study: StudyRecord) -> dict[str, int]:
+        """Return how many slow trials lost the race after the gate, `raced_out`, and how many before it, `screened`."""
+        timed = [one.timed for one in self.standing(study) if one.outcome == Outcome.SLOW.value]
+        return {"raced_out": sum(timed), "screened": len(timed) - sum(timed)}
+
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
         """Return the name and time in µs of the fastest baseline that was right, in the latest session that has one."""
         for session in reversed(self.sessions(study)):
@@ -181,6 +186,7 @@ class Reader(ReadFile):
             "timing_rule": study.timing_rule,
             "trials": sum(outcomes.values()),
             "outcomes": outcomes,
+            "slow": self.slow(study),
             "rejections": self.rejections(study),
             "elapsed_s": elapsed_s,
             "budget_s": study.budget_s,

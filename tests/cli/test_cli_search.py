@@ -126,6 +126,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "timing_rule",
         "trials",
         "outcomes",
+        "slow",
         "rejections",
         "elapsed_s",
         "budget_s",

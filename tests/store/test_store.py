@@ -26,6 +26,7 @@ from evokern.store import _files as files
 from evokern.store._schema import migrations
 from evokern.store.records import evaluation_of, evaluation_row, trial_of
 from evokern.study.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Proposal, Timing, Trial
+from evokern.wording import outcome_counts
 
 BASELINES = (
     BaselineResult("math", (Timing(103.0, (102.0, 104.0), (103.0,)),)),
@@ -104,6 +105,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "timing_rule",
         "trials",
         "outcomes",
+        "slow",
         "rejections",
         "elapsed_s",
         "budget_s",
@@ -132,6 +134,22 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
     assert best["ci95_us"] == pytest.approx([5.4, 5.6])
     assert (best["speedup_ci95"], best["in_turn"]) == (None, None)
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_slow_trials_are_told_apart(tmp_path: Path) -> None:
+    """Who was given up before the gate judged it is no candidate that passed it and lost the race."""
+    timing = Timing(9.5, (9.4, 9.6), (9.4, 9.5, 9.6))
+    raced = Evaluation(Outcome.SLOW, 9.5, (timing,), evidence={"elite_us": 5.5})
+    screened = Evaluation(Outcome.SLOW, evidence={"elite_us": 5.5, "limit_us": 12.1, "unproved": True})
+    predicted = Evaluation(Outcome.SLOW, 20.0, evidence={"elite_us": 5.5, "predicted_us": 20.0})
+    with Store(tmp_path / "a.db") as store:
+        study = fill(store, [MEASURED, raced, screened, predicted])
+    with open_readonly(tmp_path / "a.db") as reader:
+        summary = reader.summary(study)
+    assert (summary["outcomes"]["slow"], summary["slow"]) == (3, {"raced_out": 1, "screened": 2})
+    assert outcome_counts(summary) == "3 slow (2 screened, 1 raced out), 1 measured"
+    summary |= {"slow": {"raced_out": 3, "screened": 0}}
+    assert outcome_counts(summary) == "3 slow, 1 measured"
 
 
 def test_a_study_without_results_has_a_summary(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
 from evokern.study.trial import Outcome
 from evokern.wording import command as command_line
-from evokern.wording import counts, limit, microseconds, proved, several, speedup, uncounted
+from evokern.wording import limit, microseconds, outcome_counts, proved, several, speedup, uncounted
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -283,7 +283,7 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         for line in (*_reasons(result), *_hints(result)):
             output.say(line)
         return code
-    output.say(f"outcomes: {counts(result.summary['outcomes'])}")
+    output.say(f"outcomes: {outcome_counts(result.summary)}")
     output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
     output.say(proved(result.summary))
     if result.summary["limit"]:

@@ -15,7 +15,17 @@ from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
 from evokern.errors import UsageError, nearest
-from evokern.wording import changed, counts, duration, limit, microseconds, proved, several, speedup, warm_start_text
+from evokern.wording import (
+    changed,
+    duration,
+    limit,
+    microseconds,
+    outcome_counts,
+    proved,
+    several,
+    speedup,
+    warm_start_text,
+)
 from evokern.wording import command as command_line
 
 if TYPE_CHECKING:
@@ -149,7 +159,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines = [
         f"{record.name}: kernel {record.kernel} at {record.problems_in_words()} on {record.device}",
         f"{several(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
-        f"outcomes: {counts(summary['outcomes'])}",
+        f"outcomes: {outcome_counts(summary)}",
     ]
     if summary["warm_start"]:
         lines.append(f"warm start: {warm_start_text(summary['warm_start'])}")
