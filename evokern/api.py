@@ -72,7 +72,7 @@ def search(
         trials: total number of evaluated trials.
         sampler: who proposes, a name of `evokern.study.settings.SAMPLERS`.
         seed: seed of the proposals.
-        window: most trials in flight: at first 4 are, later an eighth of the trials before.
+        window: most trials in flight: at first 4 are, later a fifth of the trials before.
         control: `random` gives every second trial of a new study to random search, beside the sampler, which sees
             none of it; `none` overrules a study file that says so.
         warm_start: what a new study begins with: `auto` or None for what the database knows of the same kernel, the

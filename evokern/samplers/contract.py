@@ -80,8 +80,9 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
 
 LEAST_IN_FLIGHT = 4
 """Trials in flight from the start, where as many are allowed: of few results each tells much."""
-RAMP = 8
-"""Later one in so many of the trials before is in flight."""
+RAMP = 5
+"""Later one in so many of the trials before is in flight: with 8 a GPU waits for compilers half of the first 25 s
+(docs/sampler.md)."""
 STEEPEST_RAMP = 4
 """For several devices: on landscapes 2 % behind `RAMP` after 400 trials; with 2 in its place it was 8 %."""
 MOST_AT_FIRST = 4 * LEAST_IN_FLIGHT

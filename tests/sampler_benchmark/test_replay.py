@@ -119,7 +119,7 @@ def test_samplers_ask_what_is_recorded_unless_they_are_handed_the_list(monkeypat
     """A replay gives what a live study has: constraints to ask, few in flight at first; `--oracle` gives the list."""
     table = _ladder()
     assert [c for c in table.space().grid() if table.space().feasible(c)] == list(table.answers)
-    assert str(Settings("ladder").in_flight) == "4, one in 8 of the trials before, at most 96"
+    assert str(Settings("ladder").in_flight) == "4, one in 5 of the trials before, at most 96"
     given: list[Space] = []
 
     def spied(name: str, space: Space, *rest: object) -> Sampler:

@@ -46,9 +46,9 @@ def test_the_package_is_the_api(tmp_path: Path) -> None:
 
 
 def test_few_are_in_flight_while_few_results_are_known() -> None:
-    """Trials in flight: 4 at first, later one in eight of the trials before, never more than asked for."""
+    """Trials in flight: 4 at first, later one in five of the trials before, never more than asked for."""
     schedule = TrialSchedule(51)
-    assert [4, 4, 5, 10, 51, 51] == [schedule(number) for number in (0, 39, 40, 80, 408, 5000)]
+    assert [4, 4, 5, 10, 51, 51] == [schedule(number) for number in (0, 24, 25, 50, 255, 5000)]
     assert [3, 3] == [TrialSchedule(3)(number) for number in (0, 5000)]
     assert [40, 40] == [TrialSchedule.constant(40)(number) for number in (0, 5000)]
     seen = [number - schedule(number) for number in range(2000)]
@@ -71,7 +71,7 @@ def test_a_study_keeps_its_schedule(tmp_path: Path) -> None:
     go(tmp_path / "r.db", tiny_table(), device=TableDevice(tiny_table(), window=51), trials=4, sampler="random")
     with open_readonly(tmp_path / "r.db") as reader:
         assert TrialSchedule.constant(51) == schedule_of(reader.study(None))  # nothing to learn, nothing to wait for
-    assert (4, 8) == ramp_for(1) == record.ramp
+    assert (4, 5) == ramp_for(1) == record.ramp
     assert [(8, 4), (16, 4), (16, 4)] == [ramp_for(gpus) for gpus in (2, 4, 16)]
     for most, ramp in (
         (None, ramp_for(2)),

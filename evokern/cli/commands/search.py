@@ -102,7 +102,7 @@ def search(
             "--max-in-flight",
             "--window",
             metavar="W",
-            help="Most trials in flight; fixed per study. At first 4 are, later an eighth of the trials before: "
+            help="Most trials in flight; fixed per study. At first 4 are, later a fifth of the trials before: "
             "proposal n sees all results but those. Default: as many as keep the device at work.",
         ),
     ] = None,
