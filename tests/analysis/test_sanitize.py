@@ -285,6 +285,30 @@ def test_what_a_later_architecture_has_names_the_option(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--arch", "sm_90"]).exit_code == 0
 
 
+def test_a_file_is_launched_in_clusters(tmp_path: Path) -> None:
+    """Clusters of a launch are an option; what contradicts the chip, the grid or the kernel is said before it runs."""
+    (tmp_path / "a.cu").write_text(
+        """#include <cooperative_groups.h>
+__global__ void k(int* out) {
+  __shared__ int mine;
+  auto cluster = cooperative_groups::this_cluster();
+  mine = blockIdx.x;
+  cluster.sync();
+  out[blockIdx.x] = *cluster.map_shared_rank(&mine, cluster.block_rank() ^ 1);
+  cluster.sync();
+}
+"""
+    )
+    command = [str(tmp_path / "a.cu"), "--grid", "4", "--block", "1", "--arg", "out:i32[4]", "--cluster"]
+    code, out, told = _sanitize(*command, "2", "--arch", "sm_90")
+    assert (0, True) == (code, "clusters of 2" in out), told
+    assert "use a multiple of 3" in _refused(*command, "3", "--arch", "sm_90")
+    assert "--cluster 2 needs --arch sm_90" in _refused(*command, "2")
+    (tmp_path / "b.cu").write_text('extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) { *out = 1; }')
+    command[0] = str(tmp_path / "b.cu")
+    assert "__cluster_dims__" in _refused(*command, "4", "--arch", "sm_90")
+
+
 def test_macros_that_a_file_wants_are_named(tmp_path: Path) -> None:
     """A file with `#error` for a missing macro is told with the macro's name."""
     path = tmp_path / "tile.cu"

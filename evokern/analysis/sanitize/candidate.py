@@ -282,7 +282,8 @@ def _run(
 def described(launch: Launch) -> str:
     """Return a launch's geometry in a few words."""
     shared = f", {launch.shared_bytes} bytes of dynamic shared memory" if launch.shared_bytes else ""
-    return f"grid {_extent(launch.grid)}, block {_extent(launch.block)}{shared}"
+    cluster = f", clusters of {_extent(launch.cluster)}" if launch.cluster else ""
+    return f"grid {_extent(launch.grid)}, block {_extent(launch.block)}{cluster}{shared}"
 
 
 def _extent(extent: tuple[int, int, int]) -> str:

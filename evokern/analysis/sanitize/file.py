@@ -33,6 +33,8 @@ from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
 """Threads of a launch from which on the user is told that it takes a while."""
+CLUSTERS = (9, 0)
+"""Compute capability from which on chips have thread-block clusters (PTX ISA, ".reqnctapercluster")."""
 _LOGGER = logging.getLogger("evokern")
 _DEFINITION = re.compile(r"[A-Za-z_]\w*(\(.*\))?(=.*)?", re.DOTALL)
 
@@ -63,6 +65,8 @@ class FileLaunch:
     """Seed of the random inputs."""
     suffix: str = ""
     """`a` to compile for what only the chip's own architecture has."""
+    cluster: tuple[int, int, int] | None = None
+    """Blocks of a cluster along x, y, z; None for what the kernel demands (`__cluster_dims__`), or none."""
 
     def __post_init__(self) -> None:
         for text in self.defines:
@@ -84,6 +88,9 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         SourceError: the file or the kernel cannot be read, compiled or executed.
         UsageError: the launch or its arguments do not fit the kernel or the chip.
     """
+    if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < CLUSTERS:
+        cluster = ",".join(map(str, wanted.cluster)).removesuffix(",1").removesuffix(",1")
+        raise UsageError(f"--cluster {cluster} needs --arch sm_90 or later; {chip.architecture} has no clusters")
     source = read(wanted.path, wanted.include_dirs)
     point = source.entry(wanted.entry)
     if point.expression:  # a type that only the template's arguments name may stand with the host's code
@@ -173,7 +180,8 @@ def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chi
         known = "it is bound to" if bounds else "for example"
         raise UsageError(f"--block is missing: how many threads has a block of {entry.qualified}? {known} {threads}")
     grid = wanted.grid or (_blocks(wanted.arguments, wanted.block), 1, 1)
-    launch = Launch(compiled.name, grid, wanted.block, (), wanted.shared_bytes, compiled.static_shared)
+    static = compiled.static_shared
+    launch = Launch(compiled.name, grid, wanted.block, (), wanted.shared_bytes, static, cluster=wanted.cluster)
     for what, number, limit, who in _limits(launch, compiled, chip):
         if number > limit:
             raise UsageError(f"{entry.qualified}: {number} {what}, at most {limit} are possible ({who})")

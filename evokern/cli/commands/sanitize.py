@@ -66,6 +66,14 @@ def sanitize(
         ),
     ] = None,
     block: Annotated[str | None, typer.Option("--block", metavar="X,Y,Z", help="FILE: threads of a block.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="X,Y,Z",
+            help="FILE: blocks of a cluster, with --arch sm_90. Default: as its __cluster_dims__ say.",
+        ),
+    ] = None,
     smem: Annotated[
         int | None, typer.Option("--smem", metavar="BYTES", min=0, help="FILE: dynamic shared memory of a block.")
     ] = None,
@@ -108,7 +116,7 @@ def sanitize(
     candidate = ""  # a plain file has no genes
     of_files = {
         "--entry": entry, "--grid": grid, "--block": block, "--smem": smem, "--arg": arg, "-D": define, "-I": include,
-        "--seed": seed,
+        "--seed": seed, "--cluster": cluster,
     }  # fmt: skip
     if Path(target).suffix in SOURCES:
         _refuse("a CUDA file", {"--set": set_, "--problem": problem, "--trust": trust})
@@ -127,6 +135,7 @@ def sanitize(
             limit or INSTRUCTION_LIMIT,
             seed or 0,
             "a" if arch.strip().lower().endswith("a") else "",
+            parse_extent("--cluster", cluster),
         )
         report = sanitize_file(wanted, chip)
     else:
