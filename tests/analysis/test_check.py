@@ -282,6 +282,19 @@ def test_the_default_candidate_is_run(folder: Path, file: str, old: str, new: st
 
 
 @pytest.mark.thorough
+def test_a_launch_that_contradicts_its_kernel_is_found(folder: Path) -> None:
+    """Clusters of four blocks where the kernel demands two: no machine takes such a launch."""
+    _change(folder / "kernel.cu", "__launch_bounds__(THREADS) scale", "__cluster_dims__(2, 1, 1) scale")
+    text = (folder / "kernel.py").read_text(encoding="utf-8")
+    changed = text.replace("-(-p.N // (width(c) * c.THREADS))", "4 * -(-p.N // (4 * width(c) * c.THREADS))")
+    changed = changed.replace("i32(p.N)))]", "i32(p.N)), cluster=(4, 1, 1))]")
+    assert changed.count("cluster=(4, 1, 1)") == 1 and "4 * -(-p.N" in changed
+    (folder / "kernel.py").write_text(changed, encoding="utf-8")
+    code, failures = _failures("scale")
+    assert code == 1 and "runs in clusters of (2, 1, 1) blocks" in failures["simulated run"]
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("given", "message"),
     [

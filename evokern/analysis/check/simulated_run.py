@@ -120,6 +120,11 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
     program = compile_simulated(render(kernel, config, problem), chip)
     if isinstance(program, CompileFailure):
         return None, f"not tried: {where} does not compile: {program.message}"
+    try:
+        for launch in launches_of(kernel, config, problem):
+            program.cluster(launch)
+    except UsageError as error:  # said of the launch, whatever the machine
+        return False, f"{where}: {error}"
     gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cpu"), SEED)
     runner = SimRunner(program, problem, SimulationSettings().instruction_limit)
     verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
