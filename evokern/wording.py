@@ -110,15 +110,15 @@ def counts(table: Mapping[str, int]) -> str:
 
 
 def outcome_counts(summary: Mapping[str, Any]) -> str:
-    """Return how many trials ended how, the slow ones told apart: `40 slow (25 screened, 15 raced out), 12 measured`.
+    """Return how many trials ended how, a GPU's slow ones apart: `40 slow (25 screened, 15 raced out), 12 measured`.
 
     Args:
         summary: what `show --json` prints.
     """
-    slow = summary["slow"]
-    if not slow["screened"]:  # in the race is what slow means
+    slow = {name.replace("_", " "): count for name, count in summary["slow"].items() if count}
+    if not slow or summary["predicted"]:  # a predicted time is what slow means there
         return counts(summary["outcomes"])
-    apart = counts({name.replace("_", " "): count for name, count in slow.items()})
+    apart = counts(slow) if len(slow) > 1 else f"all {next(iter(slow))}"
     return counts({f"slow ({apart})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
 
 

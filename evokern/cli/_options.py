@@ -151,6 +151,6 @@ def parse_extent(option: str, text: str | None) -> tuple[int, int, int] | None:
         return None
     parts = [part.strip() for part in text.replace("x", ",").split(",")]
     if len(parts) > 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"{option} {text!r} is no extent; write one to three whole numbers such as 4,2")
+        raise UsageError(f"{option} {text!r} is no extent; write one to three whole numbers from 1 on, such as 4,2")
     x, y, z = (*map(int, parts), 1, 1)[:3]
     return x, y, z

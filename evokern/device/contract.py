@@ -129,7 +129,7 @@ class Device(Protocol):
 
     @property
     def at_once(self) -> int:
-        """GPUs that measure side by side, or 1: a new study has trials in flight in proportion."""
+        """GPUs that measure side by side, or 1: for several a new study has more trials in flight (`ramp_for`)."""
 
     @property
     def verifiable(self) -> bool:

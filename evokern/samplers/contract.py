@@ -84,7 +84,7 @@ RAMP = 5
 """Later one in so many of the trials before is in flight: with 8 a GPU waits for compilers half of the first 25 s
 (docs/sampler.md)."""
 STEEPEST_RAMP = 4
-"""For several devices: on landscapes 2 % behind `RAMP` after 400 trials; with 2 in its place it was 8 %."""
+"""For several devices: on landscapes 2 % behind one in 8 after 400 trials; with 2 in its place it was 8 %."""
 MOST_AT_FIRST = 4 * LEAST_IN_FLIGHT
 """Most trials in flight from the start, however many devices measure; 32 were not tried."""
 
@@ -92,8 +92,8 @@ MOST_AT_FIRST = 4 * LEAST_IN_FLIGHT
 def ramp_for(devices: int) -> tuple[int, int]:
     """Return `TrialSchedule`'s `least` and `ramp` for devices that measure one study's candidates side by side.
 
-    In proportion, as far as that is worth it: with as many in flight as for one, the others would wait for trials to
-    grow numerous (two H100: no more trials in the first 30 s than one).
+    In proportion at first, and later more than for one as far as that is worth it: with as many in flight as for one,
+    the others would wait for trials to grow numerous (two H100: no more trials in the first 30 s than one).
     """
     return min(LEAST_IN_FLIGHT * devices, MOST_AT_FIRST), max(RAMP // devices, STEEPEST_RAMP)
 

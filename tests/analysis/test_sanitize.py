@@ -302,11 +302,16 @@ __global__ void k(int* out) {
     command = [str(tmp_path / "a.cu"), "--grid", "4", "--block", "1", "--arg", "out:i32[4]", "--cluster"]
     code, out, told = _sanitize(*command, "2", "--arch", "sm_90")
     assert (0, True) == (code, "clusters of 2" in out), told
-    assert "use a multiple of 3" in _refused(*command, "3", "--arch", "sm_90")
+    assert "launch a multiple of 3" in _refused(*command, "3", "--arch", "sm_90")
     assert "--cluster 2 needs --arch sm_90" in _refused(*command, "2")
-    (tmp_path / "b.cu").write_text('extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) { *out = 1; }')
+    assert "--arch sm_90" in _refused(*command[:-1])
+    code, out, told = _sanitize(command[0], "--block", "1", "--arg", "out:i32[3]", "--arch", "sm_90", "--cluster", "2")
+    assert "grid 4, block 1, clusters of 2" in out, told  # whole clusters, where nobody named a grid
+    (tmp_path / "b.cu").write_text("__global__ void __cluster_dims__(2, 1, 1) k(int* out) { *out = 1; }")
     command[0] = str(tmp_path / "b.cu")
-    assert "__cluster_dims__" in _refused(*command, "4", "--arch", "sm_90")
+    told = _refused(*command, "4", "--arch", "sm_90")
+    assert told.startswith("evokern: k runs in clusters of (2, 1, 1) blocks (__cluster_dims__)")
+    assert "clusters of 2" in _sanitize(*command[:-1], "--arch", "sm_90")[1]
 
 
 def test_macros_that_a_file_wants_are_named(tmp_path: Path) -> None:

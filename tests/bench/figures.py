@@ -58,11 +58,11 @@ STRATEGIES = ("hybrid_vndx", "diff_evo", "adaptive_tabu_greywolf", "pso")
 """Kernel Tuner's best four by the community's score."""
 TUNER = "kernel_tuner:"
 """What names of its strategies begin with."""
-RAMPS = ("live", "live 96 4 8", "live 96 4 4", "live 96 8 8", "live 96 2 8", "live 96 16 8", "8", "51")
+RAMPS = ("live 51 4 8", "live 51 8 8", "live 51 2 8", "live 51 16 8", "8", "51", "live", "live 96 4 8", "live 96 4 4")
 """Trials in flight: how fast a search gets more of them, against what its sampler knows."""
-CLUSTER = ("8", "live 128", "128")
+CLUSTER = ("8", "live 128 4 8", "128")
 """Trials in flight: what one GPU needs, and what many do, with a ramp and without."""
-GPUS = ("live", "live 102 8 4", "live 102 8 8", "live 102 8 6", "live 204 16 2", "live 204 16 4")
+GPUS = ("live 51 4 8", "live 102 8 4", "live 102 8 8", "live 102 8 6", "live 204 16 2", "live 204 16 4")
 """Trials in flight for one, two and four GPUs: in proportion, and less of them later."""
 Part = tuple[str, str, str, int]
 """Kind of case (empty: all), variant, window and evaluations (0: those of the space's budget) of some searches."""

@@ -185,7 +185,7 @@ extern "C" __global__ void any(int* x) { x[blockIdx.y] = 1; }
             "pair",
             (1, 3, 1),
             None,
-            r"3 blocks along y, which clusters of \(1, 2, 1\) do not divide: use a multiple of 2",
+            r"3 blocks along y, which clusters of \(1, 2, 1\) do not divide: launch a multiple of 2",
         ),
         ("any", (4, 6, 1), (4, 4, 1), r"cluster of \(4, 4, 1\) has 16 blocks, at most 8"),
         ("any", (4, 6, 1), (0, 1, 1), r"cluster of \(0, 1, 1\) has no blocks"),
@@ -253,7 +253,7 @@ def test_a_kernel_of_ptx_demands_its_cluster() -> None:
     memory = simt.Memory()
     x = memory.allocate("x", np.zeros(8, np.int32))
     module = simt.parse(text)
-    for cluster, told in ((None, "give the launch one"), ((1, 4, 1), "maxclusterrank allows 2")):
+    for cluster, told in ((None, "give the launch one"), ((1, 4, 1), "__launch_bounds__ allow 2")):
         with pytest.raises(UsageError, match=told):
             simt.launch(module, "pair", (1, 4, 1), (32, 1, 1), [x], memory=memory, cluster=cluster)
     assert simt.launch(module, "pair", (1, 4, 1), (32, 1, 1), [x], memory=memory, cluster=(1, 2, 1)).completed

@@ -149,7 +149,8 @@ def test_slow_trials_are_told_apart(tmp_path: Path) -> None:
     assert (summary["outcomes"]["slow"], summary["slow"]) == (3, {"raced_out": 1, "screened": 2})
     assert outcome_counts(summary) == "3 slow (2 screened, 1 raced out), 1 measured"
     summary |= {"slow": {"raced_out": 3, "screened": 0}}
-    assert outcome_counts(summary) == "3 slow, 1 measured"
+    assert outcome_counts(summary) == "3 slow (all raced out), 1 measured"
+    assert outcome_counts(summary | {"predicted": True}) == "3 slow, 1 measured"
 
 
 def test_a_study_without_results_has_a_summary(tmp_path: Path) -> None:

@@ -120,14 +120,15 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
     program = compile_simulated(render(kernel, config, problem), chip)
     if isinstance(program, CompileFailure):
         return None, f"not tried: {where} does not compile: {program.message}"
+    launches = launches_of(kernel, config, problem)
     try:
-        for launch in launches_of(kernel, config, problem):
+        for launch in launches:
             program.cluster(launch)
     except UsageError as error:  # said of the launch, whatever the machine
         return False, f"{where}: {error}"
     gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cpu"), SEED)
     runner = SimRunner(program, problem, SimulationSettings().instruction_limit)
-    verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
+    verdict = checked(gate, runner, launches, tensors_of(kernel, config, problem))
     if not verdict.passed:
         return False, f"{where} is wrong: {verdict.evidence['message']}; suspect {suspect(verdict.evidence)}"
     return True, f"{where} is right on {len(gate.settings.input_sets)} kinds of inputs, without a finding"

@@ -35,6 +35,8 @@ LONG_RUN = 1 << 21
 """Threads of a launch from which on the user is told that it takes a while."""
 CLUSTERS = (9, 0)
 """Compute capability from which on chips have thread-block clusters (PTX ISA, ".reqnctapercluster")."""
+WHOLE_CLUSTERS = 840
+"""Blocks that clusters of every size up to 8 divide."""
 _LOGGER = logging.getLogger("evokern")
 _DEFINITION = re.compile(r"[A-Za-z_]\w*(\(.*\))?(=.*)?", re.DOTALL)
 
@@ -98,7 +100,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     program, symbol = _compiled(source, point, wanted, chip)
     entry, compiled = point.entry, program.module.entries[symbol]
     remarks = match(wanted.arguments, entry, compiled.params)
-    launch = _launch(wanted, entry, compiled, chip)
+    launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program)
     remarks += _remarks(wanted, source, entry, launch)
     memory = simt.Memory()
     labels = names(entry, compiled.params)
@@ -153,7 +155,7 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
         hints.append("the file wants " + " ".join(f"-D {name}=…" for name in lacking))
-    if "not supported for this GPU architecture" in message:
+    if "not supported for this GPU architecture" in message or 'no member "this_cluster"' in message:
         hints.append("it is of a later one: clusters, for example, need --arch sm_90")
     told = f"{message} ({'; '.join(hints)})" if hints else message
     if not source.missing_includes:
@@ -189,6 +191,24 @@ def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chi
     if compiled.reqntid and compiled.reqntid != launch.block:
         raise UsageError(f"{entry.qualified} runs in blocks of {compiled.reqntid} only, not {launch.block}")
     return launch
+
+
+def _clustered(launch: Launch, wanted: FileLaunch, entry: KernelFunction, program: SimulatedProgram) -> Launch:
+    """Return a launch with the clusters that it runs in; a grid that nobody named is rounded up to whole ones.
+
+    Raises:
+        UsageError: launch and kernel contradict each other, or no chip takes such a cluster.
+    """
+    try:
+        if wanted.grid is None:
+            extent = program.cluster(replace(launch, grid=(WHOLE_CLUSTERS,) * 3)).extent
+            x, y, z = (-(-blocks // size) * size for blocks, size in zip(launch.grid, extent, strict=True))
+            launch = replace(launch, grid=(x, y, z))
+        cluster = program.cluster(launch)
+    except UsageError as error:
+        told = str(error).replace(launch.entry, entry.qualified).replace("give the launch one", "--cluster names one")
+        raise UsageError(told) from error
+    return replace(launch, cluster=cluster.extent) if cluster.blocks > 1 else launch
 
 
 def _limits(launch: Launch, compiled: simt.Entry, chip: Profile) -> Iterator[tuple[str, int, int, str]]:

@@ -71,7 +71,7 @@ def sanitize(
         typer.Option(
             "--cluster",
             metavar="X,Y,Z",
-            help="FILE: blocks of a cluster, with --arch sm_90. Default: as its __cluster_dims__ say.",
+            help="FILE: blocks of a cluster, 8 at most, with --arch sm_90 or later. Default: as __cluster_dims__ says.",
         ),
     ] = None,
     smem: Annotated[

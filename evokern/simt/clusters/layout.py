@@ -111,12 +111,15 @@ def cluster_of(function: Function, grid: Three, wanted: Three | None, capability
         )
     most = directives.get("maxclusterrank", (blocks,))[0]
     if blocks > most:
-        raise UsageError(f"{function.name}: a cluster of {extent} has {blocks} blocks, .maxclusterrank allows {most}")
+        raise UsageError(
+            f"{function.name}: a cluster of {extent} has {blocks} blocks, its __launch_bounds__ allow {most}: use a "
+            "smaller one, or change them"
+        )
     for axis, along, size in zip("xyz", grid, extent, strict=True):
         if along % size:
             raise UsageError(
                 f"{function.name}: a grid of {grid} has {along} blocks along {axis}, which clusters of {extent} do not "
-                f"divide: use a multiple of {size}"
+                f"divide: launch a multiple of {size}"
             )
     return cluster
 
