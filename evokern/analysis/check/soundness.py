@@ -142,7 +142,10 @@ def _default_feasible(folder: Folder) -> Results:
         anywhere = anywhere or bool(fits)
         if len(fits) == len(violations):
             continue
-        chip, why = next((name, violation) for name, violation in violations.items() if violation is not None)
+        refused = [name for name, violation in violations.items() if violation is not None]
+        # What keeps it from every chip is not what an old one lacks.
+        chip = refused[0] if fits else max(refused, key=lambda name: CHIPS[name].compute_capability)
+        why = violations[chip]
         where = f"only on {', '.join(fits)}" if fits else "on no chip"
         notes.setdefault(f"feasible {where}; {chip}: {why}", []).append(problem)
     if anywhere:
