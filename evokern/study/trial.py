@@ -184,7 +184,8 @@ class Evaluation:
             case Outcome.SLOW:
                 elite, limit = e["elite_us"], e.get("limit_us")
                 if limit and limit > elite:
-                    unproved = ", by its first launches: its answer was not judged" if e.get("unproved") else ""
+                    by = "first launches" if e.get("unproved") else "predicted time"
+                    unproved = "" if self.passed_gate else f", by its {by}: its answer was not judged"
                     return f"slower than {limit:.3f} µs, {limit / elite:.4g} × the {elite:.3f} µs to beat{unproved}"
                 return f"slower than the elite's {elite:.3f} µs"
             case Outcome.WRONG:

@@ -294,6 +294,8 @@ def test_a_launch_that_contradicts_its_kernel_is_found(folder: Path) -> None:
     assert code == 1 and "runs in clusters of (2, 1, 1) blocks" in failures["simulated run"]
     (folder / "kernel.py").write_text(changed.replace("cluster=(4, 1, 1)", "cluster=(3, 1, 1)"), encoding="utf-8")
     assert "the cluster must divide the grid" in _failures("scale")[1]["default candidate"]
+    (folder / "kernel.py").write_text(text, encoding="utf-8")
+    assert "declare what needs a later one: Launch(cluster=…)" in _failures("scale")[1]["compiler"]
 
 
 @pytest.mark.thorough

@@ -206,7 +206,8 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     target = architecture + program.architecture_suffix
     built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
     if isinstance(built, CompileFailure):
-        return target, False, built.message
+        later = "; declare what needs a later one: Launch(cluster=…), or min_compute_capability of a gene"
+        return target, False, built.message + later * ("not supported for this GPU architecture" in built.message)
     uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
     return target, True, ", ".join(uses)
 
