@@ -21,6 +21,13 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized due to .* in (?:the )?function '([^']+)'")
 """Advisories C7510 to C7514 of ptxas: a wait stands behind every product of warpgroups."""
+_LATER = ("not supported for this GPU architecture", 'no member "this_cluster"')
+"""What it says of features, and of cooperative groups, that a later architecture has."""
+
+
+def of_later_architecture(message: str) -> bool:
+    """Tell whether a compile failed for what a later architecture has, thread-block clusters for example."""
+    return any(part in message for part in _LATER)
 
 
 def entry_uses(log: str) -> dict[str, EntryUse]:

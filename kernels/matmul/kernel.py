@@ -367,9 +367,8 @@ def accumulator_registers(c):
         held = 5 * chunks + 2 * (8 // c.VECTOR)
     # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
     single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
-    if producer_threads(
-        c
-    ):  # chunks are others', but two roles in one program take more: 128 sums spill 8 and 104 bytes
+    if producer_threads(c):
+        # Chunks are others', but two roles in one program take more: 128 sums spill 8 and 104 bytes.
         held = 16 if shape_compiled(c) else 24
     return Need(sums + fragments + held + single + 24, registers_allowed(c), "registers")
 

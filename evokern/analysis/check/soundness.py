@@ -195,6 +195,7 @@ def _compiles(folder: Folder) -> Results:
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
     """Return the compiler's target, whether the default candidate compiles for it, and what was found."""
     from evokern.compile.isolated import compile_program
+    from evokern.compile.messages import of_later_architecture
     from evokern.compile.records import CompileFailure
 
     kernel, default = folder.kernel, folder.kernel.space.default()
@@ -207,7 +208,7 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
     if isinstance(built, CompileFailure):
         later = "; declare what needs a later one: Launch(cluster=…), or min_compute_capability of a gene"
-        return target, False, built.message + later * ("not supported for this GPU architecture" in built.message)
+        return target, False, built.message + (later if of_later_architecture(built.message) else "")
     uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
     return target, True, ", ".join(uses)
 

@@ -282,10 +282,11 @@ def _run(
 def described(launch: Launch) -> str:
     """Return a launch's geometry in a few words."""
     shared = f", {launch.shared_bytes} bytes of dynamic shared memory" if launch.shared_bytes else ""
-    cluster = f", clusters of {_extent(launch.cluster)}" if launch.cluster else ""
-    return f"grid {_extent(launch.grid)}, block {_extent(launch.block)}{cluster}{shared}"
+    cluster = f", clusters of {extent_text(launch.cluster)}" if launch.cluster else ""
+    return f"grid {extent_text(launch.grid)}, block {extent_text(launch.block)}{cluster}{shared}"
 
 
-def _extent(extent: tuple[int, int, int]) -> str:
+def extent_text(extent: tuple[int, int, int]) -> str:
+    """Return an extent as options take it: `4,2`, without ones at its end."""
     x, y, z = extent
     return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)

@@ -16,10 +16,12 @@ from evokern.analysis.sanitize.candidate import (
     SanitizedRun,
     SanitizeReport,
     described,
+    extent_text,
     refuse_huge,
     run_launch,
     unwritten,
 )
+from evokern.compile.messages import of_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
 from evokern.declaration.kernel import Launch
@@ -91,7 +93,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         UsageError: the launch or its arguments do not fit the kernel or the chip.
     """
     if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < CLUSTERS:
-        cluster = ",".join(map(str, wanted.cluster)).removesuffix(",1").removesuffix(",1")
+        cluster = extent_text(wanted.cluster)
         raise UsageError(f"--cluster {cluster} needs --arch sm_90 or later; {chip.architecture} has no clusters")
     source = read(wanted.path, wanted.include_dirs)
     point = source.entry(wanted.entry)
@@ -155,7 +157,7 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
         hints.append("the file wants " + " ".join(f"-D {name}=…" for name in lacking))
-    if "not supported for this GPU architecture" in message or 'no member "this_cluster"' in message:
+    if of_later_architecture(message):
         hints.append("it is of a later one: clusters, for example, need --arch sm_90")
     told = f"{message} ({'; '.join(hints)})" if hints else message
     if not source.missing_includes:
@@ -178,7 +180,7 @@ def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chi
     """
     if wanted.block is None:
         bounds = compiled.reqntid or compiled.maxntid
-        threads = ",".join(map(str, bounds)).removesuffix(",1").removesuffix(",1") if bounds else "128"
+        threads = extent_text(bounds) if bounds else "128"
         known = "it is bound to" if bounds else "for example"
         raise UsageError(f"--block is missing: how many threads has a block of {entry.qualified}? {known} {threads}")
     grid = wanted.grid or (_blocks(wanted.arguments, wanted.block), 1, 1)
