@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import DATA
 
@@ -443,6 +443,8 @@ TOKENS = st.sampled_from(
 
 
 @settings(max_examples=150, deadline=None)
+@example("PYBIND11_MODULE(a, b) { b.def(); }\n;#include <vector>\n__global__ void k(float* x) { x[0] = 1; }\n")
+@example("int host() { return std::max(1, 2); } /* no line of its own */ #define HALF 2\n__global__ void k() {}\n")
 @given(
     st.lists(st.one_of(st.sampled_from(SNIPPETS), st.lists(TOKENS, max_size=6).map("".join)), max_size=12).map("".join)
 )

@@ -285,7 +285,8 @@ def blank(unit: SourceFile, dropped: Iterable[CppDeclaration], includes: Iterabl
         includes: indices of the ``#include`` tokens to blank.
 
     Returns:
-        Text with as many lines as before, every remaining character in its old place.
+        Text with as many lines as before, every remaining character in its old place. A ``;`` stands for the end of
+        a blanked range that a ``#`` follows on its line: such a line would else become a preprocessor line.
     """
     tokens = unit.stream.tokens
     ranges: list[tuple[int, int]] = [(tokens[i].start, tokens[i].end) for i in includes]
@@ -296,13 +297,17 @@ def blank(unit: SourceFile, dropped: Iterable[CppDeclaration], includes: Iterabl
                 ranges.append((begin, tokens[index].start))
                 begin = tokens[index].end
         ranges.append((begin, tokens[declaration.last].end))
+    before_hash = {
+        tokens[i - 1].end for i in range(1, len(tokens)) if tokens[i].kind == "punct" and tokens[i].text.startswith("#")
+    }
     pieces: list[str] = []
     position = 0
     for begin, end in sorted(ranges):
         if end > position:
             begin = max(begin, position)
             pieces.append(unit.text[position:begin])
-            pieces.append("".join("\n" if character == "\n" else " " for character in unit.text[begin:end]))
+            blanks = "".join("\n" if character == "\n" else " " for character in unit.text[begin:end])
+            pieces.append(f"{blanks[:-1]};" if end in before_hash else blanks)
             position = end
     pieces.append(unit.text[position:])
     return "\n".join("" if line.isspace() else line for line in "".join(pieces).split("\n"))
