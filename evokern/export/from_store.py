@@ -67,7 +67,7 @@ def export_trial(
     evaluation = found.trial.evaluation
     if evaluation.outcome is Outcome.SLOW and not evaluation.passed_gate:
         raise StudyError(
-            f"trial {found.trial.number} of {record.name} was predicted slow and never checked; verify it "
+            f"trial {found.trial.number} of {record.name} ended slow ({evaluation.reason}); verify it "
             f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or name a "
             "measured one"
         )

@@ -65,7 +65,7 @@ def _by_size(values: Sequence[ValueFacts]) -> list[ValueFacts]:
 
 def _counted(one: ValueFacts) -> str:
     """Return how many trials a click shows, and what became of them."""
-    unchecked = f", {one.unchecked} predicted slow and not checked" if one.unchecked else ""
+    unchecked = f", {one.unchecked} screened and not checked" if one.unchecked else ""
     return f"{several(one.tried + one.unchecked, 'trial')}: {one.right} of {one.tried} checked were right{unchecked}"
 
 
@@ -77,7 +77,7 @@ def _link(name: str, one: ValueFacts) -> str:
 def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:
     value = f"{one.value}{' ★' if chosen else ''}"
     if not one.tried:
-        return Cell(value, "predicted slow, not checked" if one.unchecked else "not tried", "dim")
+        return Cell(value, "screened, not checked" if one.unchecked else "not tried", "dim")
     right = f"{one.right}/{one.tried} right"
     known = one.best_us if one.seen_us is None else one.seen_us
     if known is None or not best:

@@ -156,7 +156,7 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     shutil.copy("evokern.db", database)
     best = json.loads(_invoke("show", "--json")[1])["best"]["trial"]
     with sqlite3.connect(database) as db:
-        evidence = json.dumps({"elite_us": 1.0, "predicted_us": 9.0})
+        evidence = json.dumps({"elite_us": 1.0, "limit_us": 3.1, "predicted_us": 9.0})
         db.execute(
             "UPDATE evokern_trials SET outcome = 'slow', timings = '[]', gate = '{}', evidence = ? WHERE number = ?",
             [evidence, best],
@@ -164,7 +164,8 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     reseal(database)
     code, _, told = _invoke("export", "--trial", str(best), "--db", str(database), "-o", str(tmp_path / "x.cu"))
     assert code == 2
-    assert f"trial {best} of scale was predicted slow and never checked; verify it" in told
+    assert f"trial {best} of scale ended slow (slower than " in told
+    assert "by its predicted time: its answer was not judged); verify it" in told
     assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
     assert told.rstrip().endswith("or name a measured one")
     assert not (tmp_path / "x.cu").exists()
