@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, TypeVar
 
 from evokern.declaration.constraint import LEFT_OVER, divides
@@ -16,7 +17,7 @@ from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Launch, Need, Problem
 from evokern.declaration.space import Space
 from evokern.errors import RAISED, KernelError, SpaceError, nearest
-from evokern.hardware.profiles import Profile
+from evokern.hardware.profiles import CLUSTERS_FROM, MOST_CLUSTER_BLOCKS, Profile
 
 Answer = TypeVar("Answer")
 
@@ -316,9 +317,12 @@ def _residency(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]
 
 def _attributes(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]:
     capability = chip.compute_capability[0] + chip.compute_capability[1] / 10
-    if launch.cluster:
-        yield "compute_capability", Need(9.0, capability), "thread-block clusters need compute capability 9.0"
-        for axis, blocks, cluster in zip("xyz", launch.grid, launch.cluster, strict=True):
+    if launch.clustered:
+        least = CLUSTERS_FROM[0] + CLUSTERS_FROM[1] / 10
+        yield "compute_capability", Need(least, capability), f"thread-block clusters need compute capability {least}"
+        most = Need(prod(launch.clustered), MOST_CLUSTER_BLOCKS, "blocks")
+        yield "cluster_blocks", most, "no chip runs more blocks of a cluster side by side"
+        for axis, blocks, cluster in zip("xyz", launch.grid, launch.clustered, strict=True):
             yield "cluster", divides(cluster, blocks, "blocks"), f"the cluster must divide the grid along {axis}"
     if launch.l2_window:
         yield "compute_capability", Need(8.0, capability), "an L2 persisting window needs compute capability 8.0"

@@ -106,7 +106,8 @@ class Launch:
     min_blocks: int = 1
     """Blocks per SM promised to `__launch_bounds__`; bounds the registers of a thread."""
     cluster: tuple[int, int, int] | None = None
-    """Blocks of a thread-block cluster along x, y, z, for compute capability 9.0 and above; None for no clusters."""
+    """Blocks of a thread-block cluster along x, y, z, for compute capability 9.0 and above; None, or one block,
+    for no clusters."""
     l2_window: L2Window | None = None
     """Tensor that should persist in L2."""
 
@@ -121,6 +122,11 @@ class Launch:
         for position, argument in enumerate(self.args):
             if not isinstance(argument, (str, Scalar)):
                 raise KernelError(f"argument {position + 1} of {self.entry} is {_remedied(argument)}")
+
+    @property
+    def clustered(self) -> tuple[int, int, int] | None:
+        """Blocks of a cluster along x, y, z, where one has several; else None."""
+        return self.cluster if self.cluster and self.cluster[0] * self.cluster[1] * self.cluster[2] > 1 else None
 
     @property
     def threads(self) -> int:

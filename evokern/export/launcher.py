@@ -11,13 +11,12 @@ from evokern.export.declared_state import RestoredVariable
 from evokern.export.formula import Formula, ShapeGuard, cpp, simplified
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
+from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS
 
 _SCALARS = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float",
             "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16", "bool": "bool"}  # fmt: skip
 _STATIC_LIMIT = 48 * 1024
 """Dynamic shared memory above this needs `cudaFuncSetAttribute` (CUDA Programming Guide, shared memory on 7.x)."""
-_PORTABLE_CLUSTER = 8
-"""Largest cluster that every chip with clusters takes (CUDA Programming Guide, thread block clusters)."""
 
 
 def number(value: int) -> str:
@@ -115,17 +114,17 @@ def _launch(launch: Launch, traces: Traces) -> Iterator[str]:
 
 
 def _attributes(launch: Launch, traces: Traces) -> Iterator[str]:
-    count = (launch.cluster is not None) + (launch.l2_window is not None)
+    count = (launch.clustered is not None) + (launch.l2_window is not None)
     if not count:
         return
     yield f"cudaLaunchAttribute attributes[{count}] = {{}};"
     index = 0
-    if launch.cluster is not None:
-        if math.prod(launch.cluster) > _PORTABLE_CLUSTER:
+    if launch.clustered is not None:
+        if math.prod(launch.clustered) > PORTABLE_CLUSTER_BLOCKS:
             yield "if (cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)"
             yield "  return CUDA_ERROR;"
         yield f"attributes[{index}].id = cudaLaunchAttributeClusterDimension;"
-        for axis, extent in zip("xyz", launch.cluster, strict=True):
+        for axis, extent in zip("xyz", launch.clustered, strict=True):
             yield f"attributes[{index}].val.clusterDim.{axis} = {extent};"
         index += 1
     if launch.l2_window is not None:

@@ -103,6 +103,13 @@ LIMITS: tuple[str, ...] = (
     "registers_per_thread",
 )
 """Fields that a study's `limits` may lower."""
+CLUSTERS_FROM = (9, 0)
+"""Compute capability from which on chips have thread-block clusters (PTX ISA, ".reqnctapercluster")."""
+PORTABLE_CLUSTER_BLOCKS = 8
+"""Most blocks of a cluster on every chip that has them (CUDA Programming Guide, "Thread Block Clusters")."""
+MOST_CLUSTER_BLOCKS = 16
+"""Most blocks of a cluster on any chip so far, where a function's attribute allows more than is portable (Hopper Tuning
+Guide, "Thread Block Clusters")."""
 
 _GUIDE = 'CUDA Programming Guide, "Compute Capabilities", technical specifications per compute capability'
 _THROUGHPUT = 'CUDA Programming Guide, "Arithmetic Instructions", throughput table per compute capability'

@@ -210,7 +210,8 @@ class _Run:
                 f"PTX for {target} does not run on {architecture}: it may use what only {target} has, so that no later "
                 "chip takes it; compile it for that chip"
             )
-        self.cluster = cluster_of(self.program.entry, self.grid, cluster, runs_on)
+        self.cluster = cluster_of(self.program.entry, cluster, runs_on)
+        self.cluster.require_whole(self.grid, self.program.entry.name)
         self.module.check(self.entry, self.cluster.extent)
         if self.options.sanitize and len(self.program.instructions) > NUMBER.most:
             raise UsageError(

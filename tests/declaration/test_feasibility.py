@@ -470,6 +470,24 @@ def test_a_cluster_is_given_as_a_grid_is(given: Any, extents: tuple[int, int, in
     assert Launch("k", 8, 32, (), cluster=given).cluster == extents
 
 
+@pytest.mark.parametrize(
+    ("cluster", "on", "expected"),
+    [
+        (1, "l4", None),
+        (2, "l4", ("compute_capability", 9.0, 8.9)),
+        (16, "h200", None),
+        (17, "h200", ("cluster_blocks", 17, 16)),
+        (3, "h200", ("cluster", 2, 0)),
+    ],
+)
+def test_clusters_that_no_chip_takes_are_named(
+    cluster: int, on: str, expected: tuple[str, float, float] | None
+) -> None:
+    """One block is no cluster, on any chip; more need Hopper, at most 16 of them, and whole clusters."""
+    kernel = _kernel(launches=lambda c, p: [Launch("double_it", 16 * 17, 32, ("x", "y"), cluster=cluster)])
+    assert _violation(kernel, 192, on) == expected
+
+
 @pytest.mark.parametrize("given", [0, (2, 0, 1), (), (1, 1, 1, 1), (1.5,)])
 def test_a_cluster_that_is_none_is_a_mistake_of_the_kernel(given: Any) -> None:
     """What has no blocks, or no whole number of them, is named, and nothing is divided by it."""

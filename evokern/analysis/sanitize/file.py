@@ -29,16 +29,13 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.files import is_folder
-from evokern.hardware.profiles import Profile
+from evokern.hardware.profiles import CLUSTERS_FROM, Profile
+from evokern.simt.clusters.layout import cluster_of
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
 """Threads of a launch from which on the user is told that it takes a while."""
-CLUSTERS = (9, 0)
-"""Compute capability from which on chips have thread-block clusters (PTX ISA, ".reqnctapercluster")."""
-WHOLE_CLUSTERS = 840
-"""Blocks that clusters of every size up to 8 divide."""
 _LOGGER = logging.getLogger("evokern")
 _DEFINITION = re.compile(r"[A-Za-z_]\w*(\(.*\))?(=.*)?", re.DOTALL)
 
@@ -92,7 +89,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         SourceError: the file or the kernel cannot be read, compiled or executed.
         UsageError: the launch or its arguments do not fit the kernel or the chip.
     """
-    if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < CLUSTERS:
+    if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < CLUSTERS_FROM:
         cluster = extent_text(wanted.cluster)
         raise UsageError(f"--cluster {cluster} needs --arch sm_90 or later; {chip.architecture} has no clusters")
     source = read(wanted.path, wanted.include_dirs)
@@ -102,7 +99,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     program, symbol = _compiled(source, point, wanted, chip)
     entry, compiled = point.entry, program.module.entries[symbol]
     remarks = match(wanted.arguments, entry, compiled.params)
-    launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program)
+    launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program, chip)
     remarks += _remarks(wanted, source, entry, launch)
     memory = simt.Memory()
     labels = names(entry, compiled.params)
@@ -195,21 +192,21 @@ def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chi
     return launch
 
 
-def _clustered(launch: Launch, wanted: FileLaunch, entry: KernelFunction, program: SimulatedProgram) -> Launch:
+def _clustered(
+    launch: Launch, wanted: FileLaunch, entry: KernelFunction, program: SimulatedProgram, chip: Profile
+) -> Launch:
     """Return a launch with the clusters that it runs in; a grid that nobody named is rounded up to whole ones.
 
     Raises:
         UsageError: launch and kernel contradict each other, or no chip takes such a cluster.
     """
-    try:
-        if wanted.grid is None:
-            extent = program.cluster(replace(launch, grid=(WHOLE_CLUSTERS,) * 3)).extent
-            x, y, z = (-(-blocks // size) * size for blocks, size in zip(launch.grid, extent, strict=True))
-            launch = replace(launch, grid=(x, y, z))
-        cluster = program.cluster(launch)
-    except UsageError as error:
-        told = str(error).replace(launch.entry, entry.qualified).replace("give the launch one", "--cluster names one")
-        raise UsageError(told) from error
+    capability = 10 * chip.compute_capability[0] + chip.compute_capability[1]
+    cluster = cluster_of(
+        program.entry(launch).entry, launch.cluster, capability, entry.qualified, "--cluster names one"
+    )
+    if wanted.grid is None:
+        launch = replace(launch, grid=cluster.grid_up(launch.grid))
+    cluster.require_whole(launch.grid, entry.qualified)
     return replace(launch, cluster=cluster.extent) if cluster.blocks > 1 else launch
 
 

@@ -22,6 +22,7 @@ from evokern.device.gpu.driver_call import context_error as context_error
 from evokern.device.gpu.driver_call import error_name
 from evokern.device.gpu.module_state import ModuleState
 from evokern.gate.check import Call, RunFailed
+from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS
 from evokern.measurement.timing import LaunchLimit
 from evokern.study.trial import Outcome
 
@@ -139,7 +140,7 @@ class Candidate:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(function, attribute, launch.shared_bytes))
             self._shared_limits[key] = launch.shared_bytes
-        if launch.cluster and _product(launch.cluster) > 8:
+        if launch.clustered and _product(launch.clustered) > PORTABLE_CLUSTER_BLOCKS:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             check(driver.cuFuncSetAttribute(function, attribute, 1))
         return function
@@ -319,10 +320,10 @@ def _value(argument: str | Scalar, arguments: Mapping[str, torch.Tensor]) -> Any
 
 def _attributes(launch: Launch, arguments: Mapping[str, torch.Tensor]) -> list[Any]:
     attributes: list[Any] = []
-    if launch.cluster:
+    if launch.clustered:
         attribute = driver.CUlaunchAttribute()
         attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = launch.cluster
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = launch.clustered
         attributes.append(attribute)
     if launch.l2_window:
         attribute = driver.CUlaunchAttribute()

@@ -68,10 +68,12 @@ class SimulatedProgram:
         """Return the clusters that a launch runs in, of one block each where nobody asks for any.
 
         Raises:
-            UsageError: launch and kernel contradict each other, or no chip takes such a cluster.
+            UsageError: launch and kernel contradict each other, or no chip takes such a cluster or grid.
         """
-        capability = int(re.sub(r"\D", "", self.architecture))
-        return cluster_of(self.entry(launch).entry, launch.grid, launch.cluster, capability)
+        function, capability = self.entry(launch).entry, int(re.sub(r"\D", "", self.architecture))
+        cluster = cluster_of(function, launch.cluster, capability)
+        cluster.require_whole(launch.grid, function.name)
+        return cluster
 
     def sample_blocks(self, launch: Launch, wanted: int) -> tuple[int, ...]:
         """Return blocks spread evenly over a launch's grid, whole clusters: about so many, of two clusters at least."""

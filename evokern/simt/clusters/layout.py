@@ -15,17 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.errors import UsageError
+from evokern.hardware.profiles import CLUSTERS_FROM, PORTABLE_CLUSTER_BLOCKS
 from evokern.ptx.syntax import Function
 from evokern.simt.arrays import Array
 
-PORTABLE_BLOCKS = 8
-"""Most blocks of a cluster on every chip that has them (CUDA Programming Guide, "Thread Block Clusters")."""
 RANK_BITS = 24
 """Bits of a shared::cluster address below the rank of its block."""
 MOST_RANK = 253
 """Largest rank that an address of 32 bits can name; larger ones, outside of any cluster, become this one."""
-_TARGET = 90
-"""Least compute capability × 10 with clusters."""
 
 Three = tuple[int, int, int]
 
@@ -43,6 +40,28 @@ class Cluster:
     def blocks(self) -> int:
         """Blocks of a cluster."""
         return self.extent[0] * self.extent[1] * self.extent[2]
+
+    def grid_up(self, grid: Three) -> Three:
+        """Return a grid with each extent rounded up to whole clusters."""
+        x, y, z = (-(-blocks // size) * size for blocks, size in zip(grid, self.extent, strict=True))
+        return x, y, z
+
+    def require_whole(self, grid: Three, called: str) -> None:
+        """Require that a grid consists of whole clusters.
+
+        Args:
+            grid: blocks along x, y, z.
+            called: what messages call the kernel.
+
+        Raises:
+            UsageError: it does not.
+        """
+        for axis, along, size in zip("xyz", grid, self.extent, strict=True):
+            if along % size:
+                raise UsageError(
+                    f"{called}: a grid of {grid} has {along} blocks along {axis}, which clusters of {self.extent} do "
+                    f"not divide: launch a multiple of {size}"
+                )
 
     def whole(self, grid: Three, blocks: Iterable[int]) -> tuple[int, ...]:
         """Return the blocks of all clusters that hold any of some blocks, cluster after cluster, each by ranks.
@@ -73,54 +92,56 @@ class Cluster:
         return self.members(grid, rng.sample(range(clusters), min(clusters, max(most // self.blocks, min(most, 1)))))
 
 
-def cluster_of(function: Function, grid: Three, wanted: Three | None, capability: int) -> Cluster:
-    """Return the clusters that a launch runs in: its own, or those that its kernel demands.
+def cluster_of(
+    function: Function,
+    wanted: Three | None,
+    capability: int,
+    called: str = "",
+    remedy: str = "give the launch one",
+) -> Cluster:
+    """Return the clusters that a launch of any grid runs in: its own, or those that its kernel demands.
 
     Args:
         function: the kernel.
-        grid: blocks along x, y, z.
         wanted: blocks of a cluster as the launch names them; None where it names none.
         capability: compute capability × 10 of the chip.
+        called: what messages call the kernel, where that is not its name in the PTX.
+        remedy: how a launch comes by a cluster, where the kernel demands one.
 
     Raises:
-        UsageError: launch and kernel contradict each other, the chip has no clusters, the cluster does not divide the
-            grid, or it has more blocks than every chip takes.
+        UsageError: launch and kernel contradict each other, the chip has no clusters, or the cluster has more blocks
+            than every chip takes.
     """
+    called = called or function.name
     directives = function.directives
     required = directives.get("reqnctapercluster")
     demanded = _three(required) if required and min(required) > 0 else None
     if wanted is not None and min(wanted) < 1:
-        raise UsageError(f"{function.name}: a cluster of {wanted} has no blocks: use at least 1 along each axis")
+        raise UsageError(f"{called}: a cluster of {wanted} has no blocks: use at least 1 along each axis")
     if wanted is not None and demanded is not None and wanted != demanded:
         raise UsageError(
-            f"{function.name} runs in clusters of {demanded} blocks (__cluster_dims__), and the launch asks for "
+            f"{called} runs in clusters of {demanded} blocks (__cluster_dims__), and the launch asks for "
             f"{wanted}: name the same, or leave it away in one of them"
         )
     if wanted is None and demanded is None and "explicitcluster" in directives:
-        raise UsageError(f"{function.name} is launched with a cluster only (.explicitcluster): give the launch one")
+        raise UsageError(f"{called} is launched with a cluster only (.explicitcluster): {remedy}")
     cluster = Cluster(wanted or demanded or (1, 1, 1), wanted is not None or demanded is not None)
     extent, blocks = cluster.extent, cluster.blocks
     if blocks == 1:
         return cluster
-    if capability < _TARGET:
-        raise UsageError(f"{function.name}: clusters of {extent} need sm_90 or later, not sm_{capability}")
-    if blocks > PORTABLE_BLOCKS:
+    if capability < 10 * CLUSTERS_FROM[0] + CLUSTERS_FROM[1]:
+        raise UsageError(f"{called}: clusters of {extent} need sm_90 or later, not sm_{capability}")
+    if blocks > PORTABLE_CLUSTER_BLOCKS:
         raise UsageError(
-            f"{function.name}: a cluster of {extent} has {blocks} blocks, at most {PORTABLE_BLOCKS} run on every chip "
+            f"{called}: a cluster of {extent} has {blocks} blocks, at most {PORTABLE_CLUSTER_BLOCKS} run on every chip "
             "that has clusters: use a smaller one"
         )
     most = directives.get("maxclusterrank", (blocks,))[0]
     if blocks > most:
         raise UsageError(
-            f"{function.name}: a cluster of {extent} has {blocks} blocks, its __launch_bounds__ allow {most}: use a "
+            f"{called}: a cluster of {extent} has {blocks} blocks, its __launch_bounds__ allow {most}: use a "
             "smaller one, or change them"
         )
-    for axis, along, size in zip("xyz", grid, extent, strict=True):
-        if along % size:
-            raise UsageError(
-                f"{function.name}: a grid of {grid} has {along} blocks along {axis}, which clusters of {extent} do not "
-                f"divide: launch a multiple of {size}"
-            )
     return cluster
 
 
