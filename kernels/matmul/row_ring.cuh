@@ -54,8 +54,10 @@ struct RowRing {
     next += DEPTH * 2, next_a += DEPTH * 2, left -= DEPTH;
   }
 
-  // Adds the products of a step that has arrived for every lane.
-  __device__ __forceinline__ void multiply(MmaSums& sums, int stage) const {
+  // Waits for the next step and adds its products.
+  __device__ __forceinline__ void multiply(MmaSums& sums, int stage, int) const {
+    cp_async_wait_group<STAGES - 1>();
+    __syncwarp();  // lanes read what others have copied
     const uint32_t from = stages + stage * STAGE;
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -77,6 +79,10 @@ struct RowRing {
         for (int i = 0; i < ROW_TILES; i++) mma(sums.v[i][tile], weights, rows[i][0], rows[i][1]);
       }
     }
+    __syncwarp();  // the stage is no longer read
   }
 };
+using WeightRing = RowRing;
+#else
+using WeightRing = Ring;
 #endif

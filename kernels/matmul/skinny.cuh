@@ -102,7 +102,7 @@ struct Activations {
 struct Ring {
   const char *next, *next_a;                               // this lane's first weight of the next step; its first activation
   uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / RUN][NT ? 1 : RUN / ACCESS];  // bytes from there to its columns
-  int left;                                                // elements of K from its first depth to the end
+  int all, left;                                           // elements of K from its first depth to the end, of any and the next step
   uint32_t place;                                          // this lane's first place in shared memory
   u64 policy;                                              // of its loads of weights, where they have one
   uint32_t held[ASYNC ? 1 : STAGES][PIECES][4];
@@ -111,7 +111,7 @@ struct Ring {
   __device__ __forceinline__ Ring(const uint16_t* a, const uint16_t* b, uint32_t shared, int column0, int depth0) {
     const int group = threadIdx.x % 32 / DEPTH_LANES, depth = depth0 + threadIdx.x % DEPTH_LANES * CHUNK;
     const int column = column0 + lane_column(group, 0);
-    left = K - depth;
+    all = left = K - depth;
     place = shared + threadIdx.x * 16;
     policy = EVICT_FIRST ? evict_first_policy() : 0;
     next_a = reinterpret_cast<const char*>(a + (MMA ? group * K : 0) + depth);
@@ -190,6 +190,21 @@ struct Ring {
       }
     } else {
       activations = held_a[ASYNC || !AHEAD ? 0 : stage];
+    }
+  }
+
+  // Waits for the next step, the warp's `step`-th, and adds its products.
+  template <typename S>
+  __device__ __forceinline__ void multiply(S& sums, int stage, int step) const {
+    Activations activations;
+    if constexpr (!AHEAD) activations.load(next_a + step * (STEP_DEPTH * 2), all - step * STEP_DEPTH);
+    if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
+    if constexpr (AHEAD) take(activations, stage);
+#pragma unroll
+    for (int quarter = 0; quarter < QUARTERS; quarter++) {
+      uint32_t weights[LANE_COLUMNS][4];
+      take(weights, stage, quarter);
+      sums.add(weights, activations, quarter);
     }
   }
 };
@@ -291,11 +306,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   const int first_step = block_step + block_steps * warp_k / WARPS_K;
   const int steps = block_step + block_steps * (warp_k + 1) / WARPS_K - first_step;
 
-#if LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA
-  RowRing ring(a, b, shared, column0 + warp_n * COLUMNS, first_step * STEP_DEPTH);
-#else
-  Ring ring(a, b, shared, column0 + warp_n * COLUMNS, first_step * STEP_DEPTH);
-#endif
+  WeightRing ring(a, b, shared, column0 + warp_n * COLUMNS, first_step * STEP_DEPTH);
 #pragma unroll
   for (int stage = 0; stage < STAGES; stage++) {
     if (stage < steps) ring.start(stage);
@@ -303,7 +314,6 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   }
 
   Sums sums = {};
-  const int depth = first_step * STEP_DEPTH + threadIdx.x % DEPTH_LANES * CHUNK;  // of this lane's first step
   int slot = 0;  // stage of the step at hand, where the ring is in shared memory
 #pragma unroll 1
   for (int done = 0; done < steps; done += UNROLLED) {
@@ -311,23 +321,7 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
     for (int i = 0; i < UNROLLED; i++) {  // registers have no addresses: one turn of the ring is written out
       const int step = done + i, stage = ASYNC ? slot : i;
       if (i > 0 && step >= steps) break;
-#if LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA
-      cp_async_wait_group<STAGES - 1>();
-      __syncwarp();  // lanes read what others have copied
-      ring.multiply(sums, stage);
-      __syncwarp();  // the stage is no longer read
-#else
-      Activations activations;
-      if constexpr (!AHEAD) activations.load(ring.next_a + step * (STEP_DEPTH * 2), K - depth - step * STEP_DEPTH);
-      if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
-      if constexpr (AHEAD) ring.take(activations, stage);
-#pragma unroll
-      for (int quarter = 0; quarter < QUARTERS; quarter++) {
-        uint32_t weights[LANE_COLUMNS][4];
-        ring.take(weights, stage, quarter);
-        sums.add(weights, activations, quarter);
-      }
-#endif
+      ring.multiply(sums, stage, step);
       if (step + STAGES < steps) ring.start(stage);
       if constexpr (ASYNC) {
         cp_async_commit_group();
