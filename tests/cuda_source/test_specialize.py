@@ -124,6 +124,26 @@ def test_only_the_chosen_path_is_left() -> None:
     assert "#define LOADS" not in text
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "if (FIRST && SECOND) x[1] = 1;",
+        "if constexpr (FIRST && SECOND) x[1] = 1;",
+        "for (int i = 0; FIRST && SECOND; i++) x[i] = 1;",
+        "while (FIRST & SECOND) x[1] = 1;",
+    ],
+)
+def test_a_condition_declares_nothing(statement: str) -> None:
+    """`FIRST && SECOND` there is no reference to a FIRST: SECOND stays a constant, whose choices are written out."""
+    text = special(
+        "constexpr bool FIRST = A == 1;\nconstexpr bool SECOND = A == 2;\n"
+        "__global__ void k(int* x) {\n  int kept[SECOND ? 3 : 4];\n"
+        f"  {statement}\n  kept[x[2]] = 1;\n  x[0] = kept[x[3]];\n}}\n",
+        {"A": "1"},
+    )
+    assert "int kept[4];" in text
+
+
 def test_the_kept_branch_moves_out() -> None:
     """A branch loses its braces and its indentation; its comment stays."""
     text = (

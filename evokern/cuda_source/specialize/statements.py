@@ -44,15 +44,19 @@ def skip_statement(tokens: Sequence[Token], partner: Mapping[int, int], index: i
 def statement_starts(stream: TokenStream) -> frozenset[int]:
     """Return the indices of the tokens that a statement or declaration may begin with."""
     tokens, found = stream.tokens, {0}
+    expressions: set[int] = set()  # behind the first part of a loop's head
     for index, token in enumerate(tokens):
         if token.kind == "directive" or token.text in (";", "{", "}", "else", "do"):
             found.add(index + 1)
         elif token.text in ("if", "for", "while", "switch"):
             opener = index + 1 + (index + 1 < len(tokens) and tokens[index + 1].text == "constexpr")
-            found |= {opener + 1, stream.partner.get(opener, opener) + 1}
+            close = stream.partner.get(opener, opener)
+            found |= {opener + 1, close + 1}
+            if token.text == "for":
+                expressions |= {i + 1 for i in range(opener, close) if tokens[i].text == ";"}
         elif token.text in ("case", "default", "public", "private", "protected"):
             found.add(next((i for i in range(index, len(tokens)) if tokens[i].text == ":"), index) + 1)
-    return frozenset(index for index in found if index < len(tokens))
+    return frozenset(index for index in found - expressions if index < len(tokens))
 
 
 def statement_end(stream: TokenStream, index: int) -> int:
@@ -93,7 +97,11 @@ def declarators(stream: TokenStream, first: int, last: int) -> Iterator[tuple[in
             if tokens[index].kind == "word":
                 yield index, 1, 0
         return
-    yield name, *_initialiser(stream, name, parts[0][1])
+    initialiser = _initialiser(stream, name, parts[0][1])
+    condition = first > 0 and tokens[first - 1].text == "(" and tokens[name - 1].text in ("*", "&", "&&")
+    if condition and initialiser[0] > initialiser[1] and (name == last or tokens[name + 1].text != ":"):
+        return  # `if (A && B)` declares no B
+    yield name, *initialiser
     for begin, end in parts[1:]:
         index = begin
         while index <= end and tokens[index].text in ("*", "&", "const", "__restrict__"):
