@@ -16,9 +16,11 @@ such factors, a wrong index by hundreds."""
 FEW = 0.01
 """Share of an output's elements that are few; eight always are."""
 FEW_ELEMENTS = 8
-ROUNDING = 1e-5
-"""Relative error of the worst element that only a tolerance of next to nothing turns away: a hundred roundings of
-float32 (2**-24 each)."""
+ROUNDING = {"bf16": 1.5 * 2.0**-8, "f16": 1.5 * 2.0**-11}
+"""Relative error of the worst element that only a tolerance of next to nothing turns away, by the output's type: one
+rounding to it (2**-8 and 2**-11), and half of one for the sums before."""
+LEAST_ROUNDING = 1e-5
+"""The same of every other type: a hundred roundings of float32 (2**-24 each)."""
 LEAST_NEAR = 2
 """Trials that must miss narrowly before anything is said of them."""
 
@@ -59,7 +61,8 @@ def narrow(evidence: Mapping[str, Any]) -> bool:
     if evidence["check"] == "margin":
         return True
     got, expected = _number(evidence.get("got")), _number(evidence.get("expected"))
-    if got is not None and expected and abs(got - expected) <= ROUNDING * abs(expected):
+    rounding = ROUNDING.get(str(evidence.get("dtype")), LEAST_ROUNDING)
+    if got is not None and expected and abs(got - expected) <= rounding * abs(expected):
         return True
     over, bad = _number(evidence.get("over")), _number(evidence.get("bad"))
     if evidence["check"] != "tolerance" or over is None or over > JUST_BEYOND:

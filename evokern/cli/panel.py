@@ -71,7 +71,7 @@ class Watcher:
             return
         if not self._output.remarks:
             return
-        if sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_CURSOR:
+        if _has_cursor():
             self._draw(progress)
         elif self._lines and progress.event != "opening":
             self._line(progress)
@@ -80,6 +80,8 @@ class Watcher:
         if progress.event == "opening" and not self._opened:
             self._output.remark(_opening(progress))
             self._opened = True
+        if progress.event == "opening" and progress.step and not _has_cursor():
+            self._output.remark(f"{progress.step.text} …")
         for note in progress.notes[self._noted :]:
             self._output.remark(f"note: {note}", logged=True)
         self._noted = max(self._noted, len(progress.notes))
@@ -128,6 +130,11 @@ class Watcher:
         if self._screen is not None:
             self._screen.close()
             self._screen = None
+
+
+def _has_cursor() -> bool:
+    """Tell whether the panel can be drawn, which shows the steps of a start as well."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_CURSOR
 
 
 def _opening(progress: Progress) -> str:

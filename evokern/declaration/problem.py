@@ -142,6 +142,22 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
         KernelError: a field is unknown, missing, given twice or outside what the kernel takes; the message says what it
             takes.
     """
+    values = _given(kernel, fields, text)
+    ordered: dict[str, Value] = {}
+    for entry in fields:
+        if entry.name in values:
+            ordered[entry.name] = values[entry.name]
+        elif entry.default is not None:
+            ordered[entry.name] = entry.default
+        else:
+            names = ", ".join(entry.name for entry in fields)
+            raise KernelError(f"{kernel}: the problem lacks {entry.name}; fields: {names}")
+    later = [entry.name for entry in fields if entry.later and ordered[entry.name] == entry.default]
+    return Problem(ordered, later, {entry.name: entry.default for entry in fields if entry.default is not None})
+
+
+def _given(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[str, Value | bool]) -> dict[str, Value]:
+    """Return the fields that a user gave, by name."""
     names = [entry.name for entry in fields]
     known = {entry.name.lower(): entry for entry in fields}
     values: dict[str, Value] = {}
@@ -154,16 +170,7 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
                 f"{kernel}: the problem gives {entry.name} twice, {values[entry.name]} and {raw}; give each field once"
             )
         values[entry.name] = entry.parse(raw)
-    ordered: dict[str, Value] = {}
-    for entry in fields:
-        if entry.name in values:
-            ordered[entry.name] = values[entry.name]
-        elif entry.default is not None:
-            ordered[entry.name] = entry.default
-        else:
-            raise KernelError(f"{kernel}: the problem lacks {entry.name}; fields: {', '.join(names)}")
-    later = [entry.name for entry in fields if entry.later and ordered[entry.name] == entry.default]
-    return Problem(ordered, later, {entry.name: entry.default for entry in fields if entry.default is not None})
+    return values
 
 
 def parse_problems(
@@ -178,14 +185,18 @@ def parse_problems(
         dtype: data type of them all, None where the study names none.
 
     Raises:
-        KernelError: the kernel does not take one of them, or has no field for the dtype.
+        KernelError: the kernel does not take one of them, has no field for the dtype, or a problem names another one.
     """
     if dtype is not None and "dtype" not in [entry.name for entry in fields]:
         raise KernelError(f"dtype = {dtype!r}, but kernel {kernel} has no such field; leave it away")
     found = [problem_of(kernel, fields, text) for text in given]
-    if dtype is not None:
-        found = [problem_of(kernel, fields, {**problem, "dtype": dtype}) for problem in found]
-    return tuple(found)
+    if dtype is None:
+        return tuple(found)
+    for text in given:
+        own = _given(kernel, fields, text).get("dtype", dtype)
+        if str(own) != dtype.strip():
+            raise KernelError(f"dtype = {dtype!r}, but the problem {text!r} says {own}; name it in one of them alone")
+    return tuple(problem_of(kernel, fields, {**problem, "dtype": dtype}) for problem in found)
 
 
 def key_of(kernel: str, fields: Sequence[ProblemField], text: str) -> str:

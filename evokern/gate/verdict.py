@@ -112,6 +112,7 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
 def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
     return {
         "output": worst.output,
+        "dtype": bench.tensors[worst.output].dtype,
         "index": list(worst.index),
         "got": _number(worst.got),
         "expected": _number(worst.expected),

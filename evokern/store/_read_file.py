@@ -159,9 +159,9 @@ class ReadFile:
             found = self._db.execute("SELECT count(*) FROM evokern_trials WHERE study = ?", [study.uuid])
             return int(found.fetchone()[0])
 
-    def proposed_s(self, study: StudyRecord) -> dict[int, float]:
-        """Return trial → study time in seconds at which it was proposed, of recorded trials."""
-        where = "study = ? AND outcome IS NOT NULL"
+    def proposed_s(self, study: StudyRecord, *, in_flight: bool = False) -> dict[int, float]:
+        """Return trial → study time in seconds at which it was proposed: recorded ones, or all there are."""
+        where = "study = ?" if in_flight else "study = ? AND outcome IS NOT NULL"
         return dict(self._rows.read("evokern_trials", _proposed_of, where, [study.uuid], "number"))
 
     def version(self) -> int:

@@ -188,6 +188,10 @@ def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
         (["columns", "--trial", "1", "--set", "STRIDE=1"], "leave one out"),
         (["columns", "--set", "STRIDE=3"], "STRIDE cannot be '3'"),
         (["columns", "--problem", "0"], "N=0 is out of range"),
+        (
+            ["columns", "--problem", "1000000000", "--device", "sim:l4"],
+            "give a smaller one (--problem), or profile it on",
+        ),
         (["columns", "--device", "cuda:0"], "there is no GPU to search on: no NVIDIA driver is installed"),
         (["columns", "--device", "replay:x"], "device 'replay:x' has no counters"),
         (["columns", "--device", "sim:l4", "--keep", "a"], "a simulated chip leaves no report of Nsight Compute"),

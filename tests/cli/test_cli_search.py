@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -292,6 +293,17 @@ def test_a_budget_that_ends_before_the_first_candidate_is_told(here: Path) -> No
     assert code == 0
     assert "0 trials evaluated; the budget is used up (--extend 30m adds to it)" in said
     assert "what comes before the first candidate took all of it: the start, baselines" in said
+
+
+def test_a_budget_that_ends_before_any_candidate_does_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where candidates were begun and none ended, the start is not blamed for all of the time."""
+    from evokern.device.recorded.table import TableDevice
+
+    monkeypatch.setattr(TableDevice, "poll", lambda self, timeout_s: time.sleep(0.05) or ())
+    code, said, _ = _invoke("search", "small", "--budget", "0.3s")
+    assert code == 0
+    assert "and no candidate ended in the" in said
+    assert "what comes before the first candidate" not in said
 
 
 def test_a_folder_is_no_database(here: Path) -> None:

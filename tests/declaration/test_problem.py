@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evokern.declaration.problem import Problem, ProblemField, meanings_of, problem_of, words_of
+from evokern.declaration.problem import Problem, ProblemField, Value, meanings_of, parse_problems, problem_of, words_of
 from evokern.errors import KernelError
 
 FIELDS = (
@@ -85,6 +85,20 @@ def test_names_are_taken_in_any_case_and_order(text: str) -> None:
 def test_a_choice_may_hold_blanks() -> None:
     """Blanks end a value only before the next name."""
     assert of("order=by columns B=2 S=3")["order"] == "by columns"
+
+
+@pytest.mark.parametrize("given", ["2,512", "2,512,dtype=bf16", {"B": 2, "S": 512, "dtype": "bf16"}])
+def test_a_studys_dtype_is_that_of_its_problems(given: str | dict[str, Value | bool]) -> None:
+    """It holds for problems that name none or the same."""
+    (found,) = parse_problems("k", FIELDS, [given], "bf16")
+    assert found["dtype"] == "bf16"
+
+
+@pytest.mark.parametrize("given", ["2,512,dtype=f16", "2,512,0,f16", {"B": 2, "S": 512, "dtype": "f16"}])
+def test_a_problem_that_names_another_dtype_is_refused(given: str | dict[str, Value | bool]) -> None:
+    """Neither silently wins."""
+    with pytest.raises(KernelError, match=r"dtype = 'bf16', but the problem .* says f16; name it in one of them alone"):
+        parse_problems("k", FIELDS, [given], "bf16")
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ FAULTS = [
     ("skinny.cuh", "if constexpr (ASYNC) __syncthreads();", "", "16,40,1032,layout=nt", NT | {"WARPS_K": 4}),
     # long pieces of rows: what lanes exchange, its places, tails
     (
-        "skinny.cuh",
-        "cp_async_wait_group<STAGES - 1>();\n      __syncwarp",
-        "cp_async_wait_group<STAGES>();\n      __syncwarp",
+        "row_ring.cuh",
+        "cp_async_wait_group<STAGES - 1>();\n    __syncwarp",
+        "cp_async_wait_group<STAGES>();\n    __syncwarp",
         "5,40,520,layout=nt",
         RING,
     ),

@@ -99,13 +99,17 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
 
     Raises:
         UsageError: it is not feasible there, does not compile, fails, or uses what the PTX machine does not execute.
+        DeviceError: its buffers are larger than the machine's memory, or what is left of it.
     """
     # The predictor needs torch, which the records do not.
+    from evokern.device.sim.host_memory import workers_that_fit
     from evokern.device.sim.predict import Predictor
     from evokern.gate.comparison import tolerances
 
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built, rendered = _built(subject)
+    remedy = "give a smaller one (--problem), or profile it on a GPU (--device cuda)"
+    workers_that_fit(kernel, config, [problem], remedy=remedy)
     study = subject.study
     allowed = tolerances(kernel, study.gate.atol, study.gate.rtol)
     predictor = Predictor(kernel, chip, study.timing, study.simulation, allowed, stalls=True)

@@ -228,6 +228,7 @@ def sanitize_kernel(
 
     Raises:
         UsageError: the candidate cannot run there, does not compile, or uses what the PTX machine does not execute.
+        DeviceError: its buffers are larger than the machine's memory, or what is left of it.
     """
     runs: list[SanitizedRun] = []
     sources: Mapping[str, str] = {}
@@ -246,7 +247,9 @@ def _run(
     # Both need torch, which a plain file does without.
     from evokern.compile.build import tensors_of
     from evokern.device.sim.arguments import draw_buffers
+    from evokern.device.sim.host_memory import workers_that_fit
 
+    workers_that_fit(kernel, config, [problem], remedy="give a smaller one, a defect shows there as well")
     program = compile_simulated(render(kernel, config, problem), chip)
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")

@@ -24,7 +24,7 @@ from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
 from evokern.study.trial import Outcome
 from evokern.wording import command as command_line
-from evokern.wording import limit, microseconds, outcome_counts, proved, several, speedup, uncounted
+from evokern.wording import duration, limit, microseconds, outcome_counts, proved, several, speedup, uncounted
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -250,6 +250,22 @@ def _hints(result: SearchResult) -> list[str]:
         return hints(record.kernel, record.genes, reader.trials(record))
 
 
+def _nothing_ended(result: SearchResult) -> str:
+    """Say where the time of a search went in which no candidate ended."""
+    from evokern.store import open_readonly
+
+    with open_readonly(result.db) as reader:
+        record = reader.study(result.study)
+        proposed = reader.proposed_s(record, in_flight=True)
+    if not proposed or record.budget_s is None:
+        return "what comes before the first candidate took all of it: the start, baselines, a warm start if any"
+    first_s = min(proposed.values())
+    return (
+        f"the start took {duration(first_s)}, and no candidate ended in the {duration(record.budget_s - first_s)} "
+        "after it: at this problem one takes longer; give more time, or a smaller problem of the same kind"
+    )
+
+
 def conclude(output: Output, result: SearchResult, *, extended: bool = False) -> int:
     """Say what the search ended with and return the exit code: 1 where every candidate failed.
 
@@ -273,7 +289,7 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     if extended and result.end == "trials":
         output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
     if best is None and not result.summary["trials"] and result.end == "budget":
-        output.say("what comes before the first candidate took all of it: the start, baselines, a warm start if any")
+        output.say(_nothing_ended(result))
         return code
     if best is None:
         none = "no candidate was measured"

@@ -16,7 +16,12 @@ COPIES = 3
 
 
 def workers_that_fit(
-    kernel: Kernel, config: Config, problems: Sequence[Problem], cores: int, memory_bytes: int | None = None
+    kernel: Kernel,
+    config: Config,
+    problems: Sequence[Problem],
+    cores: int = 1,
+    memory_bytes: int | None = None,
+    remedy: str = "give the study a smaller problem of the same kind, or search it on a GPU (--device cuda)",
 ) -> int:
     """Return how many workers, at most one a core, can hold a study's largest problem side by side.
 
@@ -26,6 +31,7 @@ def workers_that_fit(
         problems: its problems.
         cores: workers that are wanted.
         memory_bytes: memory of the machine that they run on; None for this one, as much as is left of it.
+        remedy: what to do where not even one can.
 
     Raises:
         DeviceError: not even one can.
@@ -33,7 +39,6 @@ def workers_that_fit(
     sizes = {p: sum(tensor.bytes for tensor in tensors_of(kernel, config, p).values()) for p in problems}
     problem = max(sizes, key=sizes.__getitem__)
     needed, room = sizes[problem], available_bytes() if memory_bytes is None else memory_bytes
-    remedy = "give the study a smaller problem of the same kind, or search it on a GPU (--device cuda)"
     if needed > MEMORY_LIMIT:
         raise DeviceError(
             f"the buffers of {kernel.name} at {problem} take {_gib(needed)}, and the simulator holds "
