@@ -125,7 +125,8 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
     kind = "predicted" if found.predicted else "measured"
     known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
     known += "" if found.explained is None or found.trusted else ", too little to name genes by it"
-    show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{known}")
+    slow = f" ({found.slow} of slow trials)" if found.slow else ""
+    show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{slow}{known}")
     titles = (
         ("decisive", "decisive genes"),
         ("locked", "locked genes"),
