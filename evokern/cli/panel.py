@@ -81,7 +81,7 @@ class Watcher:
             self._output.remark(_opening(progress))
             self._opened = True
         if progress.event == "opening" and progress.step and not _has_cursor():
-            self._output.remark(f"{progress.step.text} …")
+            self._output.remark(f"{progress.step.text} …", logged=True)
         for note in progress.notes[self._noted :]:
             self._output.remark(f"note: {note}", logged=True)
         self._noted = max(self._noted, len(progress.notes))

@@ -395,6 +395,21 @@ def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatc
     assert (len(told), told[1].startswith("  last failure: bbb"), len(told[1]) < 200) == (2, True, True)
 
 
+def test_steps_of_the_start_are_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that takes a minute says what it is at, each step once."""
+    from dataclasses import replace
+
+    from evokern.device.contract import StartStep
+
+    monkeypatch.setattr("sys.stderr", stream := io.StringIO())
+    watcher, opening = Watcher(Output()), replace(progress_told(), event="opening")
+    for step in (None, StartStep("compiling the default candidate", 0, 3), StartStep("baseline 1 of 2: torch", 1, 3)):
+        watcher(replace(opening, step=step))
+    assert stream.getvalue().splitlines() == [
+        "s on NVIDIA H200", "compiling the default candidate …", "baseline 1 of 2: torch …",
+    ]  # fmt: skip
+
+
 def test_predicted_times_are_labelled() -> None:
     """Times of a simulated device never look measured."""
     from dataclasses import replace
