@@ -248,3 +248,33 @@ def test_the_suite_of_drafts_is_well_formed() -> None:
         assert all(
             word in text for word in ("def reference(p, t)", "REFERENCE_H", "TOLERANCE", "PROBLEM", "WRONG_INDEX")
         )
+
+
+PACKED = """
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+__global__ void twice(const TYPE* x, TYPE* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
+void run(const TYPE* x, TYPE* y, int n) { twice<<<(n + 127) / 128, 128>>>(x, y, n); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("packed", "element", "count"),
+    [
+        ("__half2", "f16", 2),
+        ("__nv_bfloat162", "bf16", 2),
+        ("nv_bfloat162", "bf16", 2),
+        ("__nv_fp8x2_e4m3", "e4m3", 2),
+        ("__nv_fp8x4_e5m2", "e5m2", 4),
+    ],
+)
+def test_a_packed_type_counts_as_its_elements(packed: str, element: str, count: int) -> None:
+    """A buffer of packed numbers has its element's type, and an axis as long as one holds."""
+    made = drafted(PACKED.replace("TYPE", packed))
+    assert [(tensor.dtype, tensor.shape, tensor.why) for tensor in made.tensors] == [
+        (element, ("p.N", str(count)), "") for _ in "xy"
+    ]
