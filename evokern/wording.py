@@ -103,6 +103,11 @@ def several(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def mean_of(problems: int) -> str:
+    """Return what follows the time of a study of so many problems: nothing for one, else that it is their mean."""
+    return f", geometric mean over {several(problems, 'problem')}" if problems > 1 else ""
+
+
 def counts(table: Mapping[str, int]) -> str:
     """Return `12 measured, 3 wrong`, most first, zeros left out."""
     shown = sorted(((count, name) for name, count in table.items() if count), key=lambda pair: (-pair[0], pair[1]))

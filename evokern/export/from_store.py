@@ -12,9 +12,9 @@ from evokern.export.banner import Provenance
 from evokern.export.standalone import standalone
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
-from evokern.study.trial import Outcome
+from evokern.study.trial import Evaluation, Outcome
 from evokern.version import __version__
-from evokern.wording import command, proved
+from evokern.wording import command, mean_of, proved
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,13 @@ class Exported:
     trial: int
     """The trial it came from."""
     time_us: float
-    """Its time, µs a call."""
+    """Its time at the problem that the program is compiled for, µs a call; see `is_mean`."""
+    is_mean: bool
+    """Whether that is the geometric mean over the study's problems: times at each of them are not stored."""
+    problem: str
+    """The problem that the program is compiled for, in words."""
+    problems: int
+    """How many problems the study has."""
     predicted: bool
     """Whether that is a prediction."""
     proof: Verification
@@ -93,26 +99,69 @@ def export_trial(
             declared_config(kernel, record, found.trial),
             kernel.problem(record.problems[problem]),
             chip_of(record.device, sessions),
-            Provenance(_facts(reader, record, found, sessions), record.predicted),
+            Provenance(_facts(reader, record, found, sessions, problem), record.predicted),
             tolerance=tolerances(kernel, gate.get("atol"), gate.get("rtol")),
             sets=int(timing.get("rotate_sets", 4)),
             sample_us=float(timing.get("sample_us", 500)),
             file_name=file_name,
         )
-    return Exported(text, found.trial.number, evaluation.time_us, record.predicted, proof)
+    time_us, _ = _time_at(record, evaluation, problem)
+    return Exported(
+        text=text,
+        trial=found.trial.number,
+        time_us=time_us,
+        is_mean=_means(record, evaluation),
+        problem=record.in_words(record.problems[problem]),
+        problems=len(record.problems),
+        predicted=record.predicted,
+        proof=proof,
+    )
 
 
-def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: list[SessionRecord]) -> dict[str, str]:
+def _means(record: StudyRecord, evaluation: Evaluation) -> bool:
+    """Whether all that is known of a trial is its geometric mean over several problems."""
+    return len(record.problems) > 1 and len(evaluation.timings) != len(record.problems)
+
+
+def _time_at(record: StudyRecord, evaluation: Evaluation, problem: int) -> tuple[float, tuple[float, float] | None]:
+    """Return a trial's time at one of its study's problems with its 95 % interval, in µs, or the means of both."""
+    if len(record.problems) == 1 or _means(record, evaluation):
+        return evaluation.time_us or 0.0, interval_us(evaluation)
+    timing = evaluation.timings[problem]
+    return timing.median_us, timing.ci95_us
+
+
+def _baseline_at(
+    record: StudyRecord, baseline: tuple[str, float], sessions: list[SessionRecord], problem: int
+) -> float | None:
+    """Return the time of the study's fastest baseline at one of its problems, in µs; None where it is not stored."""
+    if len(record.problems) == 1:
+        return baseline[1]
+    for session in reversed(sessions):
+        for one in session.baselines:
+            if one.name == baseline[0] and not one.error and len(one.timings) == len(record.problems):
+                return one.timings[problem].median_us
+    return None
+
+
+def _facts(
+    reader: Reader, record: StudyRecord, found: TrialRecord, sessions: list[SessionRecord], problem: int
+) -> dict[str, str]:
     evaluation = found.trial.evaluation
-    interval = interval_us(evaluation)
+    time_us, interval = _time_at(record, evaluation, problem)
+    means = _means(record, evaluation)
     unit = "µs predicted" if record.predicted else "µs"
-    time = f"{evaluation.time_us:.3f} {unit}"
+    time = f"{time_us:.3f} {unit}"
     if interval and not record.predicted:
         time += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
+    over = mean_of(len(record.problems))
+    time += over if means else ""
     baseline = reader.baseline(record)
     against = "none was measured"
-    if baseline and evaluation.time_us:
-        against = f"{baseline[0]}, {baseline[1]:.3f} {unit}: {baseline[1] / evaluation.time_us:.2f}× as fast"
+    if baseline:
+        at = baseline[1] if means else _baseline_at(record, baseline, sessions, problem)
+        against = f"{baseline[0]}, {baseline[1]:.3f} {unit}{over}" if at is None else f"{baseline[0]}, {at:.3f} {unit}"
+        against += f"{over if means else ''}: {at / time_us:.2f}× as fast" if at is not None and time_us else ""
     environment = sessions[-1].environment if sessions else {}
     facts = {"study": f"{record.name}, begun {record.created}", "trial": str(found.trial.number)}
     facts |= {"device": record.device + (", simulated" if record.predicted else "")}

@@ -17,7 +17,7 @@ from evokern.errors import DeviceError, KernelError
 from evokern.escaping import in_comment
 from evokern.export.banner import Provenance, banner, declared, ordered, parameters
 from evokern.export.declared_state import restored_variables
-from evokern.export.launcher import elements, launch_body, shape_checks
+from evokern.export.launcher import elements, launch_body, number, shape_checks
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.trace import Traces, trace
@@ -104,6 +104,7 @@ def standalone(
         default_shape=", ".join(str(problem[name]) for name in traces.fields),
         shape_words=",".join(traces.fields),
         shape_example=",".join(str(problem[name]) for name in traces.fields),
+        host_bytes=_host_bytes(traces.tensors, by_role),
         make_inputs=_make_inputs(traces.tensors, by_role["input"]),
         make_outputs=_make_outputs(traces.tensors, by_role),
         make_workspaces=_make_workspaces(traces.tensors, by_role["workspace"]),
@@ -203,6 +204,18 @@ def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[st
     parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].kept]
     parts += [f"outputs[{index}]" for index in range(len(by_role["output"]))]
     return ", ".join([*parts, *(f"workspaces[{index}]" for index in range(len(by_role["workspace"])))])
+
+
+def _host_bytes(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
+    """Sum up what the host holds: every input in double, and of one buffer at a time the elements themselves."""
+    lines = []
+    for name in dict.fromkeys((*by_role["input"], *by_role["output"])):
+        tensor = tensors[name]
+        count = " * ".join([f"static_cast<double>({number(extent)})" for extent in tensor.shape]) or "1.0"
+        if name in by_role["input"]:
+            lines.append(f"  inputs += 8 * {count};  // {name}")
+        lines.append(f"  largest = std::max(largest, {DTYPE_BYTES[tensor.dtype]} * {count});  // {name}")
+    return "\n".join(lines)
 
 
 def _make_inputs(tensors: Mapping[str, Tensor], names: list[str]) -> str:

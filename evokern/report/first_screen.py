@@ -18,7 +18,7 @@ from evokern.report.space import convergence_plot, improvement, slow_trials
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
 from evokern.study.trial import Outcome, Timing
-from evokern.wording import duration, microseconds, several
+from evokern.wording import duration, mean_of, microseconds, several
 
 CHOICES = 7
 """Choices that are shown before the rest is unfolded."""
@@ -159,6 +159,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
     return {
         "time": microseconds(time_us),
         "unit": facts.unit,
+        "mean": mean_of(len(facts.record.problems)),
         "interval": apart(*interval) if interval else "",
         "predicted": facts.record.predicted,
         "speedup": f"{ratio:.2f}×" if ratio else "",

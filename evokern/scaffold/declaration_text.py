@@ -65,8 +65,9 @@ def _launches(made: Draft) -> Iterator[str]:
         yield '    """One launch."""'
         yield in_comment(f"    # guess: {made.launch_guess}")
     else:
-        yield f'    """Grid and block as {in_docstring(made.launch_from)} has them."""'
-    yield f"    grid = {_tuple(plan.grid)}"
+        rounded = "" if plan.whole_grid == plan.grid else ", blocks rounded up to whole clusters"
+        yield f'    """Grid and block as {in_docstring(made.launch_from)} has them{rounded}."""'
+    yield f"    grid = {_tuple(plan.whole_grid)}"
     yield f"    block = {_tuple(plan.block)}"
     yield "    arguments = ("
     for argument in plan.arguments:
@@ -74,7 +75,8 @@ def _launches(made: Draft) -> Iterator[str]:
         yield in_comment(f"        {_argument(argument)},{doubt}")
     yield "    )"
     entry = f"f{literal(plan.entry)}" if "{" in plan.entry else literal(plan.entry)
-    launch = f"Launch({entry}, grid, block, arguments, shared_bytes={plan.shared})"
+    cluster = f", cluster={_tuple(plan.cluster)}" if plan.cluster else ""
+    launch = f"Launch({entry}, grid, block, arguments, shared_bytes={plan.shared}{cluster})"
     if made.finish is None:
         yield f"    return [{launch}]"
         return

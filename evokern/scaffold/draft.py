@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import CudaSource
+from evokern.device.sim.program import SimulatedProgram
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.infer import LIMITS, Evidence, evidence, settle, size_of, tensors_of, with_read_constants
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
-from evokern.scaffold.reading import CHIP, KernelReading, block_values, neighbours, read_kernel, without_fields
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, block_values, neighbours, read_kernel, without_fields
 
 _WRITABLE = re.compile(
     r"^[ \t]*(?:static\s+)?__device__\s+(?!const\b|constexpr\b|__)(?:[\w:<>]+[\s*]+)+?(\w+)\s*"
@@ -77,7 +78,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         reading: what was read.
         known_launch: whether grid and block are certain, so that no others are tried.
     """
-    prober = Prober(reading.source, CHIP)
+    prober = Prober(reading.source, DRAFTED_FOR)
+    reading = with_cluster(prober, reading)
     plan, found = settle(prober, reading.plan, known_launch=known_launch)
     if found is None:
         return _unrun(reading, prober)
@@ -100,6 +102,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
                          f"({', '.join(tensor.shape)}): is its grid right?")  # fmt: skip
     if not known_launch:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
+    notes += _demanded(prober, plan)
     return Draft(
         function=reading.function.name,
         plan=plan,
@@ -112,6 +115,35 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         notes=tuple(notes),
         state={name: data for run in found.runs for name, data in run.changed.items()},
     )
+
+
+def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
+    """Return what was read, with the cluster that the compiled kernel demands where the text did not tell it."""
+    program = _default_program(prober, reading.plan)
+    if reading.plan.cluster or isinstance(program, str):
+        return reading
+    symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults)]
+    extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
+    while extents and extents[-1] <= 1:  # of noughts, a launch names the cluster
+        extents = extents[:-1]
+    return replace(reading, plan=replace(reading.plan, cluster=tuple(map(str, extents))))
+
+
+def _default_program(prober: Prober, plan: Plan) -> SimulatedProgram | str:
+    problem = {f.name: 64 for f in plan.fields}
+    return prober.program(plan.entry_of(plan.defaults), plan.defines(plan.defaults, problem))
+
+
+def _demanded(prober: Prober, plan: Plan) -> list[str]:
+    """Say on which chips alone a kernel runs."""
+    chip = prober.chips[0]
+    if chip is DRAFTED_FOR[0]:
+        return []
+    what = "it runs in thread-block clusters" if plan.cluster else "it asks for what earlier chips do not have"
+    return [
+        f"kernel.cu: {what}, so it needs {chip.architecture} or later: search on such a GPU, or with "
+        f"--device sim:{chip.name}"
+    ]
 
 
 def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:

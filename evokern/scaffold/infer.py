@@ -164,8 +164,8 @@ def _grid_fit(
 ) -> Fit | None:
     """A shape made of the grid's extents: one element or row per block."""
     atoms = {f"p.{field.name}": [problem[field.name] for problem in problems] for field in plan.fields}
-    for axis, text in enumerate(plan.grid):
-        atoms[text] = [plan.extents(plan.grid, config or plan.defaults, problem)[axis] for problem in problems]
+    for axis, text in enumerate(plan.whole_grid):
+        atoms[text] = [plan.extents(plan.whole_grid, config or plan.defaults, problem)[axis] for problem in problems]
     found = fit(extents, atoms, borders=False)
     return found if found and found.exact else None
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from types import CodeType, SimpleNamespace
 from typing import Any
 
@@ -95,6 +96,8 @@ class Plan:
     """Python text of each extent; empty where it is not known."""
     block: tuple[str, ...]
     shared: str = "0"
+    cluster: tuple[str, ...] = ()
+    """Python text of each extent of a thread-block cluster, in blocks; empty where the kernel demands none."""
     macros: Mapping[str, str] = field(default_factory=dict)
     """Macros that the problem decides → Python text."""
     constraints: tuple[tuple[str, str, str], ...] = ()
@@ -108,6 +111,14 @@ class Plan:
     def defaults(self) -> dict[str, int | str]:
         """The configuration of the file."""
         return {gene.name: gene.default for gene in self.genes}
+
+    @property
+    def whole_grid(self) -> tuple[str, ...]:
+        """The grid's extents, rounded up to whole clusters."""
+        if not self.grid or not self.cluster:
+            return self.grid
+        axes = zip_longest(self.grid, self.cluster, fillvalue="1")
+        return tuple(_whole_clusters(blocks, cluster) for blocks, cluster in axes)
 
     def value(self, text: str, config: Mapping[str, Any], problem: Mapping[str, int]) -> int:
         """Evaluate one of the plan's expressions.
@@ -133,6 +144,18 @@ class Plan:
         """Return the compiler's options for a configuration and a problem."""
         macros = {**config, **{name: self.value(text, config, problem) for name, text in self.macros.items()}}
         return (*(f"-D{name}={value}" for name, value in macros.items()), *self.options)
+
+
+def _whole_clusters(blocks: str, cluster: str) -> str:
+    """Return Python text of an extent of the grid, rounded up to a multiple of the cluster's along that axis."""
+    if cluster == "1":
+        return blocks
+    if blocks == "1":
+        return cluster
+    size = cluster if re.fullmatch(r"[\w.]+", cluster) else f"({cluster})"
+    if blocks.isdigit() and size.isdigit():
+        return str(ceil_div(int(blocks), int(size)) * int(size))
+    return f"ceil_div({blocks}, {cluster}) * {size}"
 
 
 def ceil_div(a: int, b: int) -> int:

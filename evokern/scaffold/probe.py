@@ -6,7 +6,7 @@ early (an access outside, a hang) tells that the guesses do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evokern import simt
+from evokern.compile.messages import of_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.compile.symbols import symbol_of
 from evokern.declaration.kernel import DTYPE_BYTES, Launch
@@ -79,24 +80,38 @@ class Run:
 
 
 class Prober:
-    """Compiles a drafted source for one chip and runs it."""
+    """Compiles a drafted source for the first of some chips that has what it asks for, and runs it.
 
-    def __init__(self, source: str, chip: Profile) -> None:
+    Args:
+        source: device code.
+        chips: the chips, earlier ones first.
+    """
+
+    def __init__(self, source: str, chips: Sequence[Profile]) -> None:
         self.source = source
-        self.chip = chip
+        self.chips = chips
         self._programs: dict[tuple[tuple[str, ...], str], SimulatedProgram | str] = {}
 
     def program(self, entry: str, options: tuple[str, ...]) -> SimulatedProgram | str:
         """Return the program, or why the compiler refused it."""
         key = options, entry
         if key not in self._programs:
-            rendered = Rendered(self.source, "kernel.cu", {}, options, (entry,))
-            try:
-                made = compile_simulated(rendered, self.chip)
-                self._programs[key] = made.message if isinstance(made, CompileFailure) else made
-            except SourceError as error:
-                self._programs[key] = str(error)
+            self._programs[key] = self._compiled(Rendered(self.source, "kernel.cu", {}, options, (entry,)))
         return self._programs[key]
+
+    def _compiled(self, rendered: Rendered) -> SimulatedProgram | str:
+        while True:
+            try:
+                made = compile_simulated(rendered, self.chips[0])
+            except SourceError as error:
+                return str(error)
+            if not isinstance(made, CompileFailure):
+                return made
+            if not of_later_architecture(made.message):
+                return made.message
+            if len(self.chips) == 1:
+                return f"{made.message}; drafts are run on {self.chips[0].architecture} at the latest"
+            self.chips = self.chips[1:]  # other configurations of the source ask for the same
 
     def run(
         self,
@@ -126,7 +141,8 @@ class Prober:
         """
         config = plan.defaults if config is None else config
         try:
-            grid, block = plan.extents(plan.grid, config, problem), plan.extents(plan.block, config, problem)
+            grid, block = plan.extents(plan.whole_grid, config, problem), plan.extents(plan.block, config, problem)
+            cluster = plan.extents(plan.cluster, config, problem) if plan.cluster else None
             shared = plan.value(plan.shared, config, problem)
             entry, options = plan.entry_of(config), plan.defines(config, problem)
         except (ZeroDivisionError, TypeError, AttributeError, ValueError) as error:
@@ -153,7 +169,7 @@ class Prober:
             given[constant.name] = memory.allocate(
                 constant.name, _data(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, 99), space="const"
             )
-        launch = Launch(entry, grid, block, names, shared)
+        launch = Launch(entry, grid, block, names, shared, cluster=cluster)
         try:
             with recording(memory, Footprint(memory)) as footprint:
                 result = program.launch(

@@ -85,7 +85,12 @@ def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: M
 def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
     """Return the expressions that a field is cut by, where the value of one is what must divide the field."""
     problem = {f.name: 64 for f in plan.fields}
-    cut = dict.fromkeys(unit for text in plan.grid for unit in _units(text, field) if "c." in unit)
+    cut = dict.fromkeys(
+        unit if axis >= len(plan.cluster) or plan.cluster[axis] == "1" else f"{unit} * ({plan.cluster[axis]})"
+        for axis, text in enumerate(plan.grid)
+        for unit in _units(text, field)
+        if "c." in unit
+    )
     if any(plan.value(unit, plan.defaults, problem) == needed for unit in cut):
         return list(cut)
     named = [g.name for g in plan.genes if g.default == needed and g.name.upper().endswith(field)]
@@ -133,9 +138,17 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
     for axis, text in enumerate(plan.grid):
         names = re.findall(r"p\.(\w+)", text)
         if names:
-            blocks = 2 if len(plan.grid) > 1 else 3
+            blocks = _several_clusters(plan, axis, 2 if len(plan.grid) > 1 else 3, tails)
             values[names[-1]] = _cut(plan, values, axis, names[-1], multiples[names[-1]], blocks, tails)
     return values
+
+
+def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
+    """Return the blocks of so many clusters along an axis; with tails, one block of the last cluster has work."""
+    if axis >= len(plan.cluster):
+        return clusters
+    size = plan.value(plan.cluster[axis], plan.defaults, {f.name: 64 for f in plan.fields})
+    return (clusters - 1) * size + 1 if tails else clusters * size
 
 
 def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: int, blocks: int, tails: bool) -> int:

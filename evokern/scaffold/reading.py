@@ -17,8 +17,8 @@ from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
 from evokern.scaffold.source_text import device_source
 
-CHIP = CHIPS["l4"]
-"""What drafts are compiled for and run on."""
+DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
+"""What drafts are compiled for and run on: the first that has what the kernel asks for, clusters for example."""
 LARGEST_GENE = 1024
 """A macro with a larger value is a size of the problem, not a choice."""
 _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
@@ -81,6 +81,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         grid=launch.grid if launch else (),
         block=block,
         shared=_shared(source, function, launch, block),
+        cluster=_cluster(function, names),
         macros=macros_of,
         constants=constants_of(text, types),
     )
@@ -221,7 +222,7 @@ def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapp
     unknown = {found.get(p.base, p.base) for p in function.parameters}
     unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in _REAL}
     options = tuple(f"-D{name}={value}" for name, value in defines.items())
-    resolved = resolve.types(text, unknown, options, CHIP)
+    resolved = next(filter(None, (resolve.types(text, unknown, options, chip) for chip in DRAFTED_FOR)), {})
     return {name: resolved.get(part, part) for name, part in found.items()} | resolved
 
 
@@ -266,6 +267,17 @@ def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | N
         return launch.shared
     dynamic = any(array.dynamic and array.function == function.name for array in source.shared)
     return " * ".join(["4", *block]) if dynamic else "0"
+
+
+def _cluster(function: KernelFunction, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the cluster that a kernel demands, in Python; empty where it demands none, or where it is not understood.
+
+    The compiler knows it too, as numbers: see `evokern.scaffold.draft.with_cluster`.
+    """
+    extents = [to_python(text, names, {}) for text in function.cluster_dims]
+    while len(extents) > 1 and extents[-1] == "1":
+        extents.pop()
+    return tuple(text for text in extents if text) if all(extents) else ()
 
 
 def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from evokern.cuda_source import Macro
 _HEADER_OF = {
     "cuda_fp16.h": r"\b(?:__half2?|half2?|__float2half\w*|__hadd|__hmul|__hfma2?)\b",
     "cuda_bf16.h": r"\b(?:__nv_bfloat162?|nv_bfloat162?)\b",
-    "cuda_fp8.h": r"\b__nv_fp8_\w+",
+    "cuda_fp8.h": r"\b__nv_fp8(?:x[24])?_\w+",
 }
 """Header → words that need it; a file often has them through a header of a library that stays on the host."""
 _EMPTY_CONDITIONAL = re.compile(

@@ -208,6 +208,15 @@ def test_templates_namespaces_and_launch_bounds() -> None:
     assert reduce.launch_bounds == ("kBlock",)
 
 
+def test_a_kernel_s_cluster_is_read_as_written() -> None:
+    """The expressions of `__cluster_dims__`, wherever the attribute stands; none where the kernel has none."""
+    source = read(
+        "__global__ void __cluster_dims__(WIDE, 2) first(float* x) {}\n"
+        "__cluster_dims__(4) __global__ void second(float* x) {}\n__global__ void third(float* x) {}\n"
+    )
+    assert [entry.cluster_dims for entry in source.entries] == [("WIDE", "2"), ("4",), ()]
+
+
 def test_what_only_the_host_uses_goes_from_a_template_library() -> None:
     """Launchers with their instantiations go; traits, aliases, enums and constexpr helpers that kernels use stay."""
     text = sample("templates.cu").device_text

@@ -281,7 +281,7 @@ def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[.
 def test_the_documents_name_every_exit_code() -> None:
     """The exit codes that the program can end with are the ones that docs/searching.md tells."""
     template = (ROOT / "evokern" / "export" / "program.cu.in").read_text(encoding="utf-8")
-    ends = template.partition("int main(")[2] + "".join(re.findall(r"std::exit\(\d\)", template))
+    ends = template.partition("int check_and_time(")[2] + "".join(re.findall(r"std::exit\(\d\)", template))
     codes = {int(code) for code in re.findall(r"(?:return |\? |: |exit\()(\d)(?=[;) ])", ends)}
     assert codes == {0, 1, 2, 3}
     told = re.search(
@@ -336,6 +336,31 @@ def test_shapes_it_cannot_take_are_refused(
     done = _fake_run(program(LOADS="vector4"), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+@pytest.mark.thorough
+@needs_compiler
+@pytest.mark.parametrize(
+    ("arguments", "gibibytes"), [(("--check", "200000000"), "2.2"), (("200000000",), "6.7"), (("2147483647",), "72.0")]
+)
+def test_a_shape_that_the_host_cannot_hold_is_told(
+    program: Callable[..., str], arguments: tuple[str, ...], gibibytes: str
+) -> None:
+    """It ends with 2 and how much memory it wanted, before anything is drawn or launched."""
+    binary = _built(program(LOADS="scalar"))
+    limited = ["bash", "-c", 'ulimit -v 1000000; exec "$0" "$@"', str(binary), *arguments]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f" bytes ({gibibytes} GiB) of the host's memory at least, which does not hold them" in done.stderr
+
+
+@pytest.mark.thorough
+@needs_compiler
+def test_a_reference_that_the_host_cannot_hold_is_told(program: Callable[..., str]) -> None:
+    """Where memory ends later, in the reference, the program says the same and does not abort."""
+    text = program(LOADS="scalar").replace("  ::reference(", "  std::vector<double> much(1LL << 58);\n  ::reference(")
+    done = _fake_run(text, "--check", "1000")
+    assert (done.returncode, "12000 bytes" in done.stderr) == (2, True)
 
 
 @pytest.mark.thorough

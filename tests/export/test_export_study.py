@@ -171,6 +171,56 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     assert not (tmp_path / "x.cu").exists()
 
 
+@pytest.fixture
+def of_two(here: Path, tmp_path: Path) -> Path:
+    """A database with a study of two problems, whose session has a baseline at both."""
+    database = tmp_path / "two.db"
+    study = (here / "studies" / "scale.toml").read_text()
+    (here / "studies" / "two.toml").write_text(study.replace('["65536"]', '["65536", "4194304"]'))
+    found = _invoke("search", "two", "--device", "sim:l4", "--trials", "2", "--quiet", "--db", str(database))
+    assert found[0] == 0, found
+    timings = [{"median_us": us, "ci95_us": [us, us], "samples_us": [us]} for us in (10.0, 1000.0)]
+    with sqlite3.connect(database) as db:
+        told = json.dumps([{"name": "copy", "timings": timings, "error": ""}])
+        db.execute("UPDATE evokern_sessions SET baselines = ?", [told])
+    reseal(database)
+    return database
+
+
+def test_of_several_problems_the_time_is_that_of_the_program_s(of_two: Path, tmp_path: Path) -> None:
+    """Head, command and `--json` give the trial's and the baseline's time at the problem that is compiled for."""
+    best = json.loads(_invoke("show", "two", "--json", "--db", str(of_two))[1])["best"]
+    trial = _invoke("show", "two", "--trial", str(best["trial"]), "--json", "--db", str(of_two))[1]
+    times = [timing["median_us"] for timing in json.loads(trial)["timings"]]
+    for place, (size, baseline) in enumerate(((65536, 10), (4194304, 1000))):
+        target = tmp_path / "best.cu"
+        words = ("export", "two", "--problem", str(place), "-o", str(target), "--db", str(of_two))
+        told = json.loads(_invoke(*words, "--json")[1])
+        assert (told["problem"], told["time_us"], told["is_mean"]) == (f"N={size}", times[place], False)
+        head = target.read_text().split("#include")[0]
+        assert f"µs predicted: {baseline / times[place]:.2f}× as fast" in head
+        assert re.search(rf"^// time: +{times[place]:.3f} µs predicted$", head, re.MULTILINE)
+        said = _invoke(*words)[1]
+        assert f"µs predicted at N={size}\ncompiled for N={size}, one of the study's 2 problems; --problem" in said
+
+
+def test_a_mean_over_problems_is_called_one(of_two: Path, tmp_path: Path) -> None:
+    """`show` says that the best's time is one, and an export does where times at each problem are not stored."""
+    shown = _invoke("show", "two", "--db", str(of_two))[1]
+    assert re.search(r"^best: trial \d, [\d.]+ µs predicted, geometric mean over 2 problems", shown, re.MULTILINE)
+    assert "baseline: copy, 100 µs predicted, geometric mean over 2 problems\n" in shown
+    with sqlite3.connect(of_two) as db:
+        db.execute("UPDATE evokern_trials SET timings = '[]'")
+    reseal(of_two)
+    words = ("export", "two", "-o", str(tmp_path / "best.cu"), "--db", str(of_two))
+    best = json.loads(_invoke("show", "two", "--json", "--db", str(of_two))[1])["best"]
+    told = json.loads(_invoke(*words, "--json")[1])
+    assert (told["time_us"], told["is_mean"]) == (best["time_us"], True)
+    head = (tmp_path / "best.cu").read_text().split("#include")[0]
+    assert head.count("µs predicted, geometric mean over 2 problems") == 2
+    assert "µs predicted, geometric mean over 2 problems\ncompiled for N=65536" in _invoke(*words)[1]
+
+
 LEAK = 'static int leaked = std::fopen("leaked", "w") != nullptr;'
 ENDS = ("\n", "\r", "\r\n", "\u2028", "\x0b", "\\\n")
 

@@ -219,3 +219,14 @@ def test_a_plot_of_one_value_is_still_drawn() -> None:
     assert {shape.tag for shape in plot.drawn()} == {"rect", "line", "text", "circle"}
     assert bars("none", []).rows == ()
     assert replace(plot.x, high=1.0).share(2.0) == 1.0
+
+
+@pytest.mark.parametrize(("problems", "said"), [(("2,8,512,64",), 0), (("2,8,512,64", "2,8,1024,64"), 1)])
+def test_the_best_s_time_over_several_problems_is_called_a_mean(
+    tmp_path: Path, problems: tuple[str, ...], said: int
+) -> None:
+    """The first screen says that the champion's time is a geometric mean, where the study has several problems."""
+    study = write_study(tmp_path / "r.db", 20, problems=problems)
+    with open_readonly(tmp_path / "r.db") as reader:
+        text = page(reader, study.name)
+    assert text.count(f", geometric mean over {len(problems)} problems") == said

@@ -248,3 +248,90 @@ def test_the_suite_of_drafts_is_well_formed() -> None:
         assert all(
             word in text for word in ("def reference(p, t)", "REFERENCE_H", "TOLERANCE", "PROBLEM", "WRONG_INDEX")
         )
+
+
+PACKED = """
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+__global__ void twice(const TYPE* x, TYPE* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
+void run(const TYPE* x, TYPE* y, int n) { twice<<<(n + 127) / 128, 128>>>(x, y, n); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("packed", "element", "count"),
+    [
+        ("__half2", "f16", 2),
+        ("__nv_bfloat162", "bf16", 2),
+        ("nv_bfloat162", "bf16", 2),
+        ("__nv_fp8x2_e4m3", "e4m3", 2),
+        ("__nv_fp8x4_e5m2", "e5m2", 4),
+    ],
+)
+def test_a_packed_type_counts_as_its_elements(packed: str, element: str, count: int) -> None:
+    """A buffer of packed numbers has its element's type, and an axis as long as one holds."""
+    made = drafted(PACKED.replace("TYPE", packed))
+    assert [(tensor.dtype, tensor.shape, tensor.why) for tensor in made.tensors] == [
+        (element, ("p.N", str(count)), "") for _ in "xy"
+    ]
+
+
+CLUSTERED = """
+#define WIDE 4
+#define IN_CLUSTERS __cluster_dims__(2, 1, 1)
+template <int ROWS>
+__global__ void __cluster_dims__(WIDE, ROWS) tiles(const float* x, float* y, int m, int n) {
+  const int i = blockIdx.x * 32 + threadIdx.x, j = blockIdx.y * 8 + threadIdx.y;
+  if (i < n && j < m) y[j * n + i] = 2 * x[j * n + i];
+}
+__global__ void IN_CLUSTERS row(const float* x, float* y, int n) {
+  const int i = blockIdx.x * 128 + threadIdx.x;
+  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;");
+  if (i < n) y[i] = 2 * x[i];
+}
+void start(const float* x, float* y, int m, int n) {
+  tiles<2><<<dim3((n + 31) / 32, (m + 7) / 8), dim3(32, 8)>>>(x, y, m, n);
+  row<<<(n + 127) / 128, 128>>>(x, y, n);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "cluster", "problem", "grid"),
+    [
+        ("tiles", ("c.WIDE", "c.T_ROWS"), {"M": 17, "N": 129}, (8, 4, 1)),
+        ("row", ("2",), {"N": 300}, (4, 1, 1)),  # only the compiler knows what the macro stands for
+    ],
+)
+def test_a_kernel_in_clusters_is_launched_in_whole_ones(
+    entry: str, cluster: tuple[str, ...], problem: dict[str, int], grid: tuple[int, int, int]
+) -> None:
+    """The launch names the kernel's cluster, its grid is rounded up to it, and it runs on a chip that has clusters."""
+    made = drafted(CLUSTERED, entry)
+    assert (made.plan.cluster, [tensor.why for tensor in made.tensors]) == (cluster, ["", ""])
+    assert made.plan.extents(made.plan.whole_grid, made.plan.defaults, problem) == grid
+    assert [note for note in made.notes if "sm_90 or later" in note and "--device sim:h100" in note]
+    assert "blocks rounded up to whole clusters" in kernel_py("k", "k.cu", made) or made.launch_guess
+    blocks = [made.plan.extents(made.plan.whole_grid, made.plan.defaults, one) for one in made.small]
+    size = made.plan.extents(made.plan.cluster, made.plan.defaults, made.small[0])
+    assert all(x >= 2 * size[0] and y >= size[1] for x, y, _ in blocks)
+
+
+def test_a_cluster_divides_a_field_without_a_bounds_check() -> None:
+    """A block that a grid in whole clusters has more must have work too, where the kernel checks no bound."""
+    made = drafted(CLUSTERED.replace("if (i < n) ", ""), "row")
+    divided = [field.multiple_of for field in made.plan.fields]
+    assert divided == [256] or any("* (2)" in condition for _, condition, _ in made.plan.constraints)
+
+
+def test_what_no_simulated_chip_has_is_said_so() -> None:
+    """A kernel for a chip later than drafts are run on says which one that is."""
+    made = drafted(
+        '#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000\n#error "not supported for this GPU architecture"\n#endif\n'
+        "__global__ void later(const float* x, float* y, int n) { y[0] = x[0]; }"
+    )
+    assert any("drafts are run on sm_90 at the latest" in note for note in made.notes)

@@ -119,15 +119,49 @@ def test_check_names_what_only_the_user_knows(here: Path) -> None:
 def test_a_draft_with_its_references_is_sound(here: Path) -> None:
     """Once the two references are written, nothing is left to complain about."""
     _invoke("init", "saxpy.cu")
-    folder = here / "kernels" / "saxpy"
-    declaration = (folder / "kernel.py").read_text()
-    raising = next(line for line in declaration.splitlines() if "raise ValueError" in line)
-    (folder / "kernel.py").write_text(declaration.replace(raising, '    return {"y": 2.5 * t["x"]}'))
-    header = (folder / "reference.h").read_text()
-    error = next(line for line in header.splitlines() if line.startswith("#error"))
-    (folder / "reference.h").write_text(header.replace(error, "  for (int i = 0; i < N; i++) y[i] = 2.5 * x[i];"))
+    _write_references(here / "kernels" / "saxpy", "2.5 * ")
     code, told, _ = _invoke("check", "saxpy")
     assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
+
+
+def _write_references(folder: Path, factor: str) -> None:
+    declaration = (folder / "kernel.py").read_text()
+    raising = next(line for line in declaration.splitlines() if "raise ValueError" in line)
+    (folder / "kernel.py").write_text(declaration.replace(raising, f'    return {{"y": {factor}t["x"]}}'))
+    header = (folder / "reference.h").read_text()
+    error = next(line for line in header.splitlines() if line.startswith("#error"))
+    (folder / "reference.h").write_text(header.replace(error, f"  for (int i = 0; i < N; i++) y[i] = {factor}x[i];"))
+
+
+SWAPPED_TWICE = """
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void __cluster_dims__(2, 1, 1) twice(const float* x, float* y, int n) {
+  __shared__ float mine[128];
+  cg::cluster_group cluster = cg::this_cluster();
+  const int i = blockIdx.x * 128 + threadIdx.x, other = (blockIdx.x ^ 1) * 128 + threadIdx.x;
+  mine[threadIdx.x] = other < n ? 2 * x[other] : 0;
+  cluster.sync();
+  const float value = cluster.map_shared_rank(mine, cluster.block_rank() ^ 1)[threadIdx.x];
+  cluster.sync();
+  if (i < n) y[i] = value;
+}
+void start(const float* x, float* y, int n) { twice<<<(n + 127) / 128, 128>>>(x, y, n); }
+"""
+
+
+def test_a_draft_in_clusters_is_sound(here: Path) -> None:
+    """The drafted launch names the cluster that the kernel demands, and `check` finds that they agree."""
+    (here / "twice.cu").write_text(SWAPPED_TWICE)
+    code, told, _ = _invoke("init", "twice.cu")
+    assert (code, "--device sim:h100" in told, "could not run" in told) == (0, True, False)
+    kernel = find_kernel("twice")
+    (launch,) = kernel.launches(kernel.space.default(), kernel.problem("300"))
+    assert (launch.cluster, launch.grid) == ((2, 1, 1), (4, 1, 1))
+    _write_references(here / "kernels" / "twice", "2 * ")
+    code, told, _ = _invoke("check", "twice")
+    assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
+    assert "is right on" in told
 
 
 def test_nothing_is_overwritten(here: Path) -> None:

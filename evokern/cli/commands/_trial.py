@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
 from evokern.cli._text import show_line
-from evokern.wording import duration, microseconds, told_apart
+from evokern.wording import duration, mean_of, microseconds, told_apart
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
@@ -32,7 +32,8 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
     evaluation = found.trial.evaluation
     drawn = " drawn by the control" if found.trial.control else ""
     guessed = " predicted" if record.predicted and evaluation.outcome is Outcome.MEASURED else ""
-    result = f"{facts['outcome']}, {facts['reason']}{guessed}"
+    mean = mean_of(len(record.problems)) if evaluation.outcome is Outcome.MEASURED else ""
+    result = f"{facts['outcome']}, {facts['reason']}{guessed}{mean}"
     show_line(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {result}")
     show_line("configuration (* differs from the default candidate)")
     for gene in record.genes:

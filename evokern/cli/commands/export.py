@@ -14,7 +14,7 @@ from evokern.cli._options import DEFAULT_DB, DbOption, StoredTrustOption, StudyA
 from evokern.cli._output import Output, save
 from evokern.errors import UsageError
 from evokern.wording import command as command_line
-from evokern.wording import microseconds, proved, several
+from evokern.wording import mean_of, microseconds, proved, several
 
 
 class Format(StrEnum):
@@ -101,12 +101,17 @@ def export(
         return
     save(file, made.text, "-o")
     if output.json:
-        facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted, **made.proof.as_dict()}
-        output.emit({"file": str(file), **facts})
+        facts = {"trial": made.trial, "problem": made.problem, "time_us": made.time_us, "is_mean": made.is_mean}
+        output.emit({"file": str(file), **facts, "predicted": made.predicted, **made.proof.as_dict()})
         return
     unit = "µs predicted" if made.predicted else "µs"
     build, run = build_commands(made.text, file)
-    output.say(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}")
+    where = ""
+    if made.problems > 1:
+        where = mean_of(made.problems) if made.is_mean else f" at {made.problem}"
+    output.say(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}{where}")
+    if made.problems > 1:
+        output.say(f"compiled for {made.problem}, one of the study's {made.problems} problems; --problem names another")
     output.say(proved(made.proof.as_dict()))
     output.say(f"build and run: {build} && {run}")
 

@@ -24,7 +24,7 @@ from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
 from evokern.study.trial import Outcome
 from evokern.wording import command as command_line
-from evokern.wording import duration, limit, microseconds, outcome_counts, proved, several, speedup, uncounted
+from evokern.wording import duration, limit, mean_of, microseconds, outcome_counts, proved, several, speedup, uncounted
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -300,7 +300,8 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
             output.say(line)
         return code
     output.say(f"outcomes: {outcome_counts(result.summary)}")
-    output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
+    mean = mean_of(len(result.best.evaluation.timings)) if result.best else ""
+    output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}")
     output.say(proved(result.summary))
     if result.summary["limit"]:
         output.say(limit(result.summary["limit"], unit))

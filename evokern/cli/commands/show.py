@@ -19,6 +19,7 @@ from evokern.wording import (
     changed,
     duration,
     limit,
+    mean_of,
     microseconds,
     outcome_counts,
     proved,
@@ -170,9 +171,9 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         lines.append(_remeasured(summary["remeasured"], summary["best"]))
     if summary["cost"]:
         lines.append(f"cost: {price(summary['cost'])}")
-    baseline, best = summary["baseline"], summary["best"]
+    baseline, best, mean = summary["baseline"], summary["best"], mean_of(len(record.problems))
     if baseline:
-        lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}")
+        lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}{mean}")
     else:
         lines.append("baseline: none was measured, so no speedup is known")
     if best is None:
@@ -184,7 +185,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {speedup(best)} the baseline" if best["speedup"] else ""
-    lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
+    lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}{inside}{times}")
     lines.append(proved(summary))
     lines += _refuted(reader, record)
     if summary["limit"]:

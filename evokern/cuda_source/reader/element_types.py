@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 ELEMENT_TYPES: Mapping[str, str] = {
     "float": "f32", "float2": "f32", "float4": "f32", "double": "f64", "half": "f16", "__half": "f16", "half2": "f16",
-    "__half2": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "bfloat16": "bf16", "__nv_fp8_e4m3": "e4m3",
-    "__nv_fp8_e5m2": "e5m2", "int": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32",
+    "__half2": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "bfloat16": "bf16", "__nv_bfloat162": "bf16",
+    "nv_bfloat162": "bf16", "__nv_fp8_e4m3": "e4m3", "__nv_fp8x2_e4m3": "e4m3", "__nv_fp8x4_e4m3": "e4m3",
+    "__nv_fp8_e5m2": "e5m2", "__nv_fp8x2_e5m2": "e5m2", "__nv_fp8x4_e5m2": "e5m2",
+    "int": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32",
     "uint32_t": "u32", "long long": "i64", "int64_t": "i64", "short": "i16", "int16_t": "i16", "char": "i8",
     "signed char": "i8", "int8_t": "i8", "unsigned char": "u8", "uint8_t": "u8", "uint64_t": "u64", "size_t": "u64",
     "std::size_t": "u64", "std::int64_t": "i64", "unsigned long long": "u64", "bool": "u8",

@@ -64,7 +64,8 @@ def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
             ),
             template=tuple(_template_parameters(unit, leaf)),
             extern_c=leaf.extern_c or _brings_linkage(unit, leaf),
-            launch_bounds=_launch_bounds(unit, leaf),
+            launch_bounds=_attribute(unit, leaf, "__launch_bounds__"),
+            cluster_dims=_attribute(unit, leaf, "__cluster_dims__"),
             line=unit.line(leaf.name_index),
             file=unit.name,
             obstacle=host_code.obstacles.get(id(leaf), ""),
@@ -131,9 +132,10 @@ def _split_template(unit: SourceFile, first: int, last: int) -> list[tuple[int, 
     return [part for part in unit.stream.split_commas(first, last) if part[1] >= part[0]]
 
 
-def _launch_bounds(unit: SourceFile, leaf: CppDeclaration) -> tuple[str, ...]:
+def _attribute(unit: SourceFile, leaf: CppDeclaration, name: str) -> tuple[str, ...]:
+    """Return the expressions in an attribute of a function; none where it does not carry it."""
     for index in leaf.head:
-        if unit.stream.tokens[index].text == "__launch_bounds__":
+        if unit.stream.tokens[index].text == name:
             return tuple(unit.stream.source(*part) for part in unit.arguments(index + 1))
     return ()
 

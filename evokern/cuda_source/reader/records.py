@@ -51,6 +51,8 @@ class KernelFunction:
     """Whether the symbol is the bare name."""
     launch_bounds: tuple[str, ...]
     """The expressions in ``__launch_bounds__``: threads, blocks per SM, blocks per cluster."""
+    cluster_dims: tuple[str, ...]
+    """The expressions in ``__cluster_dims__``: blocks of a thread-block cluster along x, y, z."""
     line: int
     """Line of the name, counted from 1."""
     file: str = ""

@@ -19,7 +19,7 @@ from evokern.scaffold.launch_text import WHOLE
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import small_problems
-from evokern.scaffold.reading import CHIP, KernelReading, constants_of
+from evokern.scaffold.reading import DRAFTED_FOR, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
@@ -245,7 +245,7 @@ def _untranslated(request: TunerRequest) -> Iterator[str]:
 def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
     """Turn parameters that change what is computed, such as a filter's width, into fields of the problem."""
     plan = reading.plan
-    prober = Prober(reading.source, CHIP)
+    prober = Prober(reading.source, DRAFTED_FOR)
     problem = {field.name: 96 for field in plan.fields}
     base = prober.run(plan, problem, keep=True)
     if not base.ok:
@@ -286,7 +286,7 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
     problem longer by one, leaves the tail out or reads behind it.
     """
     plan = reading.plan
-    prober = Prober(reading.source, CHIP)
+    prober = Prober(reading.source, DRAFTED_FOR)
     base = {field.name: VECTOR_PROBLEM for field in plan.fields if not field.choices}
     fixed = {field.name: int(field.default or field.choices[0]) for field in plan.fields if field.choices}
     constraints = list(plan.constraints)
@@ -325,7 +325,7 @@ def _summed(made: Draft, name: str) -> Draft:
         "  if (threadIdx.x == 0) *total = sum;\n"
         "}\n"
     )
-    blocks = made.plan.grid[0]
+    blocks = made.plan.whole_grid[0]
     tensors = tuple(
         replace(t, shape=(blocks,), role="workspace", why="one number for each block, added up by a second kernel")
         if t.name == name
