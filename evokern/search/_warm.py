@@ -13,7 +13,7 @@ from evokern.errors import StudyError
 from evokern.samplers import SIMULATED, WARM, Prior, objective
 from evokern.search._model_search import search_model
 from evokern.search._nearest_study import alike, known_times, nearest_prior
-from evokern.search.identity import SearchTarget
+from evokern.search.identity import FRESH, SearchTarget
 from evokern.store import Store, StudyRecord, database_of, open_readonly, open_recording
 
 AUTO = "auto"
@@ -55,7 +55,7 @@ def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, so
         was = f"from {kept.source}" if kept else "without a warm start"
         raise StudyError(
             f"study {name} began {was}, and its trials depend on it: leave --warm-start {source} away, or "
-            f"`--fresh` begins anew and keeps the old study as {name}.1"
+            + FRESH.format(aside=store.name_aside(name))
         )
     if source == NONE:
         return None

@@ -93,8 +93,12 @@ def test_a_study_keeps_the_warm_start_that_it_began_with(tmp_path: Path, other: 
         _search(db, warm_start=f"{other}:other", trials=20)
     assert db.read_bytes() == before
     _search(db, warm_start=f"{other}:other", fresh=True)
-    with pytest.raises(StudyError, match=r"began from .*:other, and its trials depend on it"):
+    with pytest.raises(StudyError, match=r"began from .*:other, and its trials depend on it.*old study as small\.2"):
         _search(db, warm_start="sim")
+    with pytest.raises(StudyError, match=r"seed was 0, is 4.*keeps the old study as small\.2; `--go-on`"):
+        _search(db, seed=4)
+    with Store(db) as store:
+        assert store.set_aside("small") == "small.2"
 
 
 def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
