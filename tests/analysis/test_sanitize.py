@@ -402,6 +402,13 @@ def test_a_candidate_is_named_by_what_was_set() -> None:
     assert "candidate: ROWS_PER_BLOCK=2" == _sanitize("rmsnorm", "--set", "ROWS_PER_BLOCK=2")[1].splitlines()[0]
 
 
+def test_a_gene_that_does_not_count_is_told() -> None:
+    """What `--set` asks of an inactive gene is no part of the candidate, which a remark says."""
+    code, out, remarks = _sanitize("matmul", "--set", "LANES=row", "--problem", "M=64 N=64 K=64")
+    assert (0, "candidate: the default candidate") == (code, out.splitlines()[0])
+    assert "LANES=row does not count with PATH=tiled; it does with PATH=skinny\n" == remarks
+
+
 @pytest.mark.parametrize(("fault", "kind"), [("misaligned", "misaligned"), ("out_of_bounds", "out_of_bounds")])
 def test_a_crash_is_diagnosed(fault: str, kind: str) -> None:
     """A candidate that crashes on a GPU gets a sentence with kind, line, thread and cause, and the finding."""
