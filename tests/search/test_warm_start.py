@@ -123,6 +123,8 @@ def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
         ("{other}:othr", StudyError, "did you mean 'other'"),
         ("{toy}", StudyError, "shares no gene with this kernel .LOADS, LAYOUT"),
         ("sim", StudyError, "is for a GPU"),
+        ("AUTO", DeviceError, "no recording AUTO; name .*, runs.db:STUDY, or one of the words auto, none, sim$"),
+        (" ", StudyError, "--warm-start is empty: give auto, none, sim, DB:STUDY or FILE, or leave it away$"),
     ],
 )
 def test_a_source_that_says_nothing_loses_nothing(
@@ -137,6 +139,15 @@ def test_a_source_that_says_nothing_loses_nothing(
     with open_readonly(db) as reader:
         assert [record.name for record in reader.studies()] == ["small"]
         assert len(list(reader.trials(reader.study("small")))) >= 12
+
+
+def test_a_recording_that_cannot_be_read_is_no_misspelt_word(tmp_path: Path) -> None:
+    """A file that is there was meant: what is wrong with it is told, and no word is offered in its place."""
+    path = tmp_path / "half.json"
+    path.write_text("[")
+    with pytest.raises(DeviceError, match="is truncated or no JSON") as told:
+        _search(tmp_path / "a.db", warm_start=str(path))
+    assert "one of the words" not in str(told.value)
 
 
 @pytest.mark.thorough
