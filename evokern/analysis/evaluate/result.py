@@ -60,9 +60,9 @@ class SourceResult:
         evidence = self.evaluation.evidence
         if self.evaluation.outcome is Outcome.DUPLICATE:
             return f"same machine code and launch as {self.duplicate_of}"
-        if self.evaluation.outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES) and evidence.get("reason"):
-            return f"{self.evaluation.reason} ({evidence['reason']})"
-        return " ".join(self.evaluation.reason.split())
+        told, why = " ".join(self.evaluation.reason.split()), str(evidence.get("reason") or "")
+        beyond = self.evaluation.outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES)
+        return f"{told} ({why})" if beyond and why not in told else told
 
     @property
     def share(self) -> float | None:
