@@ -173,6 +173,13 @@ class Evaluation:
         return sum(one["blocks"] for one in own.values()) / total if total else None
 
     @property
+    def scaled_problems(self) -> tuple[str, ...]:
+        """Keys of the scaled-down problems at which a simulated device ran all of its blocks."""
+        own = self.evidence.get("own_problem")
+        ran = own.values() if isinstance(own, dict) else ()
+        return tuple(str(one["scaled"]) for one in ran if one.get("scaled"))
+
+    @property
     def reason(self) -> str:
         """Why it ended so, in one line."""
         e = self.evidence
