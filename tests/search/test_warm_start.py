@@ -101,6 +101,15 @@ def test_a_study_keeps_the_warm_start_that_it_began_with(tmp_path: Path, other: 
         assert store.set_aside("small") == "small.2"
 
 
+def test_a_search_beside_a_control_takes_what_is_named(tmp_path: Path, other: Path) -> None:
+    """Only by itself it begins cold: a study that is named is its warm start."""
+    for name, named in (("cold", None), ("warm", f"{other}:other")):
+        _search(tmp_path / f"{name}.db", control="random", warm_start=named)
+        with open_readonly(tmp_path / f"{name}.db") as reader:
+            warm = reader.summary(reader.study("small"))["warm_start"]
+        assert (warm and warm["source"]) == named
+
+
 def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
     """Common genes are used; those unknown here, and those not there, are reported."""
     whole = small_table()
