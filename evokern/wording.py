@@ -85,12 +85,17 @@ def proved(found: Mapping[str, Any]) -> str:
     """Return whether a champion is verified, in a line.
 
     Args:
-        found: an object with `verified`, `verified_reason` and `verified_share`, as `show --json` prints them.
+        found: an object with `verified`, `verified_reason`, `verified_share` and `verified_scaled`, as `show --json`
+            prints them.
     """
     word = {True: "verified", False: "refuted", None: "not verified"}[found["verified"]]
     share = found["verified_share"]
-    ran = "" if share is None or share >= 1 else f"{100 * share:.2g} % of its blocks ran at the study's own problem; "
-    return f"{word}: {ran}{found['verified_reason']}"
+    if share is None or share >= 1:
+        return f"{word}: {found['verified_reason']}"
+    ran = f"{100 * share:.2g} % of its blocks ran at the study's own problem"
+    if found["verified_scaled"]:
+        ran += f", and all of them at that problem scaled down to {' and '.join(found['verified_scaled'])}"
+    return f"{word}: {ran}; {found['verified_reason']}"
 
 
 def in_gib(count: int) -> str:

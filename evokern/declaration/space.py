@@ -11,7 +11,7 @@ predicate in.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, islice
@@ -132,6 +132,34 @@ class Space:
             gene = self.gene(name)
             values[gene.name] = gene.parse(str(value))
         return self.canonical(values)
+
+    def without_effect(self, config: Config, changes: Mapping[str, str | Value]) -> tuple[str, ...]:
+        """Return a sentence for each change that a configuration does not have, since its gene is inactive there.
+
+        Args:
+            config: what `with_changes` made of the changes.
+            changes: gene → value, as they were given to it.
+
+        Returns:
+            For example ``LANES=row does not count with PATH=tiled; it does with PATH=skinny``.
+        """
+        told = []
+        for name, value in changes.items():
+            gene = self.gene(name)
+            if config[gene.name] != (given := gene.parse(str(value))):
+                needs = self._needs(gene, config)
+                now = " and ".join(f"{other}={config[other]}" for other in needs)
+                wanted = " and ".join(f"{other}={'|'.join(map(str, allowed))}" for other, allowed in needs.items())
+                told.append(f"{gene.name}={given} does not count with {now}; it does with {wanted}")
+        return tuple(told)
+
+    def _needs(self, gene: Gene, config: Config) -> dict[str, Sequence[Value]]:
+        """Return what a configuration lacks for a gene to be active: other gene → values that it may have."""
+        found: dict[str, Sequence[Value]] = {}
+        for other, allowed in gene.when.items():
+            if config[other] not in allowed:
+                found |= {**self._needs(self.gene(other), config), other: allowed}
+        return found
 
     def grid(self) -> Iterator[Config]:
         """Yield every distinct configuration, infeasible ones too, in declared order (the last gene runs fastest)."""

@@ -285,9 +285,14 @@ def slow_meaning(facts: Facts) -> str:
     shown = list(dict.fromkeys(factor_text(factor) for factor in (min(factors), max(factors)))) if factors else []
     factor = f"{' to '.join(shown)} times " if factors else ""
     # Each arm is a search of its own: it races its own elites.
-    arms = " (the control has a best of its own, which begins with the default's)" if facts.control is not None else ""
+    own = " (the control has a best of its own)" if facts.control is not None else ""
     if facts.record.predicted:
-        return f"not timed to the end because predicted slower than {factor}the best so far{arms}; answer not checked"
+        first = "at first the default candidate's predicted time"  # which is no trial of the study
+        return (
+            f"not timed to the end because predicted slower than {factor}the best so far{own}, {first}; "
+            "answer not checked"
+        )
+    arms = " (the control has a best of its own, which begins with the default's)" if facts.control is not None else ""
     unchecked = sum(not one.passed_gate for one in slow)
     if 0 < len(factors) < len(slow):
         rest = f"; {len(factors)} at their first launches, slower than {factor}that" + ", answer not checked" * bool(

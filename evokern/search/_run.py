@@ -81,7 +81,7 @@ def run(
         killed = store.killed_session(record)
         session = store.session(record, target.space)
         proposals, trials = session.recorded_trials()
-        check_candidates(record, target.space, proposals)
+        check_candidates(record, target.space, proposals, store.name_aside(name))
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
         with stoppable() as stop:
             if killed:
@@ -316,9 +316,10 @@ def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: S
     """
     now = target.record(request)
     if old is not None and store.has_trials(old):
-        check_timing_rule(old, now, store.path)
+        aside = store.name_aside(old.name)
+        check_timing_rule(old, now, store.path, aside)
         sources = store.source(old.kernel_digest)
-        record = request.applied(agree(old, target, request, sources))
+        record = request.applied(agree(old, target, request, sources, aside))
     else:
         # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from evokern.errors import StudyError
+from evokern.errors import DeviceError, StudyError
+from evokern.files import is_file
 from evokern.samplers import SIMULATED, WARM, Prior, objective
 from evokern.search._model_search import search_model
 from evokern.search._nearest_study import alike, known_times, nearest_prior
-from evokern.search.identity import SearchTarget
+from evokern.search.identity import FRESH, SearchTarget
 from evokern.store import Store, StudyRecord, database_of, open_readonly, open_recording
 
 AUTO = "auto"
@@ -43,9 +44,11 @@ def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, so
         which cannot fail and is looked for when the study begins.
 
     Raises:
-        StudyError: the study began with another warm start.
+        StudyError: the study began with another warm start, or the source is empty.
         UsageError: the source cannot be read, tells nothing of these genes, or does not fit the device.
     """
+    if source is not None and not source.strip():
+        raise StudyError(f"--warm-start is empty: give {AUTO}, {NONE}, {SIMULATED}, DB:STUDY or FILE, or leave it away")
     if source in (None, AUTO):
         return None
     if going_on is not None:
@@ -55,7 +58,7 @@ def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, so
         was = f"from {kept.source}" if kept else "without a warm start"
         raise StudyError(
             f"study {name} began {was}, and its trials depend on it: leave --warm-start {source} away, or "
-            f"`--fresh` begins anew and keeps the old study as {name}.1"
+            + FRESH.format(aside=store.name_aside(name))
         )
     if source == NONE:
         return None
@@ -137,7 +140,12 @@ def recorded_prior(target: SearchTarget, source: str) -> Prior:
     """
     database = database_of(source)
     if database is None:
-        answers = open_recording(source).answers.items()
+        try:
+            answers = open_recording(source).answers.items()
+        except DeviceError as error:
+            if is_file(Path(source)):
+                raise
+            raise DeviceError(f"{error}, or one of the words {AUTO}, {NONE}, {SIMULATED}") from error
         seen = [(config, value) for config, answer in answers if (value := objective(answer)) is not None]
         return Prior.from_trials(target.space, seen, source)
     path, name = database

@@ -20,7 +20,9 @@ from evokern.store._verification import Verification, verification
 from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us, stored_entries
 from evokern.study.trial import Outcome, Trial
 
-_NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}
+_NOTHING: dict[str, object] = {
+    "verified": None, "verified_reason": "no trial has been measured", "verified_share": None, "verified_scaled": [],
+}  # fmt: skip
 
 
 def open_readonly(path: str | Path) -> Reader:

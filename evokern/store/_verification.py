@@ -26,10 +26,16 @@ class Verification:
     """What was proved, what refuted it, or why nothing is known."""
     share: float | None
     """Blocks that ran at the study's own problems ÷ all of their blocks; None where nothing is known."""
+    scaled: tuple[str, ...] = ()
+    """Scaled-down problems, in words, at which the search ran all of its blocks; a later verification's `reason` names
+    its own."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the keys of `--json`."""
-        return {"verified": self.verified, "verified_reason": self.reason, "verified_share": self.share}
+        return {
+            "verified": self.verified, "verified_reason": self.reason, "verified_share": self.share,
+            "verified_scaled": list(self.scaled),
+        }  # fmt: skip
 
 
 def verification(
@@ -53,6 +59,7 @@ def verification(
     """
     # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
     share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
+    scaled = tuple(study.in_words(problem) for problem in trial.evaluation.scaled_problems)
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
     where = db_option(db)
     if not mine:
@@ -60,7 +67,7 @@ def verification(
         never = "the search was stopped before" if interrupted else "its search ended without a verification"
         why = whys[-1] if whys else never
         line = command("verify", study.name, "--trial", trial.number, *where)
-        return Verification(None, f"{why}; `{line}` does it", share)
+        return Verification(None, f"{why}; `{line}` does it", share, scaled)
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
         if stage.get("state") == "failed":
@@ -69,7 +76,7 @@ def verification(
     shapes = study.problems_in_words()
     if study.predicted and own is None:
         reason = f"the last verification did not run {shapes} itself; `{command('verify', study.name, *where)}` does"
-        return Verification(None, reason, share)
+        return Verification(None, reason, share, scaled)
     if own is not None:
         share = own.get("share", share)
         if not own.get("covered"):

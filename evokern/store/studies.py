@@ -106,13 +106,18 @@ class Store(WrittenFile):
 
         return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
 
-    def set_aside(self, name: str) -> str:
-        """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
-        with self.transaction():
+    def name_aside(self, name: str) -> str:
+        """Return the name that `set_aside` would give a study: NAME.1, or the next number that is free."""
+        with explained(self.path):
             taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
             taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
-            number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
-            new = f"{name}.{number}"
+        number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
+        return f"{name}.{number}"
+
+    def set_aside(self, name: str) -> str:
+        """Rename a study as `name_aside` says, here and in Optuna's tables; returns the new name."""
+        with self.transaction():
+            new = self.name_aside(name)
             (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()
             change_rows(self.db, self.path, "evokern_studies", "uuid = ?", "name = ?", [new, key])
             self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])

@@ -173,6 +173,13 @@ class Evaluation:
         return sum(one["blocks"] for one in own.values()) / total if total else None
 
     @property
+    def scaled_problems(self) -> tuple[str, ...]:
+        """Keys of the scaled-down problems at which a simulated device ran all of its blocks."""
+        own = self.evidence.get("own_problem")
+        ran = own.values() if isinstance(own, dict) else ()
+        return tuple(str(one["scaled"]) for one in ran if one.get("scaled"))
+
+    @property
     def reason(self) -> str:
         """Why it ended so, in one line."""
         e = self.evidence
@@ -199,6 +206,8 @@ class Evaluation:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:
                 return str(e["reason"])
+            case Outcome.INFEASIBLE if e["reason"] and (e["needed"], e["available"]) == (1, 0):  # a condition
+                return f"{e['constraint']}: {e['reason']}"
             case _ if e.get("unit") == "bytes" and e["needed"] >= 2**30:
                 return f"{e['constraint']}: needs {in_gib(e['needed'])}, has {in_gib(e['available'])}"
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -259,8 +260,8 @@ class _Turns:
                 part=part,
             )
         except UsageError as error:
-            anew = FRESH.format(name=planned.name)
-            told = str(error).replace(anew, "another folder with --db begins anew")
+            anew = re.escape(FRESH.format(aside=f"{planned.name}.")) + r"\d+"
+            told = re.sub(anew, "another folder with --db begins anew", str(error))
             self.refused[planned.name] = told
             self._tell(f"{planned.name} cannot go on: {told}")
             return None

@@ -401,6 +401,15 @@ def test_the_time_to_beat_and_the_settings_are_the_callers() -> None:
     assert (device.task.study.timing.max_samples, device.task.study.timing.race) == (7, 0.0)
 
 
+def test_a_gene_that_does_not_count_is_told() -> None:
+    """A gene asked for that is inactive stands first among what the user should know."""
+    device = CannedDevice(StartReport(notes=("the device's own",)))
+    with evokern.Evaluator("matmul", problem="64,64,64", device=device, genes={"LANES": "row"}) as judge:
+        assert judge.notes == (
+            "LANES=row does not count with PATH=tiled; it does with PATH=skinny", "the device's own",
+        )  # fmt: skip
+
+
 def test_a_mistake_leaves_no_process_behind() -> None:
     """A device whose processes have begun to start is closed where a gene or a launch cannot be as asked."""
     device = CannedDevice(StartReport())

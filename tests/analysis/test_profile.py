@@ -203,6 +203,20 @@ def test_mistakes_are_told_with_the_remedy(here: Path, command: list[str], told:
     assert told in refused(*command)
 
 
+def test_a_gene_that_does_not_count_is_told(here: Path) -> None:
+    """A gene that `--set` names and that is inactive is remarked on, for a kernel and for a study of a database."""
+    from evokern.study.discovery import find_study
+
+    declared = here / "kernels" / "columns" / "kernel.py"
+    text, spare = declared.read_text(), 'Parameter("SPARE", (1, 2), when={"STRIDE": (2,)}),'
+    declared.write_text(text.replace("default=32),", f"default=32), {spare}"))
+    told = "SPARE=2 does not count with STRIDE=1; it does with STRIDE=2"
+    words = ("--device", "sim:l4", "--problem", "64", "--set", "SPARE=2")
+    assert told in profile("columns", *words)["notes"]
+    search(find_study("mine"), db=here / "evokern.db", device=ColumnsGpu(), trials=2)
+    assert told in profile("mine", *words)["notes"]
+
+
 def test_a_study_of_a_gpu_asks_for_a_chip(here: Path) -> None:
     """A study file for a GPU is profiled on the chip that is named, and no other is assumed."""
     path = here / "studies" / "mine.toml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.isolated import compile_ptx
 from evokern.errors import UsageError
+from evokern.hardware.profiles import CHIPS
 from evokern.ptx.lines import UNKNOWN_LOCATION
 from evokern.simt.sanitizer.findings import Collector
 from evokern.study.discovery import load_kernel
@@ -30,6 +32,7 @@ FIELDS = {
     "count", "hint", "level",
 }  # fmt: skip
 SOFTMAX = [str(FILES / "project/src/softmax.cu"), "-I", str(FILES / "project/include"), "--block", "32", "--grid", "4"]
+LITTLE = {"shared_bytes_per_block": 16384}
 SAMPLE = str(FILES / "cuda_sample.cu")
 COUNT_BITS = [SAMPLE, "--entry", "count_bits", "--block", "128", "--grid", "4"]
 
@@ -400,6 +403,21 @@ def test_a_kernel_folder_is_clean_at_its_small_problems() -> None:
 def test_a_candidate_is_named_by_what_was_set() -> None:
     """A candidate that `--set` changes is named by its genes."""
     assert "candidate: ROWS_PER_BLOCK=2" == _sanitize("rmsnorm", "--set", "ROWS_PER_BLOCK=2")[1].splitlines()[0]
+
+
+@pytest.mark.parametrize(("path", "which"), [("tiled", "the default"), ("skinny", "this")])
+def test_it_is_the_candidate_that_cannot_run(path: str, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate beyond the chip's limits is told as that one, or as the default: others of the kernel may run."""
+    monkeypatch.setattr("evokern.analysis.sanitize.candidate.architecture", lambda name: replace(CHIPS["l4"], **LITTLE))
+    told = _refused("matmul", "--set", f"PATH={path}", "--problem", "M=3 N=130 K=77")
+    assert told.startswith(f"evokern: {which} candidate of matmul cannot run at M=3 N=130 K=77 on NVIDIA L4: shared_")
+
+
+def test_a_gene_that_does_not_count_is_told() -> None:
+    """What `--set` asks of an inactive gene is no part of the candidate, which a remark says."""
+    code, out, remarks = _sanitize("matmul", "--set", "LANES=row", "--problem", "M=64 N=64 K=64")
+    assert (0, "candidate: the default candidate") == (code, out.splitlines()[0])
+    assert "LANES=row does not count with PATH=tiled; it does with PATH=skinny\n" == remarks
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("misaligned", "misaligned"), ("out_of_bounds", "out_of_bounds")])

@@ -137,6 +137,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "verified",
         "verified_reason",
         "verified_share",
+        "verified_scaled",
         "limit",
         "remeasured",
         "cost",

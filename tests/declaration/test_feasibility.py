@@ -164,6 +164,28 @@ def test_narrowed_genes_and_unknown_ones() -> None:
         feasible_space(kernel, problems, chip("l4"), {"THREADS": (100,)})
 
 
+def test_a_change_that_does_not_count_is_told_with_what_it_needs() -> None:
+    """A gene that is inactive is named with the values that make it active, conditions of those included."""
+    genes = (
+        *_kernel().genes,
+        Parameter("DEPTH", (1, 2, 3), when={"STAGES": (2, 4)}),
+        Parameter("REACH", (1, 2), when={"LOADS": ("vector16",), "TILE": (32,)}),
+    )
+    space = Space(genes)
+
+    def told(**changes: str | int) -> tuple[str, ...]:
+        return space.without_effect(space.with_changes(space.default(), changes), changes)
+
+    assert told(STAGES=4, THREADS=128) == (
+        "STAGES=4 does not count with LOADS=scalar; it does with LOADS=vector16|bulk",
+    )
+    assert told(STAGES=4, loads="bulk") == told(STAGES=1) == told() == ()
+    assert told(depth="3", REACH=2, TILE=32) == (
+        "DEPTH=3 does not count with LOADS=scalar and STAGES=1; it does with LOADS=vector16|bulk and STAGES=2|4",
+        "REACH=2 does not count with LOADS=scalar; it does with LOADS=vector16",
+    )
+
+
 @given(st.integers(0, 2**32))
 def test_canonical_configurations_are_fixed_points(seed: int) -> None:
     """Drawn configurations are canonical, and their neighbours are different and canonical."""

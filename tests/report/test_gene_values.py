@@ -390,6 +390,12 @@ def test_slow_means_one_thing_everywhere(facts: Facts) -> None:
         "measured slower than the best so far; 1 at their first launches, slower than 113 times that, "
         "answer not checked"
     )
+    predicted = replace(facts, record=replace(facts.record, predicted=True))
+    assert slow_trials(predicted).endswith(
+        "predicted slower than 3.1 times the best so far, at first the default candidate's predicted time; "
+        "answer not checked"
+    )
+    assert "best so far (the control has a best of its own), at first" in slow_trials(replace(predicted, control={}))
     drawn = tuple(
         replace(t, proposal=replace(t.proposal, control=t.number == 4)) if t.outcome is Outcome.SLOW else t
         for t in facts.trials

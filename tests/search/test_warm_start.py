@@ -93,8 +93,21 @@ def test_a_study_keeps_the_warm_start_that_it_began_with(tmp_path: Path, other: 
         _search(db, warm_start=f"{other}:other", trials=20)
     assert db.read_bytes() == before
     _search(db, warm_start=f"{other}:other", fresh=True)
-    with pytest.raises(StudyError, match=r"began from .*:other, and its trials depend on it"):
+    with pytest.raises(StudyError, match=r"began from .*:other, and its trials depend on it.*old study as small\.2"):
         _search(db, warm_start="sim")
+    with pytest.raises(StudyError, match=r"seed was 0, is 4.*keeps the old study as small\.2; `--go-on`"):
+        _search(db, seed=4)
+    with Store(db) as store:
+        assert store.set_aside("small") == "small.2"
+
+
+def test_a_search_beside_a_control_takes_what_is_named(tmp_path: Path, other: Path) -> None:
+    """Only by itself it begins cold: a study that is named is its warm start."""
+    for name, named in (("cold", None), ("warm", f"{other}:other")):
+        _search(tmp_path / f"{name}.db", control="random", warm_start=named)
+        with open_readonly(tmp_path / f"{name}.db") as reader:
+            warm = reader.summary(reader.study("small"))["warm_start"]
+        assert (warm and warm["source"]) == named
 
 
 def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
@@ -119,6 +132,8 @@ def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
         ("{other}:othr", StudyError, "did you mean 'other'"),
         ("{toy}", StudyError, "shares no gene with this kernel .LOADS, LAYOUT"),
         ("sim", StudyError, "is for a GPU"),
+        ("AUTO", DeviceError, "no recording AUTO; name .*, runs.db:STUDY, or one of the words auto, none, sim$"),
+        (" ", StudyError, "--warm-start is empty: give auto, none, sim, DB:STUDY or FILE, or leave it away$"),
     ],
 )
 def test_a_source_that_says_nothing_loses_nothing(
@@ -133,6 +148,15 @@ def test_a_source_that_says_nothing_loses_nothing(
     with open_readonly(db) as reader:
         assert [record.name for record in reader.studies()] == ["small"]
         assert len(list(reader.trials(reader.study("small")))) >= 12
+
+
+def test_a_recording_that_cannot_be_read_is_no_misspelt_word(tmp_path: Path) -> None:
+    """A file that is there was meant: what is wrong with it is told, and no word is offered in its place."""
+    path = tmp_path / "half.json"
+    path.write_text("[")
+    with pytest.raises(DeviceError, match="is truncated or no JSON") as told:
+        _search(tmp_path / "a.db", warm_start=str(path))
+    assert "one of the words" not in str(told.value)
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from stored_studies import FIELDS, MEASURED, record, write_study
 
 from evokern.declaration.genes import Config
+from evokern.declaration.problem import ProblemField
 from evokern.device import BaselineResult, StartReport
 from evokern.errors import StoreError, StudyError
 from evokern.samplers import TrialResult
@@ -26,7 +28,7 @@ from evokern.store import _files as files
 from evokern.store._schema import migrations
 from evokern.store.records import evaluation_of, evaluation_row, trial_of
 from evokern.study.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Proposal, Timing, Trial
-from evokern.wording import outcome_counts
+from evokern.wording import outcome_counts, proved
 
 BASELINES = (
     BaselineResult("math", (Timing(103.0, (102.0, 104.0), (103.0,)),)),
@@ -69,6 +71,27 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
         assert found.trial.proposal.rejections == {"rows": 2, "warps": 1}
         assert [trial.evaluation for trial in reader.trials(study, samples=True)] == [MEASURED]
         assert reader.source("d1") == {"kernel.cu": "__global__ void k() {}"}
+
+
+def test_a_problem_scaled_down_is_named_beside_what_ran_of_the_study_s_own(tmp_path: Path) -> None:
+    """What a simulated candidate was judged at is told with its verification, until one says more itself."""
+    own = {"4096": {"blocks": 0, "of": 64, "judged": False, "covered": False, "coverage": {}, "scaled": "256"}}
+    db = tmp_path / "a.db"
+    with Store(db) as store:
+        study = fill(store, [replace(MEASURED, evidence={"own_problem": own})])
+    predicted = replace(study, predicted=True, fields=(ProblemField("N"),))
+    with open_readonly(db) as reader:
+        found = reader.verification(predicted, reader.trial(study, 0).trial).as_dict()
+    told = "0 % of its blocks ran at the study's own problem, and all of them at that problem scaled down to N=256; its"
+    assert found["verified_scaled"] == ["N=256"]
+    assert proved(found).startswith(f"not verified: {told} search ended without a verification")
+    add_proof(db, study, "verify", 0, {"stages": {"own problem": {
+        "state": "passed", "detail": "all 64 blocks ran", "share": 1.0, "covered": True,
+    }}})  # fmt: skip
+    with open_readonly(db) as reader:
+        found = reader.verification(predicted, reader.trial(study, 0).trial).as_dict()
+    assert (found["verified"], found["verified_scaled"]) == (True, [])
+    assert "scaled down" not in proved(found)
 
 
 def test_a_study_keeps_the_names_of_its_problems_fields(tmp_path: Path) -> None:
@@ -115,6 +138,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "verified",
         "verified_reason",
         "verified_share",
+        "verified_scaled",
         "limit",
         "remeasured",
         "cost",

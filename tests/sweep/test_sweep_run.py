@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import traceback
@@ -253,6 +254,18 @@ def test_a_study_that_cannot_go_on_keeps_none_of_the_others(tmp_path: Path, gpu:
     gpu(Gpu(start=DeviceError("the GPU fell off the bus")))
     result = ran(sweep_of(tmp_path, LIVE), tmp_path / "db")
     assert list(result.refused.values()) == ["the GPU fell off the bus"] * 3
+
+
+def test_a_study_that_changed_is_told_what_a_sweep_can_do(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep has no `--fresh`: its way to begin anew is another folder, whatever name the old study would get."""
+    folder = shutil.copytree(undisturbed, tmp_path / "db")
+    monkeypatch.setattr(import_module("evokern.search.identity"), "VERSIONS", {"random": 2})
+    result = ran(sweep_of(tmp_path, RECORDED.replace("trials = 40", "trials = 44")), folder)
+    assert list(result.refused) == [ONE, TWO]
+    for told in result.refused.values():
+        assert "are version 2. another folder with --db begins anew; `--go-on` continues" in told
 
 
 def test_a_sweep_s_budget_ends_it_and_a_larger_one_goes_on(undisturbed: Path, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class Evaluator:
         self._names: list[str] = []
         try:
             self._config = self._chosen(genes or {})
+            self._without_effect = self.kernel.space.without_effect(self._config, genes or {})
             self._candidate(_NOTHING)
         except BaseException:
             self.close()  # it has begun to start processes
@@ -105,8 +106,8 @@ class Evaluator:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of this device."""
-        return self.start().notes
+        """What the user should know: genes asked for that do not count, and what the device says of itself."""
+        return (*self._without_effect, *self.start().notes)
 
     @property
     def baseline(self) -> tuple[str, float] | None:

@@ -60,9 +60,9 @@ class SourceResult:
         evidence = self.evaluation.evidence
         if self.evaluation.outcome is Outcome.DUPLICATE:
             return f"same machine code and launch as {self.duplicate_of}"
-        if self.evaluation.outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES) and evidence.get("reason"):
-            return f"{self.evaluation.reason} ({evidence['reason']})"
-        return " ".join(self.evaluation.reason.split())
+        told, why = " ".join(self.evaluation.reason.split()), str(evidence.get("reason") or "")
+        beyond = self.evaluation.outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES)
+        return f"{told} ({why})" if beyond and why not in told else told
 
     @property
     def share(self) -> float | None:
@@ -83,7 +83,7 @@ class SourceResult:
         """What is not known of a right source, in a sentence; empty where it ran whole."""
         if self.share is None or (self.share == 1 and self.covered):
             return ""
-        scaled = ", ".join(words_of(self.fields, one["scaled"]) for one in self._own.values() if one.get("scaled"))
+        scaled = ", ".join(words_of(self.fields, problem) for problem in self.evaluation.scaled_problems)
         told = f"{100 * self.share:.2g} % of its blocks ran" + (f", and all of them at {scaled}" if scaled else "")
         return told if self.covered else f"{told}; whether every output is written is not known"
 

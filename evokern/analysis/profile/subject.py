@@ -144,7 +144,7 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
         config, trial = declared_config(kernel, record, found.trial), found.trial
         title = f"trial {found.trial.number} of {record.name}"
         title += " (the champion)" if request.trial is None else f" ({found.trial.evaluation.reason})"
-    device, remarks = request.device, []
+    device, remarks = request.device, [*kernel.space.without_effect(config, request.changes or {})]
     if device is None and not record.device.startswith("sim:"):
         here = [gpu.index for gpu in probe().gpus if gpu.model == record.device]
         device = f"cuda:{here[0]}" if here else None
@@ -175,7 +175,7 @@ def _declared(request: ProfileRequest) -> ProfileSubject:
         study = Study(kernel.name, kernel.name, (dict(problem),))
     config = _changed(kernel, request)
     title = f"{'a' if request.changes else 'the default'} candidate of {title}"
-    remarks = []
+    remarks = [*kernel.space.without_effect(config, request.changes or {})]
     if device == "auto":
         device = "cuda:0" if probe().gpus else f"sim:{TARGET}"
         remarks.append(f"no --device was given: {device}")

@@ -235,7 +235,8 @@ def sanitize_kernel(
     for problem in problems:
         violation = check(kernel, config, [problem], chip, essential=True)
         if violation:
-            raise UsageError(f"{kernel.name} cannot run at {problem} on {chip.model}: {violation}")
+            which = "the default" if config == kernel.space.default() else "this"
+            raise UsageError(f"{which} candidate of {kernel.name} cannot run at {problem} on {chip.model}: {violation}")
         run, sources = _run(kernel, config, problem, chip, limit)
         runs.append(run)
     return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))

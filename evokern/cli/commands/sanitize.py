@@ -144,7 +144,10 @@ def sanitize(
         from evokern.study.discovery import find_kernel
 
         kernel = find_kernel(target, trust=trust)
-        config = kernel.space.with_changes(kernel.space.default(), parse_assignments(set_))
+        changes = parse_assignments(set_)
+        config = kernel.space.with_changes(kernel.space.default(), changes)
+        for remark in kernel.space.without_effect(config, changes):
+            output.remark(remark)
         problems = small_or_given(kernel, config, problem, chip)
         report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT)
         candidate = changed(config, kernel.genes)

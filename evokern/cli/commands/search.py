@@ -127,7 +127,8 @@ def search(
     ] = None,
     cost_per_hour: PriceOption = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew; an earlier study of this name becomes NAME.1.")
+        bool,
+        typer.Option("--fresh", help="Begin anew; an earlier study becomes NAME.1, or the next number that is free."),
     ] = False,
     go_on: GoOnOption = False,
     trust: TrustOption = False,
