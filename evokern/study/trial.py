@@ -206,7 +206,7 @@ class Evaluation:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:
                 return str(e["reason"])
-            case Outcome.INFEASIBLE if e["reason"] and (e["needed"], e["available"]) == (1, 0):  # a condition
+            case Outcome.INFEASIBLE if e.get("reason") and (e["needed"], e["available"]) == (1, 0):  # a condition
                 return f"{e['constraint']}: {e['reason']}"
             case _ if e.get("unit") == "bytes" and e["needed"] >= 2**30:
                 return f"{e['constraint']}: needs {in_gib(e['needed'])}, has {in_gib(e['available'])}"
