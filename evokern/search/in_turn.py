@@ -30,6 +30,7 @@ def against_baseline(
     champion: Trial,
     baseline: str,
     seconds: float,
+    least_s: float,
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any] | None:
@@ -40,7 +41,9 @@ def against_baseline(
         task: what it was started with.
         champion: the trial.
         baseline: name of one that was right.
-        seconds: time for it. The first round tells how many there are.
+        seconds: time for all rounds. The first ones tell how many there are.
+        least_s: time for the four without which nothing is told, where that is longer: at a large problem a round takes
+            a second.
         stopped: whether the user wants an end.
         clock: seconds, from any origin.
 
@@ -55,7 +58,10 @@ def against_baseline(
     measure = device.rounds(task, [champion.config, baseline])
     taken: list[Sequence[Sequence[float]]] = []
     while len(taken) < ROUNDS and not stopped():
-        if taken and clock() - began > seconds * len(taken) / (len(taken) + 1):
+        wanted, room_s = len(taken) + 1, seconds
+        if wanted <= LEAST_ROUNDS:  # none is begun that leads to fewer
+            wanted, room_s = LEAST_ROUNDS, max(seconds, least_s)
+        if taken and clock() - began > room_s * len(taken) / wanted:
             break
         taken.append(measure(range(2), SAMPLES))
     if len(taken) < LEAST_ROUNDS:

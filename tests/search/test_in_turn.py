@@ -58,16 +58,29 @@ def champion() -> Trial:
 
 
 @pytest.mark.parametrize(
-    ("round_s", "seconds", "rounds"), [(0.1, 4.0, ROUNDS), (0.5, 2.6, 5), (1.0, 2.5, None), (9.0, 4.0, None)]
+    ("round_s", "seconds", "least_s", "rounds"),
+    [
+        (0.1, 4.0, 6.0, ROUNDS),
+        (0.5, 2.6, 0.0, 5),
+        (0.9, 2.5, 6.0, LEAST_ROUNDS),
+        (1.5, 2.5, 6.0, LEAST_ROUNDS),
+        (1.0, 2.5, 0.0, None),
+        (1.6, 2.5, 6.0, None),
+        (9.0, 4.0, 6.0, None),
+    ],
 )
-def test_rounds_are_as_many_as_there_is_time_for(round_s: float, seconds: float, rounds: int | None) -> None:
-    """Eight, fewer where the first ones take long, and none is told of fewer than four; drift of both cancels."""
+def test_rounds_are_as_many_as_there_is_time_for(
+    round_s: float, seconds: float, least_s: float, rounds: int | None
+) -> None:
+    """Eight, fewer where they take long, but four where these still fit; fewer are not told, and not played on."""
     device = Rounds(round_s)
-    found = against_baseline(device, cast("Task", None), champion(), "cudnn", seconds, clock=lambda: device.now)
+    found = against_baseline(
+        device, cast("Task", None), champion(), "cudnn", seconds, least_s, clock=lambda: device.now
+    )
     assert device.asked == [champion().config, "cudnn"]
     assert device.rounds_played == (rounds or device.rounds_played)
     if rounds is None:
-        assert (found, device.rounds_played < LEAST_ROUNDS) == (None, True)
+        assert (found, device.rounds_played) == (None, 1)
         return
     assert found is not None
     assert (found["rounds"], found["baseline"]["name"]) == (rounds, "cudnn")
@@ -79,7 +92,7 @@ def test_a_user_who_wants_an_end_waits_for_no_round() -> None:
     """Ctrl-C between two rounds ends it, with nothing told."""
     device = Rounds()
     left = iter([False, False, True])
-    found = against_baseline(device, cast("Task", None), champion(), "cudnn", 4.0, lambda: next(left))
+    found = against_baseline(device, cast("Task", None), champion(), "cudnn", 4.0, 4.0, lambda: next(left))
     assert (found, device.rounds_played) == (None, 2)
 
 
@@ -98,7 +111,9 @@ def searched(
         session.record(trial, 1.0)
         loop: Any = SimpleNamespace(best=trial, stop_requested=False)
         reporter: Any = SimpleNamespace(after_loop=notes.append)
-        _run._compare_in_turn(device, cast("Task", None), loop, StartReport(baselines), session, reporter, seconds)
+        _run._compare_in_turn(
+            device, cast("Task", None), loop, StartReport(baselines), session, reporter, seconds, seconds
+        )
         session.ended(2.0, "trials")
         yield notes
 

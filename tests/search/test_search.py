@@ -461,7 +461,7 @@ def test_a_sampler_beside_several_gpus_proposes_the_same(
 def test_the_same_problems_may_be_written_in_another_way(toy: Study) -> None:
     """Names instead of values are no change of a study's file; other problems are."""
     search(toy, device=FakeDevice(), trials=3)
-    named = replace(toy, problems=("dtype=f32 N=192",))
+    named = replace(toy, problems=("dtype=f16 N=192",))
     assert search(named, device=FakeDevice(), trials=4).summary["trials"] == 4
     with pytest.raises(StudyError, match=r"problems was \['192'\], is \['N=384'\]|problems was .*N=192.*N=384"):
         search(replace(toy, problems=("N=384",)), device=FakeDevice(), trials=5)

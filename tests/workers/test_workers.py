@@ -547,10 +547,10 @@ def test_spares_that_speak_while_they_are_ended_are_not_heard(server: ForkServer
 
 
 def test_workers_let_others_go_first_as_they_are_told(server: ForkServer) -> None:
-    """Niceness is that of whoever started them and what their specification adds."""
+    """Niceness is that of whoever started them and what their specification adds, 19 at most."""
     pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None, niceness=4), size=1)
     pool.submit(0, ("pid",), 10.0)
     (answer,) = collect(pool, 1)
     started_by = os.getpriority(os.PRIO_PROCESS, server._process.pid)
-    assert os.getpriority(os.PRIO_PROCESS, answer.value) == started_by + 4
+    assert os.getpriority(os.PRIO_PROCESS, answer.value) == min(started_by + 4, 19)
     pool.close()
