@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -164,7 +164,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "predicted": facts.record.predicted,
         "speedup": f"{ratio:.2f}×" if ratio else "",
         "slower": ratio is not None and ratio < 1,
-        "speedup_interval": "{:.2f} to {:.2f}, measured in turn".format(*facts.in_turn["ratio_ci95"])
+        "speedup_interval": _in_turn(facts.in_turn)
         if facts.in_turn
         else _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
         "baseline": facts.in_turn["baseline"]["name"] if facts.in_turn else baseline[0] if baseline else "",
@@ -177,6 +177,13 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "bound": str(best.evaluation.evidence.get("bound", "")),
         "bars": interval_bars(bars, facts.unit),
     }
+
+
+def _in_turn(found: Mapping[str, Any]) -> str:
+    """Return the interval of a ratio that was measured in turn, and both times."""
+    low, high = found["ratio_ci95"]
+    both = f"{microseconds(found['time_us'])} µs against {microseconds(found['baseline']['time_us'])}"
+    return f"{low:.2f} to {high:.2f}, measured in turn: {both}"
 
 
 def _as_fast(facts: Facts) -> str:

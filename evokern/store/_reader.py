@@ -132,8 +132,8 @@ class Reader(ReadFile):
         At the end of a search, or in the playoff of a verification.
 
         Returns:
-            `baseline` with `name` and `time_us`, its time over the trial's as `ratio` with `ratio_ci95`, `rounds`; None
-            where they never were.
+            The trial's `time_us`, `baseline` with `name` and `time_us`, its time over the trial's as `ratio` with
+            `ratio_ci95`, `rounds`; None where they never were.
         """
         of_search = [proof for proof in self.proofs(study, IN_TURN) if proof.trial == trial]
         found: list[tuple[str, dict[str, Any]]] = [(proof.created, dict(proof.result)) for proof in of_search]
@@ -148,7 +148,8 @@ class Reader(ReadFile):
                 (low, high), (least, most) = fastest["ratio_ci95"], mine["ratio_ci95"]
                 ratio = {"ratio": fastest["ratio"] / mine["ratio"], "ratio_ci95": [low / most, high / least]}
                 baseline = {"name": fastest["name"], "time_us": fastest["time_us"]}
-                found.append((proof.created, {"baseline": baseline, **ratio, "rounds": played["rounds"]}))
+                own = {"time_us": mine["time_us"], "rounds": played["rounds"]}
+                found.append((proof.created, {"baseline": baseline, **ratio, **own}))
         return sorted(found, key=lambda one: one[0])[-1][1] if found else None
 
     def infeasible_neighbours(self, study: StudyRecord, trial: int) -> list[dict[str, Any]] | None:
@@ -243,6 +244,6 @@ def _best_table(best: Trial, baseline_us: float | None, in_turn: Mapping[str, An
         "ci95_us": list(interval) if interval else None,
         "speedup": in_turn["ratio"] if in_turn else baseline_us / time_us if baseline_us else None,
         "speedup_ci95": list(in_turn["ratio_ci95"]) if in_turn else None,
-        "in_turn": in_turn["baseline"] if in_turn else None,
+        "in_turn": {**in_turn["baseline"], "champion_us": in_turn["time_us"]} if in_turn else None,
         "config": dict(best.config),
     }

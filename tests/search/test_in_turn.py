@@ -131,13 +131,15 @@ def test_what_is_told_comes_from_turns(tmp_path: Path) -> None:
     best = summary_of(tmp_path / "a.db")["best"]
     assert best["speedup"] == pytest.approx(1.6)  # 9.2 ÷ 5.5 is what both took apart from each other
     assert best["speedup_ci95"] == pytest.approx([1.6, 1.6])
-    assert (best["in_turn"]["name"], speedup(best)) == ("cudnn", "1.60× (within .005, measured in turn)")
-    assert speedup(best | {"speedup_ci95": [1.58, 1.62]}) == "1.60× (1.58 to 1.62, measured in turn)"
+    assert best["in_turn"] == {"name": "cudnn", "time_us": pytest.approx(11.6), "champion_us": pytest.approx(7.25)}
+    both = "measured in turn: 7.25 µs against 11.6"
+    assert speedup(best) == f"1.60× (within .005, {both})"
+    assert speedup(best | {"speedup_ci95": [1.58, 1.62]}) == f"1.60× (1.58 to 1.62, {both})"
     done = CliRunner().invoke(app, ["show", "--db", str(tmp_path / "a.db")])
-    assert "1.60× (within .005, measured in turn) the baseline" in done.stdout
+    assert f"1.60× (within .005, {both}) the baseline" in done.stdout
     with open_readonly(tmp_path / "a.db") as reader:
         speed = first_screen(gather(reader, None), curve=False)["speed"]
-    assert (speed["speedup"], speed["speedup_interval"]) == ("1.60×", "1.60 to 1.60, measured in turn")
+    assert (speed["speedup"], speed["speedup_interval"]) == ("1.60×", f"1.60 to 1.60, {both}")
 
 
 def test_a_later_playoff_counts(tmp_path: Path) -> None:

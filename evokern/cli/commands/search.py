@@ -314,7 +314,7 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         output.say(f"{speedup(best)} as fast as the best baseline, {against}")
     else:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
-        output.say(f"nothing beat the baseline: {against}")
+        output.say(f"nothing beat the baseline: {against}; {speedup(best)} as fast")
     for line in _hints(result):
         output.say(line)
     if result.summary["control"]:
