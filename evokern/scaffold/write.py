@@ -17,6 +17,8 @@ from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
 from evokern.scaffold.tuner.script import run_script
 
+_TAKEN = "{target} exists already; give another name with --name, or remove it"
+
 
 @dataclass(frozen=True)
 class Scaffold:
@@ -89,7 +91,7 @@ def kernel_name(path: Path, root: Path, name: str | None) -> str:
         raise UsageError(f"{name!r} cannot be a kernel's name; give letters, digits and _ with --name")
     for target in (root / "kernels" / name, root / "studies" / f"{name}.toml"):
         if target.exists():
-            raise UsageError(f"{target} exists already; give another name with --name, or remove it")
+            raise UsageError(_TAKEN.format(target=target))
     return name
 
 
@@ -131,7 +133,10 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
 def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
     """Write a kernel's files, name → text, and its study."""
     folder, beside = root / "kernels" / name, root / "studies" / f"{name}.toml"
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:  # made since, by another `init`
+        raise UsageError(_TAKEN.format(target=folder)) from error
     beside.parent.mkdir(exist_ok=True)
     files = {**{folder / file: text for file, text in texts.items()}, beside: study}
     for target, text in files.items():

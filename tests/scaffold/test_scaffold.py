@@ -174,6 +174,16 @@ def test_nothing_is_overwritten(here: Path) -> None:
     assert _invoke("init", "saxpy.cu", "--name", "other")[0] == 0
 
 
+def test_two_drafts_at_once_are_told_apart(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that another `init` made meanwhile is refused as one that was there before."""
+    from evokern.scaffold import write
+
+    (here / "kernels" / "saxpy").mkdir(parents=True)
+    monkeypatch.setattr(write, "kernel_name", lambda path, root, name: "saxpy")
+    code, _, told = _invoke("init", "saxpy.cu")
+    assert (code, "kernels/saxpy exists already; give another name with --name" in told) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("file", "options", "message"),
     [

@@ -205,7 +205,7 @@ def _clustered(
         program.entry(launch).entry, launch.cluster, capability, entry.qualified, "--cluster names one"
     )
     if wanted.grid is None:
-        launch = replace(launch, grid=cluster.grid_up(launch.grid))
+        launch = replace(launch, grid=cluster.whole_grid(launch.grid))
     cluster.require_whole(launch.grid, entry.qualified)
     return replace(launch, cluster=cluster.extent) if cluster.blocks > 1 else launch
 

@@ -41,7 +41,7 @@ class Cluster:
         """Blocks of a cluster."""
         return self.extent[0] * self.extent[1] * self.extent[2]
 
-    def grid_up(self, grid: Three) -> Three:
+    def whole_grid(self, grid: Three) -> Three:
         """Return a grid with each extent rounded up to whole clusters."""
         x, y, z = (-(-blocks // size) * size for blocks, size in zip(grid, self.extent, strict=True))
         return x, y, z
