@@ -646,7 +646,7 @@ kernel = Kernel(
         flops=lambda p: 2 * p.M * p.N * p.K,
         bytes=lambda p: 2 * (p.M * p.K + p.K * p.N + p.M * p.N),
         baselines=(Baseline("cuBLAS", cublas),),
-        small_problems=("M=144,N=160,K=96", "M=72,N=48,K=200", "M=5,N=136,K=1000"),
+        small_problems=("M=144,N=160,K=96", "M=72,N=48,K=200", "M=5,N=136,K=1000", "M=1,N=72,K=4000"),
         slices=slices,
         nonfinite=("a", "b"),
     ),

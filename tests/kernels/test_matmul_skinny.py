@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from edited_kernel import edited_kernel
 from paths import KERNELS
 
-from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.feasibility import check, feasible_space, launches_of
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.small_problems import gate_problems
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.gate import RunFailed
@@ -242,6 +244,17 @@ def test_what_the_path_cannot_do_or_should_not_is_named(problem: str, choices: G
     """What needs more than there is, or is slow by its nature, is turned away before any compile, by a name."""
     violation = check(KERNEL, _candidate(KERNEL, **choices), [KERNEL.problem(problem)], CHIPS["h200"])
     assert (violation and violation.constraint) == constraint
+
+
+@pytest.mark.parametrize("problem", ["1,4096,4096", "1,14336,4096,layout=nt", "3,4096,14336,layout=nt"])
+@pytest.mark.parametrize("name", ["l4", "h200"])
+def test_every_candidate_for_few_rows_can_be_judged(problem: str, name: str) -> None:
+    """What is feasible at a large K finds a small problem that it can run, so that a simulated search may try it."""
+    p, rng = KERNEL.problem(problem), random.Random(0)
+    space = feasible_space(KERNEL, [p], CHIPS[name], {"PATH": ("skinny",)})
+    drawn = list(filter(space.feasible, (space.draw(rng) for _ in range(4000))))
+    assert len(drawn) > 30
+    assert all(gate_problems(KERNEL, config, [p], CHIPS[name]) for config in drawn[:200])
 
 
 def test_more_tiles_than_tickets_are_refused() -> None:
