@@ -163,8 +163,8 @@ def test_readings_are_empty_where_there_is_no_nvml() -> None:
 
 
 def test_only_throttling_that_is_not_normal_disturbs() -> None:
-    """A power cap is how a busy GPU runs; a thermal slowdown spoils samples."""
-    assert not State(1500.0, "power cap").disturbed
+    """Under a power cap the samples before it stand; a thermal slowdown spoils all."""
+    assert (State(1500.0, "power cap").disturbed, State(1500.0, "power cap").capped) == (False, True)
     assert State(1500.0, "power cap, hardware thermal slowdown").disturbed
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,10 +24,17 @@ import torch
 from evokern.device.gpu.cuda import finish, new_event
 from evokern.device.gpu.nvml import Monitor, State
 from evokern.device.gpu.timed_calls import StepsAround
-from evokern.measurement.timing import LONG_PILOT_US, RACE_SAMPLES, calls_per_sample, with_steps
+from evokern.measurement.timing import LONG_PILOT_US, RACE_SAMPLES, before_cap, calls_per_sample, with_steps
 from evokern.study.settings import TimingSettings
 
 _PATIENCE = 3
+_RESTS = 10
+"""Most rests of one candidate, each behind samples that a power cap slowed."""
+_REST_S = 0.1
+"""Seconds in which a GPU that its power cap slowed is fast again for some 30 ms: with .14 s and the gate's launches
+between the timings of two products of 8192³ every one of 213 began as fast as it ever was (H100, 2026-11-26)."""
+_LONG_BATCH_US = 10_000.0
+"""Length of a batch behind which the GPU's state is read once more: it may have changed within."""
 _SHORT_US = 20.0
 """Time of a call below which that between two graphs counts: 3 to 4 µs (H200), a tenth of four calls of 10 µs."""
 _LONGER = 8
@@ -63,6 +71,8 @@ class GraphClock:
         """
         self._settings = settings
         self._monitor = monitor
+        self._waits = self._rests = 0
+        self._fastest_us = math.inf
         self._hang_s = hang_s
         self.states: list[State] = []
         """A reading of clock and temperature per batch."""
@@ -134,14 +144,31 @@ class GraphClock:
             self.timed.replays += 1
         graph.replay()
 
-    def take(self, count: int) -> list[float]:
-        """Take samples, µs a call; none when the GPU was throttled (after a few tries they are kept and say so)."""
-        times = self._replays(self._graphs, count)
-        state = self.states[-1]
-        if state.disturbed and sum(s.disturbed for s in self.states) <= _PATIENCE:
+    def take(self, count: int, *, sustained: bool = False) -> list[float]:
+        """Take samples, µs a call; fewer where the GPU was slowed (after some tries they are kept and say so).
+
+        Args:
+            count: how many.
+            sustained: keep those that a power cap slows, too: it slows all alike that run in turn.
+
+        Raises:
+            RunFailed: a call crashed, or did not end.
+        """
+        seen = len(self.states)
+        times = [time_us / self.calls for time_us in self._replays(self._graphs, count)]
+        if any(state.disturbed for state in self.states[seen:]) and self._waits < _PATIENCE:
+            self._waits += 1
             time.sleep(0.05)
             return []
-        return [time_us / self.calls for time_us in times]
+        if sustained or not any(state.capped for state in self.states):
+            return times
+        self._fastest_us = min(self._fastest_us, *times)
+        kept = before_cap(times, self._fastest_us)
+        if len(kept) == len(times) or self._rests == _RESTS:
+            return times
+        self._rests += 1
+        time.sleep(_REST_S)
+        return kept
 
     def _single_times(self) -> tuple[float, ...]:
         """Return times of single calls behind an untimed one, µs: as many as show whether a race is lost."""
@@ -168,6 +195,8 @@ class GraphClock:
         self.states.append(self._monitor.read())
         finish(self._hang_s * (count + 1) * len(graphs), self._hang_s)
         spans = [1000.0 * a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
+        if sum(spans) >= _LONG_BATCH_US:
+            self.states.append(self._monitor.read())
         if len(graphs) == 1:
             return spans
         return [max(with_call - flush_only, 0.0) for with_call, flush_only in zip(spans[::2], spans[1::2], strict=True)]

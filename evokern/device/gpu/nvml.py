@@ -15,7 +15,8 @@ _REASONS = {
 }
 """Bits of `nvmlClocksEventReasons` that lower clocks under load (NVML API reference, "Clocks event reasons")."""
 DISTURBING = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
-"""Reasons whose samples are taken again; a power cap is how a busy GPU runs."""
+"""Reasons whose samples are all taken again. Under a power cap those before it are kept: it is how a GPU runs that long
+calls keep busy (`State.capped`)."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class State:
     def disturbed(self) -> bool:
         """Whether samples taken now say more about the clock than about the candidate."""
         return any(reason in self.throttle for reason in DISTURBING)
+
+    @property
+    def capped(self) -> bool:
+        """Whether the GPU has reached its power limit, so that its clock falls for as long as it stays busy."""
+        return "power cap" in self.throttle
 
 
 class Monitor:

@@ -102,7 +102,7 @@ def _require_state(runs: TimedRuns, contestant: Contestant, candidate: Candidate
 
 def _one_sample(clock: GraphClock) -> float:
     while True:
-        samples = clock.take(1)
+        samples = clock.take(1, sustained=True)
         if samples:
             clock.settle()  # others work on the same inputs next
             return samples[0]

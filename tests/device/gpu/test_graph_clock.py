@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
@@ -12,31 +13,53 @@ from evokern.device.gpu import graph_clock
 from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.nvml import State
 from evokern.measurement.statistics import median
-from evokern.measurement.timing import LONG_PILOT_US
+from evokern.measurement.timing import LONG_PILOT_US, measure
 from evokern.study.settings import TimingSettings
 
 SETS = 7
 
 
 class Stream:
-    """A GPU on which each call takes so long; outside a graph some µs more."""
+    """A GPU on which each call takes so long; outside a graph some µs more.
 
-    def __init__(self, call_us: float) -> None:
-        self.now_us, self.ran, self.capturing = 0.0, 0, False
-        self._call_us = call_us
+    With a power limit it is busy for so long before its clock falls by a seventh; a rest makes it fast again.
+    """
+
+    def __init__(self, call_us: float, limit_us: float = math.inf, *, told: bool = True, recovers: bool = True) -> None:
+        self.now_us, self.ran, self.capturing, self.rests = 0.0, 0, False, 0
+        self._call_us, self._limit_us, self._rested_us = call_us, limit_us, 0.0
+        self._told, self._recovers = told, recovers
+
+    @property
+    def capped(self) -> bool:
+        """Whether the power limit is reached."""
+        return self.now_us - self._rested_us > self._limit_us
+
+    def rest(self, seconds: float) -> None:
+        """Idle."""
+        self.rests += 1
+        self._rested_us = self.now_us if self._recovers else self._rested_us
+
+    def state(self) -> State:
+        """Return what NVML would say."""
+        return State(1980.0, "power cap" if self.capped and self._told else "")
+
+    def _run(self, count: int, more_us: float) -> None:
+        self.now_us += more_us
+        for _ in range(count):
+            self.now_us += self._call_us * (7 / 6 if self.capped else 1.0)
+        self.ran += count
 
     def call(self) -> None:
         """Run a call, or capture it."""
         if not self.capturing:
-            self.now_us += self._call_us + 9.0
-            self.ran += 1
+            self._run(1, 9.0)
 
     def capture(self, calls: Sequence[Callable[[], None]], count: int, *_: object) -> SimpleNamespace:
         """Return a graph of so many calls."""
 
         def replay() -> None:
-            self.now_us += 4.0 + count * self._call_us
-            self.ran += count
+            self._run(count, 4.0)
 
         return SimpleNamespace(replay=replay)
 
@@ -52,7 +75,8 @@ def clock(stream: Stream, patch: pytest.MonkeyPatch) -> GraphClock:
     patch.setattr(graph_clock, "_capture", stream.capture)
     patch.setattr(graph_clock, "new_event", stream.event)
     patch.setattr(graph_clock, "finish", lambda limit_s, hang_s=None: None)
-    monitor = SimpleNamespace(read=State)
+    patch.setattr(graph_clock.time, "sleep", stream.rest)
+    monitor = SimpleNamespace(read=stream.state)
     return GraphClock([stream.call] * SETS, TimingSettings(), monitor, None, 10.0)  # type: ignore[list-item,arg-type]
 
 
@@ -74,6 +98,54 @@ def test_samples_follow_from_the_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
     found.prepare()
     assert found.calls == SETS
     assert found.take(3) == pytest.approx([2000.0] * 3, rel=0.01)
+
+
+CAP_US = 95_000.0
+"""Pilot and warm-up take 26 ms, a sample 14: the cap comes behind three to five of them."""
+
+
+def test_samples_that_a_power_cap_slows_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before it are kept, and after a rest the rest of them comes as fast: the median is the candidate's."""
+    stream = Stream(2000.0, CAP_US)
+    found = clock(stream, monkeypatch)
+    found.prepare()
+    few = found.take(7)
+    assert 0 < len(few) < 7
+    series = measure([found], TimingSettings()).series[0]
+    assert series.median_us == pytest.approx(2000.0, rel=0.005)
+    assert max(series.samples_us) < 1.04 * 2001  # one within which the cap came
+    assert 7 <= len(series.samples_us) < 20
+    assert 1 <= stream.rests <= 6
+    assert any(state.capped for state in found.states)
+
+
+def test_a_power_cap_that_nobody_reports_is_the_candidates_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer at times for a reason of its own is measured as it is: no sample is left out."""
+    stream = Stream(2000.0, CAP_US, told=False)
+    found = clock(stream, monkeypatch)
+    found.prepare()
+    samples = found.take(7)
+    assert (len(samples), stream.rests) == (7, 0)
+    assert max(samples) > 1.1 * min(samples)
+
+
+def test_a_gpu_that_does_not_recover_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some rests samples are kept as they come: nobody waits forever."""
+    stream = Stream(2000.0, CAP_US, recovers=False)
+    found = clock(stream, monkeypatch)
+    found.prepare()
+    series = measure([found], TimingSettings()).series[0]
+    assert len(series.samples_us) >= 7
+    assert stream.rests <= 10
+
+
+def test_what_runs_in_turn_keeps_what_a_power_cap_slows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the cap slows both alike."""
+    stream = Stream(2000.0, CAP_US)
+    found = clock(stream, monkeypatch)
+    found.prepare()
+    samples = [found.take(1, sustained=True)[0] for _ in range(9)]
+    assert (stream.rests, max(samples) > 1.1 * min(samples)) == (0, True)
 
 
 @pytest.mark.gpu
