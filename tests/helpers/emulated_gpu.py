@@ -158,7 +158,7 @@ class Clock:
             self.timed.plan(self._count)
             self._run()
 
-    def take(self, count: int) -> list[float]:
+    def take(self, count: int, *, sustained: bool = False) -> list[float]:
         """Return samples, µs."""
         self._run()
         return [next(self._time_us) for _ in range(count)]
