@@ -140,7 +140,10 @@ def measure(
     while min(map(len, samples)) < settings.max_samples and time.perf_counter() < end and idle():
         fewest = min(range(len(samples)), key=lambda index: len(samples[index]))
         wanted = min(_MORE_SAMPLES, settings.max_samples - len(samples[fewest]))
-        samples[fewest] += _at_least(clocks[fewest], wanted)
+        taken = clocks[fewest].take(wanted)
+        samples[fewest] += taken
+        if len(taken) < wanted:
+            break  # the GPU was slowed, and the next ones would wait for it
     return Measurement(tuple(Series(tuple(taken)) for taken in samples), lost)
 
 

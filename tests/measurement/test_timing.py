@@ -160,6 +160,21 @@ def test_several_problems_race_with_their_geometric_mean() -> None:
     assert slow.time_us == pytest.approx(40**0.5)
 
 
+class Slowed(Synthetic):
+    """A clock of a device that is slowed after a while: behind the first batch one sample of each is left out."""
+
+    def take(self, count: int) -> Sequence[float]:
+        taken = super().take(count)
+        return taken if len(self.asked) == 1 else taken[1:]
+
+
+def test_a_slowed_device_is_not_sampled_on() -> None:
+    """While nothing waits more samples are taken, but not those for which the device would have to rest."""
+    clock = Slowed(5.0)
+    found = measure([clock], SETTINGS, idle=lambda: True)
+    assert (clock.asked, len(found.series[0].samples_us)) == ([7, 4], 10)
+
+
 @pytest.mark.parametrize("median_us", [5.0, 8.0])
 def test_idle_devices_sample_on(median_us: float) -> None:
     """While nothing waits, a candidate that is known well enough or lost gets more samples, and stays what it was."""
