@@ -189,14 +189,15 @@ def parse_problems(
     """
     if dtype is not None and "dtype" not in [entry.name for entry in fields]:
         raise KernelError(f"dtype = {dtype!r}, but kernel {kernel} has no such field; leave it away")
-    found = [problem_of(kernel, fields, text) for text in given]
-    if dtype is None:
-        return tuple(found)
-    for text in given:
-        own = _given(kernel, fields, text).get("dtype", dtype)
-        if str(own) != dtype.strip():
-            raise KernelError(f"dtype = {dtype!r}, but the problem {text!r} says {own}; name it in one of them alone")
-    return tuple(problem_of(kernel, fields, {**problem, "dtype": dtype}) for problem in found)
+    found = [_given(kernel, fields, text) for text in given]
+    if dtype is not None:
+        wanted = next(entry for entry in fields if entry.name == "dtype").parse(dtype)
+        for text, values in zip(given, found, strict=True):
+            if (own := values.setdefault("dtype", wanted)) != wanted:
+                raise KernelError(
+                    f"dtype = {dtype!r}, but the problem {text!r} says {own}; name it in one of them alone"
+                )
+    return tuple(problem_of(kernel, fields, values) for values in found)
 
 
 def key_of(kernel: str, fields: Sequence[ProblemField], text: str) -> str:

@@ -126,7 +126,8 @@ def _means(record: StudyRecord, evaluation: Evaluation) -> bool:
 def _time_at(record: StudyRecord, evaluation: Evaluation, problem: int) -> tuple[float, tuple[float, float] | None]:
     """Return a trial's time at one of its study's problems with its 95 % interval, in µs, or the means of both."""
     if len(record.problems) == 1 or _means(record, evaluation):
-        return evaluation.time_us or 0.0, interval_us(evaluation)
+        assert evaluation.time_us is not None  # `export_trial` has refused what was not timed
+        return evaluation.time_us, interval_us(evaluation)
     timing = evaluation.timings[problem]
     return timing.median_us, timing.ci95_us
 
@@ -155,13 +156,15 @@ def _facts(
     if interval and not record.predicted:
         time += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
     over = mean_of(len(record.problems))
-    time += over if means else ""
+    if means:
+        time += over
     baseline = reader.baseline(record)
     against = "none was measured"
     if baseline:
-        at = baseline[1] if means else _baseline_at(record, baseline, sessions, problem)
+        at = None if means else _baseline_at(record, baseline, sessions, problem)
         against = f"{baseline[0]}, {baseline[1]:.3f} {unit}{over}" if at is None else f"{baseline[0]}, {at:.3f} {unit}"
-        against += f"{over if means else ''}: {at / time_us:.2f}× as fast" if at is not None and time_us else ""
+        if means or at is not None:  # both are means, or both of the problem
+            against += f": {(baseline[1] if at is None else at) / time_us:.2f}× as fast"
     environment = sessions[-1].environment if sessions else {}
     facts = {"study": f"{record.name}, begun {record.created}", "trial": str(found.trial.number)}
     facts |= {"device": record.device + (", simulated" if record.predicted else "")}

@@ -18,7 +18,7 @@ from evokern.report.space import convergence_plot, improvement, slow_trials
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
 from evokern.study.trial import Outcome, Timing
-from evokern.wording import duration, mean_of, microseconds, several
+from evokern.wording import duration, in_turn, mean_of, microseconds, several
 
 CHOICES = 7
 """Choices that are shown before the rest is unfolded."""
@@ -164,7 +164,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "predicted": facts.record.predicted,
         "speedup": f"{ratio:.2f}×" if ratio else "",
         "slower": ratio is not None and ratio < 1,
-        "speedup_interval": _in_turn(facts.in_turn)
+        "speedup_interval": _interval_in_turn(facts.in_turn)
         if facts.in_turn
         else _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
         "baseline": facts.in_turn["baseline"]["name"] if facts.in_turn else baseline[0] if baseline else "",
@@ -179,11 +179,10 @@ def _speed(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _in_turn(found: Mapping[str, Any]) -> str:
+def _interval_in_turn(found: Mapping[str, Any]) -> str:
     """Return the interval of a ratio that was measured in turn, and both times."""
     low, high = found["ratio_ci95"]
-    both = f"{microseconds(found['time_us'])} µs against {microseconds(found['baseline']['time_us'])}"
-    return f"{low:.2f} to {high:.2f}, measured in turn: {both}"
+    return f"{low:.2f} to {high:.2f}, {in_turn(found['time_us'], found['baseline']['time_us'])}"
 
 
 def _as_fast(facts: Facts) -> str:

@@ -58,9 +58,8 @@ def against_baseline(
     measure = device.rounds(task, [champion.config, baseline])
     taken: list[Sequence[Sequence[float]]] = []
     while len(taken) < ROUNDS and not stopped():
-        wanted, room_s = len(taken) + 1, seconds
-        if wanted <= LEAST_ROUNDS:  # none is begun that leads to fewer
-            wanted, room_s = LEAST_ROUNDS, max(seconds, least_s)
+        wanted = max(len(taken) + 1, LEAST_ROUNDS)  # none is begun that leads to fewer
+        room_s = max(seconds, least_s) if wanted == LEAST_ROUNDS else seconds
         if taken and clock() - began > room_s * len(taken) / wanted:
             break
         taken.append(measure(range(2), SAMPLES))

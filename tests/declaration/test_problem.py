@@ -92,6 +92,7 @@ def test_a_studys_dtype_is_that_of_its_problems(given: str | dict[str, Value | b
     """It holds for problems that name none or the same."""
     (found,) = parse_problems("k", FIELDS, [given], "bf16")
     assert found["dtype"] == "bf16"
+    assert parse_problems("k", FIELDS, [given], " bf16 ") == (found,)
 
 
 @pytest.mark.parametrize("given", ["2,512,dtype=f16", "2,512,0,f16", {"B": 2, "S": 512, "dtype": "f16"}])

@@ -286,7 +286,7 @@ def _run(
 def described(launch: Launch) -> str:
     """Return a launch's geometry in a few words."""
     shared = f", {launch.shared_bytes} bytes of dynamic shared memory" if launch.shared_bytes else ""
-    cluster = f", clusters of {extent_text(launch.cluster)}" if launch.cluster else ""
+    cluster = f", clusters of {extent_text(launch.clustered)}" if launch.clustered else ""
     return f"grid {extent_text(launch.grid)}, block {extent_text(launch.block)}{cluster}{shared}"
 
 

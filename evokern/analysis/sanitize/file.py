@@ -99,7 +99,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     program, symbol = _compiled(source, point, wanted, chip)
     entry, compiled = point.entry, program.module.entries[symbol]
     remarks = match(wanted.arguments, entry, compiled.params)
-    launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program, chip)
+    launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program)
     remarks += _remarks(wanted, source, entry, launch)
     memory = simt.Memory()
     labels = names(entry, compiled.params)
@@ -192,21 +192,17 @@ def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chi
     return launch
 
 
-def _clustered(
-    launch: Launch, wanted: FileLaunch, entry: KernelFunction, program: SimulatedProgram, chip: Profile
-) -> Launch:
+def _clustered(launch: Launch, wanted: FileLaunch, entry: KernelFunction, program: SimulatedProgram) -> Launch:
     """Return a launch with the clusters that it runs in; a grid that nobody named is rounded up to whole ones.
 
     Raises:
         UsageError: launch and kernel contradict each other, or no chip takes such a cluster.
     """
-    capability = 10 * chip.compute_capability[0] + chip.compute_capability[1]
-    cluster = cluster_of(
-        program.entry(launch).entry, launch.cluster, capability, entry.qualified, "--cluster names one"
-    )
+    function, called = program.entry(launch).entry, entry.qualified
+    cluster = cluster_of(function, launch.cluster, program.capability, called, "--cluster names one")
     if wanted.grid is None:
         launch = replace(launch, grid=cluster.whole_grid(launch.grid))
-    cluster.require_whole(launch.grid, entry.qualified)
+    cluster.require_whole(launch.grid, called)
     return replace(launch, cluster=cluster.extent) if cluster.blocks > 1 else launch
 
 

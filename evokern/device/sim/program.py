@@ -60,6 +60,11 @@ class SimulatedProgram:
         """The user's files by header name as included, the source itself under the empty name."""
         return {"": self.source, **self.headers}
 
+    @property
+    def capability(self) -> int:
+        """Compute capability × 10 of the chip that runs it."""
+        return int(re.sub(r"\D", "", self.architecture))
+
     def entry(self, launch: Launch) -> PtxProgram:
         """Return the instructions of the entry point that a launch starts."""
         return self.module.program(self.symbols[launch.entry])
@@ -70,8 +75,8 @@ class SimulatedProgram:
         Raises:
             UsageError: launch and kernel contradict each other, or no chip takes such a cluster or grid.
         """
-        function, capability = self.entry(launch).entry, int(re.sub(r"\D", "", self.architecture))
-        cluster = cluster_of(function, launch.cluster, capability)
+        function = self.entry(launch).entry
+        cluster = cluster_of(function, launch.cluster, self.capability)
         cluster.require_whole(launch.grid, function.name)
         return cluster
 

@@ -149,15 +149,21 @@ def test_what_runs_in_turn_keeps_what_a_power_cap_slows(monkeypatch: pytest.Monk
     assert (stream.rests, max(samples) > 1.1 * min(samples)) == (0, True)
 
 
-@pytest.mark.gpu
-def test_the_pilot_of_a_long_call_is_its_time() -> None:
-    """By it a candidate is called slow: what single calls have beside the time in a graph is far below 5 %."""
+def long_product() -> Callable[[], None]:
+    """Return a call of a product of 8192³."""
     a = torch.randn(8192, 8192, dtype=torch.float16, device="cuda")
     out = torch.empty_like(a)
 
     def product() -> None:
         torch.mm(a, a, out=out)
 
+    return product
+
+
+@pytest.mark.gpu
+def test_the_pilot_of_a_long_call_is_its_time() -> None:
+    """By it a candidate is called slow: what single calls have beside the time in a graph is far below 5 %."""
+    product = long_product()
     monitor = SimpleNamespace(read=State)
     with torch.cuda.stream(torch.cuda.Stream()):
         timed = GraphClock([product] * SETS, TimingSettings(), monitor, None, 10.0)  # type: ignore[arg-type]
@@ -172,12 +178,7 @@ def test_long_products_take_the_same_whatever_ran_before_them() -> None:
     """A power cap that comes within the samples of one is not told as its time: four are within 2 %."""
     from evokern.device.gpu.profile import live_gpu
 
-    a = torch.randn(8192, 8192, dtype=torch.float16, device="cuda")
-    out = torch.empty_like(a)
-
-    def product() -> None:
-        torch.mm(a, a, out=out)
-
+    product = long_product()
     medians = []
     with torch.cuda.stream(torch.cuda.Stream()):
         for before in (0, 40, 0, 20):  # products, of 1.5 ms on an H100
