@@ -25,11 +25,11 @@ from evokern.measurement.statistics import (
 )
 from evokern.study.settings import TimingSettings
 
-TIMING_RULE = 3
+TIMING_RULE = 4
 """How times come about, kept with each study: what changes a candidate's time on the same device by more than noise
 takes another number. 1: calls in a graph, nothing between them. 2: steps around drawn calls of each graph
 (`evokern.gate.timed_plan`), and samples long enough that these are at most `STEP_SHARE` of one. 3: samples that a power
-cap slows are taken again (`before_cap`)."""
+cap slows are taken again (`before_cap`). 4: of calls that take `LONG_PILOT_US` each is a sample."""
 FIRST_TIMING_RULE = 1
 """The rule of studies that keep no number."""
 STEPS = 2
@@ -74,7 +74,10 @@ class Clock(Protocol):
     """Times one candidate on one problem."""
 
     def take(self, count: int) -> Sequence[float]:
-        """Take so many samples, µs a call; fewer where the device disturbed some (throttling), never none forever."""
+        """Take so many samples or some more, µs a call; none where the device was disturbed, never none forever."""
+
+    def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
+        """Return those that tell the candidate's time and not what slowed the device; after some tries all."""
 
 
 @dataclass(frozen=True)
@@ -136,35 +139,49 @@ def measure(
             on for as long, `SAMPLED_ON_S` and the most samples at most; that it lost stays so.
     """
     samples, lost = _decided(clocks, settings, elite_us)
+    counts = [len(clock.counted(taken)) for clock, taken in zip(clocks, samples, strict=True)]
     end = time.perf_counter() + SAMPLED_ON_S
-    while min(map(len, samples)) < settings.max_samples and time.perf_counter() < end and idle():
-        fewest = min(range(len(samples)), key=lambda index: len(samples[index]))
-        wanted = min(_MORE_SAMPLES, settings.max_samples - len(samples[fewest]))
-        taken = clocks[fewest].take(wanted)
-        samples[fewest] += taken
-        if len(taken) < wanted:
+    while min(counts) < settings.max_samples and time.perf_counter() < end and idle():
+        fewest = counts.index(min(counts))
+        wanted = min(_MORE_SAMPLES, settings.max_samples - counts[fewest])
+        samples[fewest] += clocks[fewest].take(wanted)
+        before, counts[fewest] = counts[fewest], len(clocks[fewest].counted(samples[fewest]))
+        if counts[fewest] < before + wanted:
             break  # the GPU was slowed, and the next ones would wait for it
-    return Measurement(tuple(Series(tuple(taken)) for taken in samples), lost)
+    return Measurement(_series(clocks, samples), lost)
 
 
 def _decided(
     clocks: Sequence[Clock], settings: TimingSettings, elite_us: float | None
 ) -> tuple[list[list[float]], bool]:
-    """Sample until the stopping rule is met or the race is lost; return the samples, and whether it was."""
+    """Sample until the stopping rule is met or the race is lost; return all samples, and whether it was."""
     racing = elite_us is not None and settings.race > 0
     first = RACE_SAMPLES if racing else settings.min_samples
-    samples = [list(_at_least(clock, min(first, settings.max_samples))) for clock in clocks]
+    samples: list[list[float]] = [[] for _ in clocks]
+    for clock, taken in zip(clocks, samples, strict=True):
+        _sample(clock, taken, min(first, settings.max_samples))
     while True:
-        series = tuple(Series(tuple(taken)) for taken in samples)
+        series = _series(clocks, samples)
         if racing and elite_us is not None and _lost(series, settings.race * elite_us):
             return samples, True
         open_ones = [index for index, one in enumerate(series) if not one.settled(settings)]
         if not open_ones:
             return samples, False
         for index in open_ones:
-            count = len(samples[index])
-            wanted = settings.min_samples - count if count < settings.min_samples else _MORE_SAMPLES
-            samples[index] += _at_least(clocks[index], min(wanted, settings.max_samples - count))
+            count = len(series[index].samples_us)
+            wanted = settings.min_samples if count < settings.min_samples else count + _MORE_SAMPLES
+            _sample(clocks[index], samples[index], min(wanted, settings.max_samples))
+
+
+def _sample(clock: Clock, taken: list[float], count: int) -> None:
+    """Take samples until so many count."""
+    while (missing := count - len(clock.counted(taken))) > 0:
+        taken += clock.take(missing)
+
+
+def _series(clocks: Sequence[Clock], samples: Sequence[Sequence[float]]) -> tuple[Series, ...]:
+    """Return the samples that count, of each problem."""
+    return tuple(Series(tuple(clock.counted(taken))) for clock, taken in zip(clocks, samples, strict=True))
 
 
 def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_us: float | None) -> bool:
@@ -231,13 +248,6 @@ def _raced_us(elite_us: float | None, default_us: float | None, problems: int) -
         problems: how many the study has.
     """
     return min((time for time in (elite_us if problems == 1 else None, default_us) if time is not None), default=None)
-
-
-def _at_least(clock: Clock, count: int) -> list[float]:
-    taken: list[float] = []
-    while len(taken) < count:
-        taken += clock.take(count - len(taken))
-    return taken
 
 
 def _lost(series: Sequence[Series], limit_us: float) -> bool:

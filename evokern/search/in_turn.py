@@ -7,6 +7,7 @@ sampled in turn, in rounds as a playoff has them (`evokern.measurement.playoff`)
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,12 +58,14 @@ def against_baseline(
     began = clock()
     measure = device.rounds(task, [champion.config, baseline])
     taken: list[Sequence[Sequence[float]]] = []
+    round_s = 0.0  # of the shortest, without what comes once: compilers first end what they have at hand
     while len(taken) < ROUNDS and not stopped():
-        wanted = max(len(taken) + 1, LEAST_ROUNDS)  # none is begun that leads to fewer
+        now, wanted = clock(), max(len(taken) + 1, LEAST_ROUNDS)  # none is begun that leads to fewer
         room_s = max(seconds, least_s) if wanted == LEAST_ROUNDS else seconds
-        if taken and clock() - began > room_s * len(taken) / wanted:
+        if taken and now - began + (wanted - len(taken)) * round_s > room_s:
             break
         taken.append(measure(range(2), SAMPLES))
+        round_s = min(round_s or math.inf, clock() - now)
     if len(taken) < LEAST_ROUNDS:
         return None
     played = iter(taken)

@@ -49,6 +49,9 @@ class Synthetic:
             return ()
         return [self._median * self._rng.lognormvariate(0.0, self._noise) for _ in range(count)]
 
+    def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
+        return samples_us
+
 
 def test_quiet_samples_stop_at_the_least_number() -> None:
     """Without noise the least number of samples suffices."""
@@ -161,18 +164,33 @@ def test_several_problems_race_with_their_geometric_mean() -> None:
 
 
 class Slowed(Synthetic):
-    """A clock of a device that is slowed after a while: behind the first batch one sample of each is left out."""
+    """A clock of a device that is slowed for a while: from the second batch on samples take twice as long."""
+
+    def __init__(self, median_us: float, last: int) -> None:
+        super().__init__(median_us)
+        self._last = last
 
     def take(self, count: int) -> Sequence[float]:
         taken = super().take(count)
-        return taken if len(self.asked) == 1 else taken[1:]
+        return [2 * one for one in taken] if 1 < len(self.asked) <= self._last else taken
+
+    def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
+        return [one for one in samples_us if one < 1.5 * min(samples_us)]
 
 
 def test_a_slowed_device_is_not_sampled_on() -> None:
     """While nothing waits more samples are taken, but not those for which the device would have to rest."""
-    clock = Slowed(5.0)
+    clock = Slowed(5.0, last=9)
     found = measure([clock], SETTINGS, idle=lambda: True)
-    assert (clock.asked, len(found.series[0].samples_us)) == ([7, 4], 10)
+    assert (clock.asked, found.series[0].samples_us) == ([7, 4], (5.0,) * 7)
+
+
+def test_samples_that_do_not_count_are_taken_again() -> None:
+    """A rule that asks for more goes on until so many count, and no other is in the result."""
+    clock = Slowed(5.0, last=3)
+    found = measure([clock], replace(SETTINGS, min_samples=20, max_samples=20), elite_us=5.0)
+    assert clock.asked == [5, 15, 15, 15]
+    assert found.series[0].samples_us == (5.0,) * 20
 
 
 @pytest.mark.parametrize("median_us", [5.0, 8.0])

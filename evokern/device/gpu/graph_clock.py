@@ -1,7 +1,8 @@
 """Timing by graph replay: many calls in one CUDA graph, so that the cost of launching from Python vanishes.
 
 A sample is one replay between two events. Replays of a batch are queued back to back behind an untimed one, so that
-the GPU never waits for the CPU within a batch. `rotate`: the calls of a graph walk through several input sets.
+the GPU never waits for the CPU within a batch. `rotate`: the calls of a graph walk through several input sets; where a
+call takes `LONG_PILOT_US`, each is a graph and a sample of its own, so that enough of them come before a power cap.
 `flush`: every call follows a write over the whole L2; a second graph holds the writes alone, and a sample is the
 difference of two replays, taken one after the other. Candidates and baselines are timed by this same code.
 
@@ -13,6 +14,7 @@ about takes another `TIMING_RULE` (`evokern.measurement.timing`): a study is tim
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import time
@@ -75,11 +77,11 @@ class GraphClock:
         self._fastest_us = math.inf
         self._hang_s = hang_s
         self.states: list[State] = []
-        """A reading of clock and temperature per batch."""
+        """Readings of clock and temperature, one or two a batch."""
         self.timed = around.timed if around else None
         """The drawn call of the timed graph."""
-        self.graph: torch.cuda.CUDAGraph | None = None
-        """The graph that is timed; None before `prepare`."""
+        self._parts: list[torch.cuda.CUDAGraph] = []  # what is timed, one after the other
+        self._writes: torch.cuda.CUDAGraph | None = None
         self._sequence, self._around, self._flush = calls, around, flush
         self.pilot_us = self._single_times()
         """Rough times, µs a call: without steps, and without a write over L2 before each call."""
@@ -90,7 +92,7 @@ class GraphClock:
             self.pilot_us = self._pilot_times(_LONGER * len(calls))
         self._call_us = max(min(self.pilot_us), 0.05)
         self.calls = calls_per_sample(self._call_us, settings.sample_us, len(calls))
-        """Calls in one sample."""
+        """Calls of the timed graph."""
         if around is not None:
             self.calls = with_steps(self.calls, self._call_us, len(calls))
 
@@ -101,15 +103,16 @@ class GraphClock:
             RunFailed: a call cannot be captured, crashed, or did not end.
             KernelError: the reference raised.
         """
-        calls, flush, around = self._sequence, self._flush, self._around
-        if around is not None:
-            around.timed.plan(self.calls)
-        graph = self.graph = _capture(calls, self.calls, flush, around)
-        self._graphs = [graph]
+        calls, flush = self._sequence, self._flush
+        if self._around is not None:
+            self._around.timed.plan(self.calls)
+        size = 1 if flush is None and self._call_us >= LONG_PILOT_US else self.calls
+        for first in range(0, self.calls, size):
+            self._parts.append(_capture(calls, range(first, first + size), flush, self._around, last=self.calls - 1))
         if flush is not None:
-            self._graphs.append(_capture([lambda: None], self.calls, flush))
+            self._writes = _capture([lambda: None], range(self.calls), flush)
         for _ in range(max(1, min(1000, round(self._settings.warmup_us / (self._call_us * self.calls))))):
-            self._run(graph)
+            self._run()
 
     def replay(self) -> None:
         """Run the timed graph until inputs and answers are as the bench drew them (once more, or twice); wait.
@@ -117,7 +120,7 @@ class GraphClock:
         Raises:
             RunFailed: a call crashed, or did not end.
         """
-        self._run(self._graphs[0])
+        self._run()
         self.settle()
 
     def settle(self) -> None:
@@ -127,7 +130,7 @@ class GraphClock:
             RunFailed: a call crashed, or did not end.
         """
         if self.timed is not None and not self.timed.settled:
-            self._run(self._graphs[0])
+            self._run()
         finish(self._hang_s * self.calls, self._hang_s)
 
     def fault(self) -> dict[str, Any] | None:
@@ -139,36 +142,51 @@ class GraphClock:
         self.settle()
         return self.timed.fault() if self.timed is not None else None
 
-    def _run(self, graph: torch.cuda.CUDAGraph) -> None:
-        if self.timed is not None and graph is self.graph:
+    def _run(self) -> None:
+        for index in range(len(self._parts)):
+            self._run_part(index)
+
+    def _run_part(self, index: int) -> None:
+        if self.timed is not None and index == 0:
             self.timed.replays += 1
-        graph.replay()
+        self._parts[index].replay()
 
     def take(self, count: int, *, sustained: bool = False) -> list[float]:
-        """Take samples, µs a call; fewer where the GPU was slowed (after some tries they are kept and say so).
+        """Take samples, µs a call; none where heat or the hardware slowed the GPU (after some tries they are kept).
+
+        Behind samples that a power cap slowed the GPU rests: `counted` tells which they are.
 
         Args:
-            count: how many.
-            sustained: keep those that a power cap slows, too: it slows all alike that run in turn.
+            count: how many; of long calls the next multiple of the calls of the timed graph is taken.
+            sustained: do not rest: a power cap slows all alike that run in turn.
 
         Raises:
             RunFailed: a call crashed, or did not end.
         """
         seen = len(self.states)
-        times = [time_us / self.calls for time_us in self._replays(self._graphs, count)]
+        times = self._samples(count)
         if any(state.disturbed for state in self.states[seen:]) and self._waits < _PATIENCE:
             self._waits += 1
             time.sleep(0.05)
             return []
-        if sustained or not any(state.capped for state in self.states):
-            return times
         self._fastest_us = min(self._fastest_us, *times)
-        kept = before_cap(times, self._fastest_us)
-        if len(kept) == len(times) or self._rests == _RESTS:
-            return times
-        self._rests += 1
-        time.sleep(_REST_S)
-        return kept
+        if not sustained and len(self.counted(times)) < len(times):
+            self._rests += 1
+            time.sleep(_REST_S)
+        return times
+
+    def counted(self, samples_us: Sequence[float]) -> list[float]:
+        """Return the samples that tell this candidate's time: where a power cap was reported, those before it.
+
+        The driver reports it some ms late, so that samples of earlier batches are left out too. After some rests all
+        count: the GPU is not fast again.
+
+        Args:
+            samples_us: what `take` returned so far.
+        """
+        if self._rests == _RESTS or not any(state.capped for state in self.states):
+            return list(samples_us)
+        return before_cap(samples_us, self._fastest_us)
 
     def _single_times(self) -> tuple[float, ...]:
         """Return times of single calls behind an untimed one, µs: as many as show whether a race is lost."""
@@ -182,33 +200,49 @@ class GraphClock:
 
     def _pilot_times(self, calls: int) -> tuple[float, ...]:
         """Return times of a call of a graph of so many, µs: as many as show whether a race is lost."""
-        graph = _capture(self._sequence, calls, None)
-        return tuple(time_us / calls for time_us in self._replays([graph], RACE_SAMPLES))
+        graph = _capture(self._sequence, range(calls), None)
+        return tuple(span / calls for span in self._spans([graph.replay], RACE_SAMPLES, graph.replay))
 
-    def _replays(self, graphs: Sequence[torch.cuda.CUDAGraph], count: int) -> list[float]:
-        marks = [new_event(timing=True) for _ in range(count * len(graphs) + 1)]
-        self._run(graphs[-1])
+    def _samples(self, count: int) -> list[float]:
+        """Return so many samples or some more, µs a call."""
+        parts = [functools.partial(self._run_part, index) for index in range(len(self._parts))]
+        if self._writes is not None:
+            writes = self._writes.replay
+            spans = self._spans([*parts, writes], count, writes)
+            return [max(whole - own, 0.0) / self.calls for whole, own in zip(spans[::2], spans[1::2], strict=True)]
+        # A call is enough to keep the GPU from waiting for the first of several graphs.
+        ahead = self._run if len(parts) == 1 else self._sequence[0]
+        calls = self.calls // len(parts)
+        return [span / calls for span in self._spans(parts, math.ceil(count / len(parts)), ahead)]
+
+    def _spans(self, timed: Sequence[Callable[[], object]], count: int, ahead: Callable[[], object]) -> list[float]:
+        """Return what each takes that is run in turn so many times, µs, behind an untimed one."""
+        marks = [new_event(timing=True) for _ in range(count * len(timed) + 1)]
+        ahead()
         marks[0].record()
-        for index in range(count * len(graphs)):
-            self._run(graphs[index % len(graphs)])
+        for index in range(count * len(timed)):
+            timed[index % len(timed)]()
             marks[index + 1].record()
         self.states.append(self._monitor.read())
-        finish(self._hang_s * (count + 1) * len(graphs), self._hang_s)
+        finish(self._hang_s * (count + 1) * len(timed), self._hang_s)
         spans = [1000.0 * a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
         if sum(spans) >= _LONG_BATCH_US:
             self.states.append(self._monitor.read())
-        if len(graphs) == 1:
-            return spans
-        return [max(with_call - flush_only, 0.0) for with_call, flush_only in zip(spans[::2], spans[1::2], strict=True)]
+        return spans
 
 
 def _capture(
-    calls: Sequence[TimedCall], count: int, flush: torch.Tensor | None, around: StepsAround | None = None
+    calls: Sequence[TimedCall],
+    indices: range,
+    flush: torch.Tensor | None,
+    around: StepsAround | None = None,
+    last: int | None = None,
 ) -> torch.cuda.CUDAGraph:
+    """Capture some of the calls of a graph, with what stands before each, and behind the last of all."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="thread_local")
     try:
-        for index in range(count):
+        for index in indices:
             if around is not None:
                 around.before(index)
             if flush is not None:
@@ -217,8 +251,8 @@ def _capture(
             if around is not None:
                 around.behind(index, outputs)
             del outputs  # the next call may take its memory, unless it is one whose answer is kept
-        if around is not None:
-            around.before(count)
+            if around is not None and index == last:
+                around.before(index + 1)
     except Exception:
         # An unfinished capture must be ended; that it failed is known already.
         with contextlib.suppress(RuntimeError):
