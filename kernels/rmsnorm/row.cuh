@@ -128,11 +128,15 @@ __device__ __forceinline__ void scale_row(Half* y, Half* sum, const Weights& wei
     } else {
       read_batch(h, span, first, read);
     }
+    if constexpr (RESIDUAL) {  // ahead of all y: two streams of stores by turns take .3 % longer (65536 x 1024, H200)
+#pragma unroll
+      for (int j = 0; j < BATCH; j++)
+        if (span.has(first + j)) store(sum, span.vector(first + j), h[j]);
+    }
 #pragma unroll
     for (int j = 0; j < BATCH; j++)
       if (span.has(first + j)) {
         const int vector = span.vector(first + j);
-        if constexpr (RESIDUAL) store(sum, vector, h[j]);
         if constexpr (WEIGHT_FIRST) store(y, vector, scaled(h[j], weights.kept[first + j], scale));
         else store(y, vector, scaled(h[j], load<false>(weights.weight, vector), scale));
       }
