@@ -10,7 +10,7 @@ import torch
 
 from evokern.declaration.kernel import Kernel, Tensor, Tolerance
 from evokern.gate.data import is_float, largest_finite
-from evokern.gate.own_kernels import OwnKernels
+from evokern.gate.own_kernels import NonFinite, OwnKernels
 from evokern.study.settings import InputSet
 
 ELEMENTS_AT_ONCE = 1 << 24
@@ -85,6 +85,11 @@ class Rule:
     nonfinite: bool
     """Whether infinities and NaN of the reference are asked for on `edges` inputs; there they are passed over else."""
 
+    @property
+    def asked_of_nonfinite(self) -> NonFinite:
+        """What is asked on `edges` inputs where the reference is an infinity or NaN."""
+        return "judged" if self.nonfinite and is_float(self.tensor.dtype) else "passed_over"
+
     def allowed(self, expected: torch.Tensor) -> torch.Tensor:
         """Return the largest error of each element."""
         return expected.abs().mul_(self.tolerance.rtol).add_(self.tolerance.atol)
@@ -109,7 +114,7 @@ class Rule:
             return wide.clamp_(-limit, limit), expected.clamp(-limit, limit)
         odd = ~expected.isfinite() & edges
         alike = odd
-        if self.nonfinite and is_float(self.tensor.dtype):
+        if self.asked_of_nonfinite == "judged":
             alike = odd & ((wide.isnan() & expected.isnan()) | (wide == expected))
             if self.tensor.dtype == "e4m3":  # which has no infinity: the largest value or NaN stands for it
                 alike |= odd & expected.isinf() & (wide.isnan() | (wide == expected.sign() * limit))
@@ -167,10 +172,9 @@ def compare_calls(
                 flag = flags[row : row + 1].to(view.device) if edges[index] else None
                 flat, expected = view[row].view(1, -1), one[name].reshape(1, -1)
                 parts, rule = None, rules[name]
-                if own is not None and not (edges[index] and rule.nonfinite):
-                    parts = own.compare(
-                        flat[0], expected[0], rule.tensor.dtype, rule.tolerance, pass_over_nonfinite=edges[index]
-                    )
+                if own is not None:
+                    asked = rule.asked_of_nonfinite if edges[index] else "unexpected"
+                    parts = own.compare(flat[0], expected[0], rule.tensor.dtype, rule.tolerance, nonfinite=asked)
                 if parts is not None:
                     columns[name, row] = _joined(parts.unsqueeze(-1), flat.shape[1])
                 else:

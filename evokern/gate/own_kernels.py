@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
 from evokern.declaration.kernel import Tolerance
+
+NonFinite = Literal["unexpected", "passed_over", "judged"]
+"""What is asked of elements whose reference is an infinity or NaN: there are none; on `edges` inputs nothing, or the
+same answer (`evokern.gate.comparison.Rule.prepared`)."""
 
 
 class OwnKernels(Protocol):
@@ -22,7 +26,7 @@ class OwnKernels(Protocol):
         dtype: str,
         tolerance: Tolerance,
         *,
-        pass_over_nonfinite: bool,
+        nonfinite: NonFinite,
     ) -> torch.Tensor | None:
         """Compare one call's output with its reference.
 
@@ -31,7 +35,7 @@ class OwnKernels(Protocol):
             expected: the reference, float64, flat.
             dtype: of the output.
             tolerance: what is allowed of it.
-            pass_over_nonfinite: elements whose reference is an infinity or NaN are right whatever was computed.
+            nonfinite: what is asked of elements whose reference is an infinity or NaN.
 
         Returns:
             Of parts of the elements the numbers that `evokern.gate.comparison.PARTS` lists, shape (`PARTS`, parts);

@@ -44,6 +44,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) xor_stream(
 // the ten numbers of its elements.
 
 enum Dtype : unsigned { kF16, kBF16, kF32 };
+// What is asked where the reference is an infinity or NaN, on inputs that may make it so: nothing, or the same.
+enum NonFinite : unsigned { kUnexpected, kPassedOver, kJudged };
 
 struct Found {
     double bad, index, got, expected, allowed, excess, most, errors, scale, shares;
@@ -79,20 +81,23 @@ __device__ __forceinline__ double clamped(double value, double limit) {
 
 extern "C" __global__ void __launch_bounds__(kThreads) compare(
     const void* values, const double* references, unsigned long long count, unsigned dtype, double atol, double rtol,
-    double limit, bool pass_over_nonfinite, double* out) {
+    double limit, unsigned nonfinite, double* out) {
     constexpr double kTiny = 2.2250738585072014e-308;  // the smallest normal number
-    const double infinity = __longlong_as_double(0x7FF0000000000000ll);
+    const double infinity = __longlong_as_double(0x7FF0000000000000ll), nan = infinity - infinity;
     Found found{0, 0, 0, 0, 0, -infinity, -infinity, 0, 0, 0};
     const unsigned long long stride = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long i = static_cast<unsigned long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
          i += stride) {
-        const double reference = references[i];
-        const bool passed_over = pass_over_nonfinite && !(fabs(reference) < infinity);
-        const double got = passed_over ? 0.0 : clamped(value_at(values, i, dtype), limit);
-        const double expected = passed_over ? 0.0 : clamped(reference, limit);
+        const double reference = references[i], value = value_at(values, i, dtype);
+        const bool odd = nonfinite != kUnexpected && !(fabs(reference) < infinity);
+        const bool same = value == reference || (value != value && reference != reference);
+        const bool alike = odd && (nonfinite == kPassedOver || same);
+        double got = alike ? 0.0 : clamped(value, limit);
+        double expected = alike ? 0.0 : odd ? nan : clamped(reference, limit);
         double allowed = __dadd_rn(__dmul_rn(fabs(expected), rtol), atol);  // rounded twice, as torch does
         if (allowed != allowed) allowed = 0.0;
         const double error = fabs(got - expected), share = error / fmax(allowed, kTiny);
+        if (nonfinite != kUnexpected && error != error) got = value, expected = reference;  // told as they are
         found.take(Found{error <= allowed ? 0.0 : 1.0, static_cast<double>(i), got, expected, allowed, error - allowed,
                          share, error * error, expected * expected, share * share});
     }

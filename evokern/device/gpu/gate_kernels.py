@@ -8,7 +8,7 @@ H200, 2026-11-23).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ from evokern.declaration.kernel import Tolerance
 from evokern.device.gpu.driver_call import check
 from evokern.gate.comparison import PARTS
 from evokern.gate.data import largest_finite
+from evokern.gate.own_kernels import NonFinite
 from evokern.hardware.profiles import Profile
 
 SOURCE = Path(__file__).with_suffix(".cu")
 """The kernels."""
 DTYPES = {"f16": 0, "bf16": 1, "f32": 2}
 """Dtypes of outputs that `compare` takes, and its numbers for them."""
+NONFINITE: Mapping[NonFinite, int] = {"unexpected": 0, "passed_over": 1, "judged": 2}
+"""Its numbers for what is asked of elements whose reference is an infinity or NaN."""
 _THREADS = 256
 _BLOCKS_AN_SM = 16
 """Enough to have the memory's latency covered; each goes on with what others leave."""
@@ -67,7 +70,7 @@ class GateKernels:
         dtype: str,
         tolerance: Tolerance,
         *,
-        pass_over_nonfinite: bool,
+        nonfinite: NonFinite,
     ) -> torch.Tensor | None:
         """Compare one call's output with its reference, as `OwnKernels` has it."""
         if dtype not in DTYPES:
@@ -78,7 +81,7 @@ class GateKernels:
         out = torch.empty((PARTS, blocks), dtype=torch.float64, device=got.device)
         arguments = (ctypes.c_void_p(got.data_ptr()), ctypes.c_void_p(expected.data_ptr()), ctypes.c_uint64(count),
                      ctypes.c_uint32(DTYPES[dtype]), ctypes.c_double(tolerance.atol), ctypes.c_double(tolerance.rtol),
-                     ctypes.c_double(largest_finite(dtype)), ctypes.c_bool(pass_over_nonfinite),
+                     ctypes.c_double(largest_finite(dtype)), ctypes.c_uint32(NONFINITE[nonfinite]),
                      ctypes.c_void_p(out.data_ptr()))  # fmt: skip
         self._launch("compare", blocks, arguments)
         return out

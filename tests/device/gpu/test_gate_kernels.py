@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ from simt_tools import module_of
 
 from evokern import simt
 from evokern.declaration.kernel import Tensor, Tolerance
-from evokern.device.gpu.gate_kernels import DTYPES, SOURCE
+from evokern.device.gpu.gate_kernels import DTYPES, NONFINITE, SOURCE
 from evokern.gate import comparison
 from evokern.gate.comparison import Rule
 from evokern.gate.data import largest_finite, torch_dtype
+from evokern.gate.own_kernels import NonFinite
 from evokern.gate.sealed import Sealed
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
@@ -65,9 +68,12 @@ RULES = {
     "f32": Rule(Tensor("f32", (1,), "output"), Tolerance(0.0, 0.0), nonfinite=False),
 }
 """Of each dtype a rule, one that allows nothing among them."""
-ODD = ("none", "wrong", "nan", "infinite", "beyond", "no reference")
+ODD = ("none", "wrong", "nan", "infinite", "beyond", "no reference", "both nan", "both infinite", "other infinity")
 """What is odd about some elements: nothing; a wrong one; NaN; infinity; a reference beyond the range of the dtype, met
-as infinity; a reference that is NaN."""
+as infinity; a reference that is NaN where the answer is a number, or NaN; one that is an infinity where the answer is
+the same, or the other one, beside elements that are the same."""
+ON_EDGES = ("no reference", "both nan", "both infinite", "other infinity")
+"""Those that come on `edges` inputs alone."""
 
 
 def answers(dtype: str, odd: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,9 +88,21 @@ def answers(dtype: str, odd: str, count: int) -> tuple[torch.Tensor, torch.Tenso
         got[place] += 0.5
     elif odd in ("nan", "infinite"):
         got[place] = float("nan") if odd == "nan" else float("inf")
-    elif odd == "no reference":
+    elif odd in ("no reference", "both nan"):
         expected[place] = float("nan")
+        if odd == "both nan":
+            got[place] = float("nan")
+    elif odd in ("both infinite", "other infinity"):
+        expected[place : place + 3] = torch.tensor([math.inf, -math.inf, math.nan])
+        got[place : place + 3] = torch.tensor([math.inf, -math.inf, math.nan])
+        if odd == "other infinity":
+            got[place + 1] = math.inf
     return got, expected
+
+
+def asked(*, edges: bool, judged: bool) -> NonFinite:
+    """Return what is asked of elements whose reference is an infinity or NaN."""
+    return "unexpected" if not edges else "judged" if judged else "passed_over"
 
 
 def compared(rule: Rule, got: torch.Tensor, expected: torch.Tensor, parts: torch.Tensor | None, *, edges: bool) -> Any:
@@ -116,48 +134,70 @@ def same(one: torch.Tensor, other: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("dtype", RULES)
-@pytest.mark.parametrize("edges", [False, True])
-def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool) -> None:
+@pytest.mark.parametrize(("edges", "judged"), [(False, False), (True, False), (True, True)])
+def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, judged: bool) -> None:
     """Bad elements, the worst one, and every sum are those of torch's operations, whatever is odd."""
-    if odd == "no reference" and not edges:
+    if odd in ON_EDGES and not edges:
         pytest.skip("a reference that must be finite")
-    (got, expected), rule, blocks = answers(dtype, odd, 1500), RULES[dtype], 2
+    (got, expected), rule, blocks = answers(dtype, odd, 1500), replace(RULES[dtype], nonfinite=judged), 2
     memory = simt.Memory()
     raw = got.view(torch.uint8).numpy()
     given = memory.allocate("values", raw, writable=False)
     references = memory.allocate("references", expected.numpy(), writable=False)
     out = memory.allocate("out", np.zeros(comparison.PARTS * blocks), writable=True)
-    tolerance = rule.tolerance
+    tolerance, how = rule.tolerance, NONFINITE[asked(edges=edges, judged=judged)]
     numbers = [np.float64(x) for x in (tolerance.atol, tolerance.rtol, largest_finite(dtype))]
     result = simt.launch(
         module_of(SOURCE.read_text("utf-8")), "compare", (blocks, 1, 1), (256, 1, 1),
-        [given, references, np.uint64(1500), np.uint32(DTYPES[dtype]), *numbers, np.bool_(edges), out],
+        [given, references, np.uint64(1500), np.uint32(DTYPES[dtype]), *numbers, np.uint32(how), out],
         memory=memory, instruction_limit=50_000_000,
     )  # fmt: skip
     assert (result.fatal, result.findings) == (None, ())
     parts = torch.from_numpy(out.read().reshape(-1).view(np.float64).reshape(comparison.PARTS, blocks).copy())
     by_torch = compared(rule, got, expected, None, edges=edges)
     same(compared(rule, got, expected, parts, edges=edges), by_torch)
-    assert by_torch[0] == (odd in ("wrong", "nan", "infinite")) or dtype != "f16"
+    wrong = ["wrong", "nan", "infinite", *(("no reference", "other infinity") if judged else ())]
+    assert by_torch[0] == (odd in wrong) or dtype != "f16"
+
+
+@pytest.mark.parametrize("dtype", RULES)
+def test_every_input_set_is_compared_by_the_kernel(dtype: str) -> None:
+    """Edges inputs too, where infinities and NaN are asked for: torch's operations take 480 bytes an element."""
+    seen: list[NonFinite] = []
+
+    class Own:
+        def compare(self, *_: object, nonfinite: NonFinite) -> torch.Tensor:
+            seen.append(nonfinite)
+            return torch.zeros((comparison.PARTS, 1), dtype=torch.float64)
+
+    got = torch.zeros((2, 4), dtype=torch_dtype(dtype))
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(comparison, "TOGETHER", 0)
+        for judged in (False, True):
+            comparison.compare_calls(
+                {"o": got}, {"o": replace(RULES[dtype], nonfinite=judged)}, [(0, 0), (0, 1)], [False, True],
+                lambda _: {"o": torch.zeros(4, dtype=torch.float64)}, Own(),  # type: ignore[arg-type]
+            )  # fmt: skip
+    assert seen == ["unexpected", "passed_over", "unexpected", "judged"]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", RULES)
-def test_a_gpu_compares_as_torch_does(dtype: str) -> None:
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_gpu_compares_as_torch_does(dtype: str, judged: bool) -> None:
     """The same on a GPU, of more elements than its threads."""
     from evokern.device.gpu.gate_kernels import GateKernels
     from evokern.device.gpu.profile import live_gpu
 
     torch.cuda.set_device(0)
-    own = GateKernels(live_gpu(0).profile)
+    own, rule = GateKernels(live_gpu(0).profile), replace(RULES[dtype], nonfinite=judged)
     for odd in ODD:
-        for edges in (False, True) if odd != "no reference" else (True,):
+        for edges in (True,) if odd in ON_EDGES else (False, True):
             got, expected = (one.cuda() for one in answers(dtype, odd, 3_000_001))
-            tolerance = RULES[dtype].tolerance
-            parts = own.compare(got, expected, dtype, tolerance, pass_over_nonfinite=edges)
+            how = asked(edges=edges, judged=judged)
+            parts = own.compare(got, expected, dtype, rule.tolerance, nonfinite=how)
             assert parts is not None
-            by_torch = compared(RULES[dtype], got, expected, None, edges=edges)
-            same(compared(RULES[dtype], got, expected, parts, edges=edges), by_torch)
+            same(compared(rule, got, expected, parts, edges=edges), compared(rule, got, expected, None, edges=edges))
 
 
 @pytest.mark.gpu
