@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -209,7 +210,7 @@ def test_idle_devices_sample_on(median_us: float) -> None:
 def test_long_calls_are_sampled_on_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where few are in flight the next proposal waits for the answer: it comes after a twentieth of a second more."""
     now = itertools.count()
-    monkeypatch.setattr("evokern.measurement.timing.time.perf_counter", lambda: 0.02 * next(now))
+    monkeypatch.setattr("evokern.measurement.timing.time", SimpleNamespace(perf_counter=lambda: 0.02 * next(now)))
     found = measure([Synthetic(5000.0, 0.0001)], SETTINGS, idle=lambda: True)
     assert len(found.series[0].samples_us) == SETTINGS.min_samples + 2 * 4
 

@@ -80,7 +80,7 @@ def clock(stream: Stream, patch: pytest.MonkeyPatch) -> GraphClock:
     patch.setattr(graph_clock, "_capture", stream.capture)
     patch.setattr(graph_clock, "new_event", stream.event)
     patch.setattr(graph_clock, "finish", lambda limit_s, hang_s=None: None)
-    patch.setattr(graph_clock.time, "sleep", stream.rest)
+    patch.setattr(graph_clock, "time", SimpleNamespace(sleep=stream.rest))
     monitor = SimpleNamespace(read=stream.state)
     return GraphClock([stream.call] * SETS, TimingSettings(), monitor, None, 10.0)  # type: ignore[list-item,arg-type]
 
