@@ -108,7 +108,10 @@ class GraphClock:
             self._around.timed.plan(self.calls)
         size = 1 if flush is None and self._call_us >= LONG_PILOT_US else self.calls
         for first in range(0, self.calls, size):
-            self._parts.append(_capture(calls, range(first, first + size), flush, self._around, last=self.calls - 1))
+            # One after the other they need no more memory than the largest of them does.
+            pool = self._parts[0].pool() if self._parts else None
+            indices = range(first, first + size)
+            self._parts.append(_capture(calls, indices, flush, self._around, last=self.calls - 1, pool=pool))
         if flush is not None:
             self._writes = _capture([lambda: None], range(self.calls), flush)
         for _ in range(max(1, min(1000, round(self._settings.warmup_us / (self._call_us * self.calls))))):
@@ -237,10 +240,21 @@ def _capture(
     flush: torch.Tensor | None,
     around: StepsAround | None = None,
     last: int | None = None,
+    pool: Any = None,
 ) -> torch.cuda.CUDAGraph:
-    """Capture some of the calls of a graph, with what stands before each, and behind the last of all."""
+    """Capture some of the calls of a graph, with what stands before each, and behind the last of all.
+
+    Args:
+        calls: one per input set.
+        indices: which calls of the graph.
+        flush: buffer that is overwritten before each call, if any.
+        around: what changes around a drawn call, if anything.
+        last: index of the last call of all.
+        pool: memory of a graph that always runs before this one, which takes what that one's calls let go of; None for
+            memory of its own.
+    """
     graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(capture_error_mode="thread_local")
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         for index in indices:
             if around is not None:
