@@ -118,6 +118,48 @@ def test_each_long_call_is_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.ran - ran == SETS + 1
 
 
+@pytest.mark.parametrize(("call_us", "graphs"), [(2000.0, SETS), (100.0, 1)])
+def test_steps_stand_where_the_plan_has_them_in_every_division_into_graphs(
+    call_us: float, graphs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step before each call and one behind the last, whether the calls are one graph or many."""
+    stream, told, made = Stream(call_us), [], []
+    monkeypatch.setattr(graph_clock, "new_event", stream.event)
+    monkeypatch.setattr(graph_clock, "finish", lambda limit_s, hang_s=None: None)
+
+    class Graph:
+        def __init__(self) -> None:
+            made.append(self)
+
+        def capture_begin(self, **_: object) -> None:
+            stream.capturing = True
+            told.append("begin")
+
+        def capture_end(self) -> None:
+            stream.capturing = False
+            told.append("end")
+
+        def replay(self) -> None:
+            stream.now_us += call_us * (SETS if graphs == 1 else 1)
+
+        def pool(self) -> int:
+            return 1
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    timed = SimpleNamespace(plan=lambda calls: told.clear() or made.clear(), replays=0, settled=True)
+    around = SimpleNamespace(timed=timed, before=lambda n: told.append(f"step {n}"), behind=lambda n, _: told.append(n))
+    monitor = SimpleNamespace(read=stream.state)
+    found = GraphClock([stream.call] * SETS, TimingSettings(), monitor, None, 10.0, around)  # type: ignore[list-item,arg-type]
+    found.prepare()
+    assert len(made) == graphs
+    whole = [what for call in range(found.calls) for what in (f"step {call}", call)] + [f"step {found.calls}"]
+    assert [what for what in told if what not in ("begin", "end")] == whole
+    assert told.count("begin") == told.count("end") == graphs
+    replays = timed.replays
+    found.take(SETS)
+    assert timed.replays - replays == (1 if graphs > 1 else SETS + 1)  # one of them untimed
+
+
 CAP_US = 35_000.0
 """Pilot and warm-up take 26 ms, and a sample 2: the cap comes behind three of them."""
 

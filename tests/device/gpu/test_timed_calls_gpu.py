@@ -19,7 +19,7 @@ from evokern.device.gpu.jobs import Contestant, Round
 from evokern.device.gpu.timed_calls import SOURCE, _StepRecord
 from evokern.gate.timed_plan import MOST_COPIES
 from evokern.hardware.profiles import chip
-from evokern.measurement.timing import STEP_SHARE
+from evokern.measurement.timing import LONG_PILOT_US, STEP_SHARE
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import Study, TimingSettings
 from evokern.study.trial import Outcome
@@ -153,6 +153,17 @@ class TestOnAGpu:
         memos.forget()
         for found in memos.run([memos.config(HABIT=habit) for habit in ("recent", "sampled_memo")]):
             assert found.evidence["check"] == "timed_runs", found.evidence
+            assert "of a timed graph" in found.reason
+
+    def test_calls_that_are_graphs_of_their_own_are_looked_at_too(self) -> None:
+        """Of long calls each is a graph: who works is measured, and who answers from memory is found by timed calls."""
+        with Bench("memos", "1024,1024,1536") as bench:
+            honest, *others = bench.run([bench.config(HABIT=habit) for habit in ("none", "recent", "sampled_memo")])
+        assert honest.outcome is Outcome.MEASURED, honest.reason
+        assert honest.time_us > LONG_PILOT_US
+        assert honest.gate["1024,1024,1536"]["timed_calls"]["changed"]
+        for found in others:
+            assert found.evidence.get("check") == "timed_runs", found.reason
             assert "of a timed graph" in found.reason
 
     @pytest.mark.parametrize("cache", ["rotate", "flush"])
