@@ -24,7 +24,15 @@ from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
 from evokern.search.champion import INTERRUPTED, UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
-from evokern.search.identity import SearchTarget, agree, check_candidates, check_timing_rule, same_genes
+from evokern.search.identity import (
+    Advice,
+    SearchTarget,
+    agree,
+    begins_anew,
+    check_candidates,
+    check_timing_rule,
+    same_genes,
+)
 from evokern.search.in_turn import against_baseline
 from evokern.search.loop import Limits, Loop
 from evokern.search.neighbours import infeasible_neighbours
@@ -77,14 +85,18 @@ def run(
         store = stack.enter_context(Store(db))
         old = store.study(name)
         begins = request.fresh or old is None or not store.has_trials(old)
-        offer = offered(store, None if begins else old, target, request.warm_start)
-        planned = plan(store, None if request.fresh else old, target, request)
+
+        def anew() -> str:
+            return part.anew or begins_anew(store, name)
+
+        offer = offered(store, None if begins else old, target, request.warm_start, anew)
+        planned = plan(store, None if request.fresh else old, target, request, anew)
         aside = store.set_aside(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, target)
         killed = store.killed_session(record)
         session = store.session(record, target.space)
         proposals, trials = session.recorded_trials()
-        check_candidates(record, target.space, proposals, store.name_aside(name))
+        check_candidates(record, target.space, proposals, anew)
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
         with stoppable() as stop:
             if killed:
@@ -308,7 +320,9 @@ def clock_of(target: SearchTarget) -> Callable[[], float]:
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
 
-def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest) -> StudyRecord:
+def plan(
+    store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, anew: Advice
+) -> StudyRecord:
     """Return the study as this session would have it; nothing is written.
 
     Args:
@@ -316,16 +330,16 @@ def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: S
         old: the study as the database keeps it, None where one begins.
         target: what is searched.
         request: what this session is asked for.
+        anew: what begins the study anew, for messages.
 
     Raises:
         UsageError: it cannot be searched or resumed as asked.
     """
     now = target.record(request)
     if old is not None and store.has_trials(old):
-        aside = store.name_aside(old.name)
-        check_timing_rule(old, now, store.path, aside)
+        check_timing_rule(old, now, store)
         sources = store.source(old.kernel_digest)
-        record = request.applied(agree(old, target, request, sources, aside))
+        record = request.applied(agree(old, target, request, sources, anew))
     else:
         # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)

@@ -14,7 +14,7 @@ from evokern.files import is_file
 from evokern.samplers import SIMULATED, WARM, Prior, objective
 from evokern.search._model_search import search_model
 from evokern.search._nearest_study import alike, known_times, nearest_prior
-from evokern.search.identity import FRESH, SearchTarget
+from evokern.search.identity import Advice, SearchTarget
 from evokern.store import Store, StudyRecord, database_of, open_readonly, open_recording
 
 AUTO = "auto"
@@ -30,7 +30,9 @@ Notify = Callable[[str], None]
 """Called with a sentence on what is being done."""
 
 
-def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, source: str | None) -> Prior | None:
+def offered(
+    store: Store, going_on: StudyRecord | None, target: SearchTarget, source: str | None, anew: Advice
+) -> Prior | None:
     """Return what a source says, before anything is written.
 
     Args:
@@ -38,6 +40,7 @@ def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, so
         going_on: a study with trials that is gone on with, None where one begins.
         target: what is searched.
         source: `runs.db:study`, a recording, `sim`, `none`, or `auto`, which None stands for.
+        anew: what begins a study anew, for the message.
 
     Returns:
         What a study or a recording says. None where nothing is asked for, for `sim`, which takes time, and for `auto`,
@@ -57,8 +60,7 @@ def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, so
             return None
         was = f"from {kept.source}" if kept else "without a warm start"
         raise StudyError(
-            f"study {name} began {was}, and its trials depend on it: leave --warm-start {source} away, or "
-            + FRESH.format(aside=store.name_aside(name))
+            f"study {name} began {was}, and its trials depend on it: leave --warm-start {source} away, or {anew()}"
         )
     if source == NONE:
         return None

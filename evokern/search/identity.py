@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,13 +23,13 @@ from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import VERSIONS
 from evokern.samplers.contract import ramp_for
 from evokern.search.request import SessionRequest
-from evokern.store import StudyRecord
+from evokern.store import Store, StudyRecord
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 from evokern.study.trial import Proposal
 from evokern.version import __version__
 
-FRESH = "`--fresh` begins anew and keeps the old study as {aside}"
-GO_ON = FRESH + "; `--go-on` continues with the old results"
+Advice = Callable[[], str]
+"""Gives the advice that begins a study anew, to a message that needs it (`begins_anew`)."""
 IN_COLUMNS = ("name", "budget_s", "trials", "cost_per_hour", "cost_unit")
 """Fields of a study that are not among its settings: the record has them as columns of their own."""
 NOT_COMPARED = ("device", "path", "control")
@@ -182,8 +182,13 @@ def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
     return parse_problems(kernel.name, kernel.fields, study.problems, study.dtype)
 
 
+def begins_anew(store: Store, name: str) -> str:
+    """Return the advice that begins a study anew, with the name that the old one would get."""
+    return f"`--fresh` begins anew and keeps the old study as {store.name_aside(name)}"
+
+
 def agree(
-    record: StudyRecord, target: SearchTarget, request: SessionRequest, old_sources: Mapping[str, str], aside: str
+    record: StudyRecord, target: SearchTarget, request: SessionRequest, old_sources: Mapping[str, str], anew: Advice
 ) -> StudyRecord:
     """Return the record of a study to resume, brought up to date where its user lets changes pass.
 
@@ -192,7 +197,7 @@ def agree(
         target: what is searched now.
         request: what this session is asked for.
         old_sources: the kernel's files when the study was last searched.
-        aside: the name under which `--fresh` would keep it, for the messages.
+        anew: what begins it anew, for the messages.
 
     Raises:
         DeviceError: the device is another model than the study's.
@@ -202,11 +207,11 @@ def agree(
     if now.device != record.device:
         raise DeviceError(
             f"study {name} was begun on {record.device}, and this is {now.device}: times of two devices do not mix. "
-            f"Name the same device with --device, another file with --db, or " + FRESH.format(aside=aside)
+            f"Name the same device with --device, another file with --db, or " + anew()
         )
     if not same_genes(now.genes, record.genes):
         what = _gene_changes(record.genes, now.genes)
-        raise StudyError(f"the genes of study {name} changed since it began ({what}); " + FRESH.format(aside=aside))
+        raise StudyError(f"the genes of study {name} changed since it began ({what}); " + anew())
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
     # Studies from before there were secrets get one now: what they measured stays as it is.
     kept = replace(kept, secret=record.secret or now.secret)
@@ -216,8 +221,7 @@ def agree(
     if kept.control != record.control:
         began, requested = (_control_text(one) for one in (record.control, kept.control))
         raise StudyError(
-            f"study {name} began {began}, and its trials depend on it; this asks for a search {requested}: "
-            + FRESH.format(aside=aside)
+            f"study {name} began {began}, and its trials depend on it; this asks for a search {requested}: " + anew()
         )
     # The same problems may be written in another way.
     same = ("problems",) if record.problems == now.problems else ()
@@ -230,7 +234,10 @@ def agree(
         changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.go_on:
         what = "; ".join(changes)
-        raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(aside=aside))
+        raise StudyError(
+            f"study {name} or its kernel changed since it began: {what}. {anew()}; "
+            "`--go-on` continues with the old results"
+        )
     return kept
 
 
@@ -244,14 +251,13 @@ def changed_settings(record: StudyRecord, study: Study) -> list[str]:
     return _differences(_compared(_completed(record.settings)), _compared(settings_of(study)))
 
 
-def check_timing_rule(record: StudyRecord, now: StudyRecord, db: Path, aside: str) -> None:
+def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> None:
     """Refuse to go on with a study whose times came about by another rule: what was slow then may be fast now.
 
     Args:
         record: the study as the database keeps it.
         now: the study as it would begin now.
-        db: the database, for the message.
-        aside: the name under which `--fresh` would keep the study, for the message.
+        store: the database, for the message.
 
     Raises:
         StudyError: the rules differ; the message says how to begin anew from what is known.
@@ -261,18 +267,19 @@ def check_timing_rule(record: StudyRecord, now: StudyRecord, db: Path, aside: st
         name = record.name
         raise StudyError(
             f"study {name} was timed by rule {before}, and this evokern times by rule {now.timing_rule}: such times do "
-            f"not mix. `--fresh --warm-start {db}:{name}` begins anew from what it found, and keeps it as {aside}"
+            f"not mix. `--fresh --warm-start {store.path}:{name}` begins anew from what it found, and keeps it as "
+            f"{store.name_aside(name)}"
         )
 
 
-def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal], aside: str) -> None:
+def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal], anew: Advice) -> None:
     """Refuse a database whose candidates are none of the space: their values become options of a compiler.
 
     Args:
         record: the study.
         space: the genes and values that there are.
         proposals: the candidates that the database has of it.
-        aside: the name under which `--fresh` would keep the study, for the message.
+        anew: what begins the study anew, for the message.
 
     Raises:
         StudyError: a value that the database has for a gene is none of the kernel's.
@@ -283,7 +290,7 @@ def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Prop
         except SpaceError as error:
             raise StudyError(
                 f"trial {number} of {record.name} is no candidate of {record.kernel}: {error}; the database was "
-                "changed, or its space is another: " + FRESH.format(aside=aside)
+                f"changed, or its space is another: {anew()}"
             ) from error
 
 

@@ -39,6 +39,8 @@ class SessionPart:
     """Seconds for verifying the champion where there is nothing to search; None leaves it as it is."""
     neighbours: tuple[Path, ...] = ()
     """Further databases whose studies the warm start `auto` may take."""
+    anew: str = ""
+    """What begins a study anew, for messages, where `--fresh` does not."""
 
     @property
     def pauses(self) -> bool:

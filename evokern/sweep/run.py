@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +12,6 @@ from typing import Literal
 from evokern.errors import UsageError
 from evokern.search import OnProgress, Progress, SearchResult, SessionPart, SessionRequest, handled, search_study
 from evokern.search.champion import UNLIMITED_S, reserve
-from evokern.search.identity import FRESH
 from evokern.sweep.check import check_sweep
 from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep
@@ -257,11 +255,9 @@ class _Turns:
                 db=planned.database(self._folder),
                 on_progress=watch,
                 factories=FACTORIES,
-                part=part,
+                part=replace(part, anew="another folder with --db begins anew"),
             )
         except UsageError as error:
-            anew = re.escape(FRESH.format(aside=f"{planned.name}.")) + r"\d+"
-            told = re.sub(anew, "another folder with --db begins anew", str(error))
-            self.refused[planned.name] = told
-            self._tell(f"{planned.name} cannot go on: {told}")
+            self.refused[planned.name] = str(error)
+            self._tell(f"{planned.name} cannot go on: {error}")
             return None
