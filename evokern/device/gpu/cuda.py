@@ -6,6 +6,7 @@ Everything runs on torch's current stream, so that torch's own operations and th
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -140,7 +141,7 @@ class Candidate:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(function, attribute, launch.shared_bytes))
             self._shared_limits[key] = launch.shared_bytes
-        if launch.clustered and _product(launch.clustered) > PORTABLE_CLUSTER_BLOCKS:
+        if launch.clustered and math.prod(launch.clustered) > PORTABLE_CLUSTER_BLOCKS:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             check(driver.cuFuncSetAttribute(function, attribute, 1))
         return function
@@ -355,7 +356,3 @@ def _set_persisting_l2(enabled: bool) -> None:
 def _attribute(which: Any) -> int:
     device = check(driver.cuCtxGetDevice())
     return int(check(driver.cuDeviceGetAttribute(which, device)))
-
-
-def _product(extents: tuple[int, int, int]) -> int:
-    return extents[0] * extents[1] * extents[2]

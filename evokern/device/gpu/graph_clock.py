@@ -110,8 +110,7 @@ class GraphClock:
         for first in range(0, self.calls, size):
             # One after the other they need no more memory than the largest of them does.
             pool = self._parts[0].pool() if self._parts else None
-            indices = range(first, first + size)
-            self._parts.append(_capture(calls, indices, flush, self._around, last=self.calls - 1, pool=pool))
+            self._parts.append(_capture(calls, range(first, first + size), flush, self._around, pool))
         if flush is not None:
             self._writes = _capture([lambda: None], range(self.calls), flush)
         for _ in range(max(1, min(1000, round(self._settings.warmup_us / (self._call_us * self.calls))))):
@@ -239,7 +238,6 @@ def _capture(
     indices: range,
     flush: torch.Tensor | None,
     around: StepsAround | None = None,
-    last: int | None = None,
     pool: Any = None,
 ) -> torch.cuda.CUDAGraph:
     """Capture some of the calls of a graph, with what stands before each, and behind the last of all.
@@ -249,7 +247,6 @@ def _capture(
         indices: which calls of the graph.
         flush: buffer that is overwritten before each call, if any.
         around: what changes around a drawn call, if anything.
-        last: index of the last call of all.
         pool: memory of a graph that always runs before this one, which takes what that one's calls let go of; None for
             memory of its own.
     """
@@ -265,7 +262,7 @@ def _capture(
             if around is not None:
                 around.behind(index, outputs)
             del outputs  # the next call may take its memory, unless it is one whose answer is kept
-            if around is not None and index == last:
+            if around is not None and index + 1 == around.timed.calls:
                 around.before(index + 1)
     except Exception:
         # An unfinished capture must be ended; that it failed is known already.

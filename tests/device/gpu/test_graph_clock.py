@@ -146,7 +146,13 @@ def test_steps_stand_where_the_plan_has_them_in_every_division_into_graphs(
             return 1
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    timed = SimpleNamespace(plan=lambda calls: told.clear() or made.clear(), replays=0, settled=True)
+
+    def plan(calls: int) -> None:
+        told.clear()
+        made.clear()
+        timed.calls = calls
+
+    timed = SimpleNamespace(plan=plan, replays=0, settled=True)
     around = SimpleNamespace(timed=timed, before=lambda n: told.append(f"step {n}"), behind=lambda n, _: told.append(n))
     monitor = SimpleNamespace(read=stream.state)
     found = GraphClock([stream.call] * SETS, TimingSettings(), monitor, None, 10.0, around)  # type: ignore[list-item,arg-type]
