@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
+
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config
+from evokern.declaration.kernel import Tensor
 from evokern.device.contract import Task
 from evokern.errors import KernelError
+from evokern.gate.comparison import tolerances
+from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import Profile
 from evokern.measurement.plausible import contradictions
 from evokern.study.trial import Evaluation, Outcome
@@ -40,13 +47,41 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
 
 
 def _doubts(task: Task, config: Config) -> tuple[str, ...]:
-    """Return what of the workload's operations and bytes contradicts its tensors.
+    """Return what of the workload's operations and bytes contradicts its tensors, and tolerances finer than rounding.
 
     Raises:
         KernelError: a function of the workload raised, or its answer is no such number.
     """
-    found = (contradictions(task.kernel, p, tensors_of(task.kernel, config, p)) for p in task.problems)
-    return tuple(f"{doubt} (the limit is told by it)" for part in found for doubt in part)
+    tensors = [(p, tensors_of(task.kernel, config, p)) for p in task.problems]
+    found = (contradictions(task.kernel, p, buffers) for p, buffers in tensors)
+    limits = [f"{doubt} (the limit is told by it)" for part in found for doubt in part]
+    # Several problems of one dtype say the same.
+    finer = dict.fromkeys(doubt for _, buffers in tensors for doubt in _finer_than_rounding(task, buffers))
+    return (*limits, *finer)
+
+
+def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return for which outputs a study's own tolerance turns away exact answers, once they are rounded.
+
+    Rounding y to a type of unit roundoff u is an error of up to u |y| (Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd ed., theorem 2.2), which atol + rtol |y| allows up to |y| = atol / (u - rtol).
+    """
+    gate = task.study.gate
+    if gate.atol is None and gate.rtol is None:
+        return []  # `check` judges a kernel's own
+    found = []
+    for name, tolerance in tolerances(task.kernel, gate.atol, gate.rtol).items():
+        dtype = torch_dtype(tensors[name].dtype)
+        roundoff = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0
+        allowed = tolerance.holding(tensors[name])
+        if allowed.rtol < roundoff:
+            found.append(
+                f"atol {allowed.atol:g} and rtol {allowed.rtol:g} turn right answers away: {tensors[name].dtype} "
+                f"rounds {name} by up to {roundoff:.2g} of its size, which they allow up to "
+                f"{allowed.atol / (roundoff - allowed.rtol):.2g} alone; leave gate.atol and gate.rtol out of the study "
+                f"for the kernel's own tolerance, or give an rtol of at least {2 * roundoff:.2g}"
+            )
+    return found
 
 
 def _listed(task: Task) -> str:

@@ -20,7 +20,7 @@ from evokern.device.sim.study_prediction import _share
 from evokern.errors import DeviceError, KernelError, StudyError
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import find_kernel
-from evokern.study.settings import Study
+from evokern.study.settings import GateSettings, Study
 from evokern.study.trial import Evaluation, Outcome
 
 NO_GENE = copying("copy", grid="1", block="p.N", small="32")
@@ -156,6 +156,29 @@ def test_an_infeasible_default_is_replaced_by_one_near_it() -> None:
     hopeless = replace(kernel, constraints=(Constraint("never", lambda c: False, "nothing can work"),))
     with pytest.raises(KernelError, match=r"never: nothing can work; no feasible one was found either"):
         first_candidate(Task(hopeless, (kernel.problem("8192,8192"),), study), CHIPS["l4"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gate", "told"),
+    [
+        ("f16", GateSettings(atol=1e-3, rtol=1e-3), ""),  # twice what rounding to fp16 takes
+        ("bf16", GateSettings(atol=1e-3, rtol=1e-3), "which they allow up to 0.34 alone"),
+        ("bf16", GateSettings(rtol=1e-3), "bf16 rounds o by up to 0.0039 of its size"),
+        ("bf16", GateSettings(atol=1e-3, rtol=2**-8), ""),
+        ("bf16", GateSettings(), ""),
+    ],
+)
+def test_a_tolerance_of_a_study_that_rounding_alone_misses_is_told_at_the_start(
+    dtype: str, gate: GateSettings, told: str
+) -> None:
+    """An exact answer, rounded, must pass: a study's tolerance for fp16 turns bf16 away, baselines among it."""
+    kernel = find_kernel("attention")
+    problems = tuple(kernel.problem(f"B=1 H=1 S={S} D=64 dtype={dtype}") for S in (128, 256))
+    study = Study(name="fine", kernel="attention", problems=tuple(map(str, problems)), gate=gate)
+    _, notes = first_candidate(Task(kernel, problems, study), CHIPS["h100"])
+    assert len(notes) == bool(told)
+    assert told in "".join(notes)
+    assert not told or "or give an rtol of at least 0.0078" in notes[0]
 
 
 def test_the_first_feasible_candidate_differs_in_as_few_genes_as_can_be() -> None:

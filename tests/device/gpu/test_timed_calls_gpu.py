@@ -180,11 +180,11 @@ class TestOnAGpu:
 @pytest.mark.timeout(300)
 def test_calls_that_are_graphs_of_their_own_are_looked_at_too() -> None:
     """Of long calls each is a graph: who works is measured, and who answers from memory is found by timed calls."""
-    with Bench("memos", "1024,1024,1536") as bench:
+    with Bench("memos", "8192,4096,128") as bench:
         honest, *others = bench.run([bench.config(HABIT=habit) for habit in ("none", "recent", "sampled_memo")])
     assert honest.outcome is Outcome.MEASURED, honest.reason
     assert honest.time_us > LONG_PILOT_US
-    assert honest.gate["1024,1024,1536"]["timed_calls"]["changed"]
+    assert honest.gate["8192,4096,128"]["timed_calls"]["changed"]
     for found in others:
         assert found.evidence.get("check") == "timed_runs", found.reason
         assert "of a timed graph" in found.reason
