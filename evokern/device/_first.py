@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import Tensor
+from evokern.declaration.kernel import SIGNIFICAND_BITS, Tensor
 from evokern.device.contract import Task
 from evokern.errors import KernelError
-from evokern.gate.comparison import tolerances
-from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import Profile
 from evokern.measurement.plausible import contradictions
 from evokern.study.trial import Evaluation, Outcome
@@ -61,25 +57,24 @@ def _doubts(task: Task, config: Config) -> tuple[str, ...]:
 
 
 def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return for which outputs a study's own tolerance turns away exact answers, once they are rounded.
+    """Return from which size on a study's own tolerance turns exact answers away, once they are rounded.
 
-    Rounding y to a type of unit roundoff u is an error of up to u |y| (Higham, Accuracy and Stability of Numerical
-    Algorithms, 2nd ed., theorem 2.2), which atol + rtol |y| allows up to |y| = atol / (u - rtol).
+    Rounding y is an error of up to u |y| (`SIGNIFICAND_BITS`), which atol + rtol |y| allows up to |y| = atol / (u -
+    rtol). An output whose own rtol is below u has a rounded reference, as `rmsnorm`'s sum has: nothing is known of it.
     """
     gate = task.study.gate
-    if gate.atol is None and gate.rtol is None:
-        return []  # `check` judges a kernel's own
     found = []
-    for name, tolerance in tolerances(task.kernel, gate.atol, gate.rtol).items():
-        dtype = torch_dtype(tensors[name].dtype)
-        roundoff = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0
-        allowed = tolerance.holding(tensors[name])
-        if allowed.rtol < roundoff:
+    for name, own in task.kernel.workload.tolerance.items():
+        tensor = tensors.get(name)  # an optional output is not there at every problem
+        if tensor is None or tensor.dtype not in SIGNIFICAND_BITS:
+            continue
+        roundoff, allowed = 2.0 ** -SIGNIFICAND_BITS[tensor.dtype], own.overridden(gate.atol, gate.rtol).holding(tensor)
+        if allowed.rtol < roundoff <= own.holding(tensor).rtol:
+            most = allowed.atol / (roundoff - allowed.rtol)
             found.append(
-                f"atol {allowed.atol:g} and rtol {allowed.rtol:g} turn right answers away: {tensors[name].dtype} "
-                f"rounds {name} by up to {roundoff:.2g} of its size, which they allow up to "
-                f"{allowed.atol / (roundoff - allowed.rtol):.2g} alone; leave gate.atol and gate.rtol out of the study "
-                f"for the kernel's own tolerance, or give an rtol of at least {2 * roundoff:.2g}"
+                f"the study's tolerance (atol {allowed.atol:g}, rtol {allowed.rtol:g}) turns right answers away where "
+                f"{name} is above {most:.3g}: {tensor.dtype} rounds it by more than that allows; leave gate.atol and "
+                f"gate.rtol out for the kernel's own tolerance, or give an rtol of at least {2 * roundoff:.3g}"
             )
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from evokern.declaration.kernel import Tensor
+from evokern.declaration.kernel import SIGNIFICAND_BITS, Tensor
 from evokern.errors import RAISED, KernelError
 from evokern.study.settings import InputSet
 
@@ -16,7 +16,6 @@ _DTYPES = {
     "e5m2": "float8_e5m2", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8",
     "u32": "uint32", "u64": "uint64",
 }  # fmt: skip
-_MANTISSA_BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7, "e4m3": 3, "e5m2": 2}
 _BITS_DTYPE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 POISON = (0xFF, 0x5A)
@@ -41,7 +40,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def is_float(name: str) -> bool:
     """Whether evokern's dtype is a floating-point type."""
-    return name in _MANTISSA_BITS
+    return name in SIGNIFICAND_BITS
 
 
 @functools.cache
@@ -116,7 +115,7 @@ def _normal(tensor: Tensor, scale: float, shape: Sequence[int], generator: torch
 
 def _draw_subnormal(tensor: Tensor, out: torch.Tensor, generator: torch.Generator) -> None:
     size = out.element_size()
-    mantissas = 1 << _MANTISSA_BITS[tensor.dtype]
+    mantissas = 1 << (SIGNIFICAND_BITS[tensor.dtype] - 1)  # without the implicit bit
     bits = torch.randint(1 - mantissas, mantissas, out.shape, generator=generator, device=out.device)
     # A subnormal is a mantissa alone; the sign is the top bit, which a negative number of this width already has.
     sign = 128 if size == 1 else -(1 << (8 * size - 1))
