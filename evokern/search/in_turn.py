@@ -63,8 +63,10 @@ def against_baseline(
         now, wanted = clock(), max(len(taken) + 1, LEAST_ROUNDS)  # none is begun that leads to fewer
         room_s = max(seconds, least_s) if wanted == LEAST_ROUNDS else seconds
         # The first one also has what comes once: compilers end what they have at hand, a worker compiles the baseline,
-        # buffers are made. So it tells that four do not fit only where it takes half of the time.
-        left_s = room_s / 2 if len(taken) == 1 else (wanted - len(taken)) * round_s
+        # buffers are made. So its length alone does not tell that four do not fit, while half of the time is left.
+        left_s = (wanted - len(taken)) * round_s
+        if len(taken) == 1:
+            left_s = min(left_s, room_s / 2)
         if taken and now - began + left_s > room_s:
             break
         taken.append(measure(range(2), SAMPLES))

@@ -171,12 +171,8 @@ ATTENTION, ROWS = "B=1 H=1 S=128 D=64", "ROWS=8 COLS=64"
         ("attention", f"{ATTENTION} dtype=bf16", GateSettings(atol=1e-3, rtol=2**-8), ""),
         ("attention", f"{ATTENTION} dtype=bf16", GateSettings(), ""),
         ("rmsnorm", ROWS, GateSettings(atol=1e-3, rtol=1e-3), ""),  # has no `sum`
-        (
-            "rmsnorm",
-            f"{ROWS} dtype=bf16 residual=add",
-            GateSettings(atol=1e-4),
-            "",
-        ),  # `sum` is rounded
+        # The reference of `sum` is rounded, and the kernel's own rtol finer than that.
+        ("rmsnorm", f"{ROWS} dtype=bf16 residual=add", GateSettings(atol=1e-4), ""),
         ("rmsnorm", f"{ROWS} dtype=bf16 residual=add", GateSettings(rtol=1e-3), "where y is above"),
     ],
 )
