@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evokern.declaration.genes import Gene
+from evokern.declaration.kernel import unit_roundoff
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command
 
@@ -16,9 +17,9 @@ such factors, a wrong index by hundreds."""
 FEW = 0.01
 """Share of an output's elements that are few; eight always are."""
 FEW_ELEMENTS = 8
-ROUNDING = {"bf16": 1.5 * 2.0**-8, "f16": 1.5 * 2.0**-11}
+ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
 """Relative error of the worst element that only a tolerance of next to nothing turns away, by the output's type: one
-rounding to it (2**-8 and 2**-11), and half of one for the sums before."""
+rounding to it, and half of one for the sums before."""
 LEAST_ROUNDING = 1e-5
 """The same of every other type: a hundred roundings of float32 (2**-24 each)."""
 LEAST_NEAR = 2

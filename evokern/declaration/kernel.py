@@ -51,8 +51,16 @@ DTYPE_BYTES: Mapping[str, int] = {
 """Bytes of an element, by evokern's name of its type."""
 
 SIGNIFICAND_BITS: Mapping[str, int] = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "e4m3": 4, "e5m2": 3}
-"""Bits of a floating-point type's significand, the implicit one included: rounding to it is an error of up to 2^-bits
-of a number's size (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
+"""Bits of a floating-point type's significand, the implicit one included."""
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Return the largest relative error of rounding to a floating-point type: u, half a unit in its last place.
+
+    |round(y) - y| <= u |y| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2).
+    """
+    return float(2.0 ** -SIGNIFICAND_BITS[dtype])
+
 
 Role = Literal["input", "output", "inout", "workspace", "constant"]
 

@@ -8,7 +8,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import check, feasible_space
 from evokern.declaration.genes import Config
-from evokern.declaration.kernel import SIGNIFICAND_BITS, Tensor
+from evokern.declaration.kernel import SIGNIFICAND_BITS, Tensor, unit_roundoff
 from evokern.device.contract import Task
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
@@ -59,8 +59,8 @@ def _doubts(task: Task, config: Config) -> tuple[str, ...]:
 def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]:
     """Return from which size on a study's own tolerance turns exact answers away, once they are rounded.
 
-    Rounding y is an error of up to u |y| (`SIGNIFICAND_BITS`), which atol + rtol |y| allows up to |y| = atol / (u -
-    rtol). An output whose own rtol is below u has a rounded reference, as `rmsnorm`'s sum has: nothing is known of it.
+    Rounding y is an error of up to u |y| (`unit_roundoff`), which atol + rtol |y| allows up to |y| = atol / (u - rtol).
+    An output whose own rtol is below u has a rounded reference, as `rmsnorm`'s sum has: nothing is known of it.
     """
     gate = task.study.gate
     found = []
@@ -68,7 +68,7 @@ def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]
         tensor = tensors.get(name)  # an optional output is not there at every problem
         if tensor is None or tensor.dtype not in SIGNIFICAND_BITS:
             continue
-        roundoff, allowed = 2.0 ** -SIGNIFICAND_BITS[tensor.dtype], own.overridden(gate.atol, gate.rtol).holding(tensor)
+        roundoff, allowed = unit_roundoff(tensor.dtype), own.overridden(gate.atol, gate.rtol).holding(tensor)
         if allowed.rtol < roundoff <= own.holding(tensor).rtol:
             most = allowed.atol / (roundoff - allowed.rtol)
             found.append(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import python_reference, workload_tensors
-from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
+from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, unit_roundoff
 from evokern.errors import RAISED, KernelError
 from evokern.study.settings import GateSettings, InputSet
 
@@ -150,7 +150,7 @@ def _add(
     share = float(torch.where(error == 0, 0.0, error / allowed).nan_to_num(nan=math.inf).max())
     if share > of.share:
         of.share, of.inputs = share, kind
-    roundoff = torch.finfo(torch_dtype(tensors[output].dtype)).eps / 2
+    roundoff = unit_roundoff(tensors[output].dtype)
     least = torch.maximum(error, roundoff * exact.abs()) / allowed.clamp_min(torch.finfo(torch.float64).tiny)
     of.least = max(of.least, float(least.nan_to_num(nan=math.inf).max()))
     of.seen.append((kind, error.flatten(), exact.abs().flatten()))
@@ -238,18 +238,13 @@ def _suggested(one: Rounding, dtype: str) -> Tolerance:
 
     The relative part is that of the larger elements on usual inputs, the absolute part what is left of all errors.
     """
-    import torch
-
-    from evokern.gate.data import torch_dtype
-
     usual = [(error, exact) for kind, error, exact in one.seen if kind == "normal"] or [one.seen[0][1:]]
     relative = [
         float((error / exact)[exact >= exact.max() / 16].nan_to_num().max())
         for error, exact in usual
         if bool((exact > 0).any())
     ]
-    roundoff = torch.finfo(torch_dtype(dtype)).eps / 2
-    rtol = _rounded_up(HEADROOM * max([roundoff, *relative]))
+    rtol = _rounded_up(HEADROOM * max([unit_roundoff(dtype), *relative]))
     left = max(float((HEADROOM * error - rtol * exact).max()) for _, error, exact in one.seen)
     if 0 < left < _FLUSHED:
         left = _FLUSHED  # of subnormal results, which fast arithmetic takes for 0
