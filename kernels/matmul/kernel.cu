@@ -42,7 +42,7 @@
 //   WEIGHT_POLICY     of the loads of B: normal, no_allocate (not in L1, which is A's then), prefetch (256 bytes to L2 too),
 //                     evict_first (the same, and the first that L2 gives up)
 //   LANES             fragments: each lane loads what it multiplies, of eight columns; row: the lanes of a warp ask for long
-//                     pieces of a row of B together, at NT alone
+//                     pieces of a row of B together, for plain FMAs at NT alone
 //   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step (with LANES=row and plain FMAs an
 //                     eighth of the columns, and steps eight times as deep)
 //   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
@@ -124,7 +124,7 @@ static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one aw
 static_assert(!SKINNY || ROWS_A <= 128, "skinny_rows: a warp keeps the sums of all rows of A");
 static_assert(!SKINNY || NT || WARP_COLUMNS % 32 == 0, "skinny_columns: eight lanes take 4 columns each of a row of B, or 8");
 static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: every weight is multiplied with each row of A");
-static_assert(!SKINNY || NT || LANES == LANES_FRAGMENTS, "row_lanes: rows of B are rows of K at NT alone");
+static_assert(!SKINNY || NT || LANES == LANES_FRAGMENTS || ROW_RING, "row_lanes: plain FMAs add up along rows of B at NT alone");
 static_assert(!ROW_RING || (ASYNC && AHEAD && DEPTH >= 64), "row_ring: lanes exchange 128 bytes or more of a row, A's too");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async passes L1 by as it is");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST || PRODUCTS == PRODUCTS_MMA || WARP_COLUMNS < 128,

@@ -450,7 +450,8 @@ STARTING_POINTS = (
     {"PATH": "skinny"},
     # Narrow blocks, so that there are enough of them for every multiprocessor although each takes all of K.
     {"PATH": "skinny", "LOAD": "registers", "WARP_COLUMNS": 32, "WARPS_K": 16},
-    # A layer's weights in long pieces of their rows: 16 rows, of tensor cores, or two and all lanes along K.
+    # Weights in long pieces of their rows; as a layer keeps them of 16 columns of C, or of two and all lanes along K.
+    {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 32, "DEPTH": 64},
     {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "DEPTH": 64},
     {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "PRODUCTS": "fma", "LOAD": "registers", "STAGES": 2},
 )
@@ -591,8 +592,8 @@ kernel = Kernel(
         ),
         Constraint(
             "row_lanes",
-            lambda c, p: not row_lanes(c) or transposed(p),
-            "rows of b are rows of K at layout=nt alone",
+            lambda c, p: not row_lanes(c) or c["PRODUCTS"] == "mma" or transposed(p),
+            "plain FMAs add up along rows of b, which are rows of K at layout=nt alone",
         ),
         Constraint(
             "row_ring",

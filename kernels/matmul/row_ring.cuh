@@ -1,64 +1,89 @@
-// A warp's steps on their way through its part of shared memory, in long pieces of rows: those of B (columns of C), then of A.
+// A warp's steps on their way through its part of shared memory, in long pieces of rows: those of B, then those of A.
+//
+// At NT rows of B are columns of C, and a piece is as deep as a step. Else they are depths, and a piece has all columns of the
+// warp: ldmatrix transposes, for an mma wants neighbouring depths in a word.
 #pragma once
 
 #if LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA
 struct RowRing {
-  static constexpr int CHUNKS = DEPTH / CHUNK;            // 16-byte chunks of a row in a step
-  static constexpr int ROWS_AT_ONCE = 32 / CHUNKS;        // rows of which a warp asks for a chunk a lane
-  static constexpr int ROWS = WARP_COLUMNS + ROW_TILES * 8, STAGE = ROWS * DEPTH * 2;  // rows of a step, and their bytes
-  const char *next, *next_a;  // this lane's chunk of the next step, in its first row of B (of the warp, in parts of blocks) and A
-  int row, chunk;             // its place among the rows that a warp asks for at once
-  int columns;                // columns of C from the warp's first to the end
-  int left;                   // elements of K from this lane's chunk to the end
+  // COUNT rows of LENGTH elements, of which a lane copies 16 bytes at a time.
+  template <int COUNT, int LENGTH>
+  struct Pieces {
+    static constexpr int ROWS = COUNT, BYTES = ROWS * LENGTH * 2;
+    static constexpr int CHUNKS = LENGTH / CHUNK;     // 16-byte chunks of a row
+    static constexpr int ROWS_AT_ONCE = 32 / CHUNKS;  // rows of which a warp asks for a chunk a lane
+    // Byte of a chunk. The chunks of a row are permuted by the row's 128-byte line, so that eight rows that one ldmatrix reads
+    // fall into eight different groups of banks.
+    __device__ __forceinline__ static uint32_t at(int row, int chunk) {
+      return row * (LENGTH * 2) + (chunk ^ (CHUNKS >= 8 ? row % 8 : row / 2 % 4)) * 16;
+    }
+    __device__ __forceinline__ static int lane_row() { return threadIdx.x % 32 / CHUNKS; }
+    __device__ __forceinline__ static int lane_chunk() { return threadIdx.x % CHUNKS; }
+  };
+  using Weights = Pieces<NT ? WARP_COLUMNS : DEPTH, NT ? DEPTH : WARP_COLUMNS>;
+  using Rows = Pieces<ROW_TILES * 8, DEPTH>;  // of A
+  static constexpr int STAGE = Weights::BYTES + Rows::BYTES;
+
+  const char *next, *next_a;  // this lane's first chunk of the next step in B (in parts of blocks at NT, the warp's) and A
+  int columns;                // columns of C to the end, from the warp's first at NT, else from this lane's
+  int left, left_a;           // elements of K from this lane's first chunks to the end
   uint32_t stages;            // the warp's first stage
   u64 policy;                 // of its loads of weights, where they have one
 
   __device__ __forceinline__ RowRing(const uint16_t* a, const uint16_t* b, uint32_t shared, int column0, int depth0) {
-    const int lane = threadIdx.x % 32, depth = depth0 + lane % CHUNKS * CHUNK;
-    row = lane / CHUNKS, chunk = lane % CHUNKS;
-    const int first = WHOLE_BLOCKS ? column0 : min(column0, N - 1);
-    columns = N - first, left = K - depth;
+    const int row = Weights::lane_row(), chunk = Weights::lane_chunk(), depth_a = depth0 + Rows::lane_chunk() * CHUNK;
     stages = shared + threadIdx.x / 32 * (STAGES * STAGE);
     policy = EVICT_FIRST ? evict_first_policy() : 0;
-    next = reinterpret_cast<const char*>(b) + static_cast<size_t>(WHOLE_BLOCKS ? first + row : first) * ROW_BYTES + 2ll * depth;
-    next_a = reinterpret_cast<const char*>(a + static_cast<size_t>(row) * K + depth);
+    const char* weights = reinterpret_cast<const char*>(b);
+    if constexpr (NT) {
+      const int first = WHOLE_BLOCKS ? column0 : min(column0, N - 1);
+      columns = N - first, left = K - depth0 - chunk * CHUNK;
+      next = weights + static_cast<size_t>(WHOLE_BLOCKS ? first + row : first) * ROW_BYTES + 2ll * (depth0 + chunk * CHUNK);
+    } else {
+      const int column = column0 + chunk * CHUNK;
+      columns = N - column, left = K - depth0 - row;
+      next = weights + static_cast<size_t>(depth0 + row) * ROW_BYTES + 2 * column;
+    }
+    next_a = reinterpret_cast<const char*>(a + static_cast<size_t>(Rows::lane_row()) * K + depth_a);
+    left_a = K - depth_a;
   }
 
-  // Byte of a chunk in a stage. The chunks of a row are permuted by the row, so that eight rows that one ldmatrix reads fall into
-  // eight different groups of banks.
-  __device__ __forceinline__ static uint32_t at(int row, int chunk) { return row * (DEPTH * 2) + (chunk ^ row % 8) * 16; }
-
-  // Asks for a step. Past the last column it is repeated: what comes of it is never stored.
+  // Asks for a step. Past the last column the last ones are repeated: what comes of them is never stored.
   __device__ __forceinline__ void start(int stage) {
     const uint32_t to = stages + stage * STAGE;
 #pragma unroll
-    for (int first = 0; first < WARP_COLUMNS; first += ROWS_AT_ONCE)
+    for (int first = 0; first < Weights::ROWS; first += Weights::ROWS_AT_ONCE)
 #pragma unroll
       for (int part = 0; part < CHUNK / VECTOR; part++) {
-        const uint32_t further = (WHOLE_BLOCKS ? first : min(first + row, columns - 1)) * ROW_BYTES;
-        const uint32_t place = to + at(first + row, chunk) + part * VECTOR * 2;
-        const bool inside = WHOLE_STEPS || part * VECTOR < left;
+        const int row = Weights::lane_row();
+        const uint32_t place = to + Weights::at(first + row, Weights::lane_chunk()) + part * VECTOR * 2;
+        const int rows = NT && !WHOLE_BLOCKS ? min(first + row, columns - 1) : first;
+        const int elements = NT || WHOLE_BLOCKS ? part * VECTOR : min(part * VECTOR, columns - VECTOR);
+        const char* from = next + (rows * static_cast<int>(ROW_BYTES) + elements * 2);
+        const bool inside = WHOLE_STEPS || (NT ? part * VECTOR : first) < left;
         if constexpr (ASYNC_POLICY)
-          cp_async_zfill_policy<2 * VECTOR>(place, next + further + part * VECTOR * 2, inside, policy);
+          cp_async_zfill_policy<2 * VECTOR>(place, from, inside, policy);
         else
-          cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(place, next + further + part * VECTOR * 2, inside);
+          cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(place, from, inside);
       }
 #pragma unroll
-    for (int first = 0; first < ROW_TILES * 8; first += ROWS_AT_ONCE)
+    for (int first = 0; first < Rows::ROWS; first += Rows::ROWS_AT_ONCE)
 #pragma unroll
       for (int part = 0; part < CHUNK / VECTOR; part++) {
-        const bool inside = (M % 8 == 0 || first + row < M) && (WHOLE_STEPS || part * VECTOR < left);
-        cp_async_zfill<2 * VECTOR>(to + at(WARP_COLUMNS + first + row, chunk) + part * VECTOR * 2,
+        const int row = first + Rows::lane_row();
+        const bool inside = (M % 8 == 0 || row < M) && (WHOLE_STEPS || part * VECTOR < left_a);
+        cp_async_zfill<2 * VECTOR>(to + Weights::BYTES + Rows::at(row, Rows::lane_chunk()) + part * VECTOR * 2,
                                    next_a + (first * K + part * VECTOR) * 2, inside);
       }
-    next += DEPTH * 2, next_a += DEPTH * 2, left -= DEPTH;
+    next += static_cast<size_t>(DEPTH) * (NT ? 2 : ROW_BYTES), next_a += DEPTH * 2;
+    left -= DEPTH, left_a -= DEPTH;
   }
 
   // Waits for the next step and adds its products.
   __device__ __forceinline__ void multiply(MmaSums& sums, int stage, int) const {
     cp_async_wait_group<STAGES - 1>();
     __syncwarp();  // lanes read what others have copied
-    const uint32_t from = stages + stage * STAGE;
+    const uint32_t from = stages + stage * STAGE, from_a = from + Weights::BYTES;
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < DEPTH / 16; k++) {
@@ -67,14 +92,17 @@ struct RowRing {
       for (int i = 0; i < ROW_TILES; i += 2) {
         uint32_t pair[4];  // of a single tile both halves are read twice
         const int second = i + 1 < ROW_TILES ? lane / 16 * 8 : 0;
-        ldmatrix_x4(pair, from + at(WARP_COLUMNS + i * 8 + second + lane % 8, k * 2 + lane / 8 % 2));
+        ldmatrix_x4(pair, from_a + Rows::at(i * 8 + second + lane % 8, k * 2 + lane / 8 % 2));
         rows[i][0] = pair[0], rows[i][1] = pair[1];
         if (i + 1 < ROW_TILES) rows[i + 1][0] = pair[2], rows[i + 1][1] = pair[3];
       }
 #pragma unroll
       for (int tile = 0; tile < WARP_COLUMNS / 16; tile++) {
         uint32_t weights[4];
-        ldmatrix_x4(weights, from + at(tile * 16 + lane % 16, k * 2 + lane / 16));
+        if constexpr (NT)
+          ldmatrix_x4(weights, from + Weights::at(tile * 16 + lane % 16, k * 2 + lane / 16));
+        else
+          ldmatrix_x4_trans(weights, from + Weights::at(k * 16 + lane / 16 * 8 + lane % 8, tile * 2 + lane / 8 % 2));
 #pragma unroll
         for (int i = 0; i < ROW_TILES; i++) mma(sums.v[i][tile], weights, rows[i][0], rows[i][1]);
       }

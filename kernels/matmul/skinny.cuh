@@ -10,9 +10,10 @@
 // else 16 bytes are 8 columns at one depth (4 columns at two of them, where a warp has 32), and the words of two neighbouring
 // depths are interleaved.
 //
-// LANES=row, at NT: a warp asks for long pieces of a row of B instead, which DRAM gives sooner than 64 bytes of eight rows. Plain
-// FMAs then take all lanes along K: a warp has an eighth of WARP_COLUMNS, and steps eight times as deep. For an mma the lanes of a
-// warp exchange a step through their part of shared memory, where ldmatrix reads it (row_ring.cuh).
+// LANES=row: a warp asks for long pieces of a row of B instead. At NT DRAM gives them sooner than 64 bytes of eight rows; else all
+// accesses have 16 bytes, where a lane has 8 of a row of 32 columns. For an mma the lanes of a warp exchange a step through their
+// part of shared memory, where ldmatrix reads it (row_ring.cuh). Plain FMAs, at NT alone, take all lanes along K: a warp has an
+// eighth of WARP_COLUMNS, and steps eight times as deep.
 //
 // The warps of a block share K, each a range of steps side by side, and add up in shared memory, WARPS_ACROSS of them side by
 // side along the columns; with SPLIT_K the block that comes last at its columns adds what the others left, or a second launch

@@ -40,6 +40,7 @@ CANDIDATES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("matmul", "72,48,200", {"ACCUMULATOR": "fp16", "BLOCK_M": 32, "BLOCK_N": 32, "LOAD": "registers", "STAGES": 2}),
     ("matmul", "16,72,264,layout=nt", SKINNY | {"WARP_COLUMNS": 16, "DEPTH": 64}),
     ("matmul", "3,40,1032,layout=nt", SKINNY | {"WARP_COLUMNS": 32, "PRODUCTS": "fma", "LOAD": "registers"}),
+    ("matmul", "16,72,264", SKINNY | {"WARP_COLUMNS": 32, "DEPTH": 64}),
     ("matmul", "136,152,88", {"BLOCK_M": 64, "BLOCK_N": 64, "TILES": 2, "EPILOGUE": "store_warps"}),
     ("rmsnorm", "5,264", {}),
     ("rmsnorm", "3,1024", {"ROW_STORAGE": "shared", "THREADS_PER_ROW": 64, "VECTOR": 4}),

@@ -72,6 +72,14 @@ def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
         ("5,72,520,layout=nt,dtype=bf16", ROW | {"DEPTH": 128, "WARP_COLUMNS": 16, "WEIGHT_POLICY": "evict_first"}),
         ("24,40,328,layout=nt", ROW | SPLIT | {"DEPTH": 64, "WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WARPS_K": 1}),
         ("9,38,330,layout=nt", ROW | {"DEPTH": 64, "WARP_COLUMNS": 16, "VECTOR": 2, "WEIGHT_POLICY": "normal"}),
+        ("16,136,264", ROW | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 32}),
+        ("5,72,520,dtype=bf16", ROW | {"DEPTH": 128, "WARP_COLUMNS": 32, "WEIGHT_POLICY": "evict_first"}),
+        (
+            "24,152,328",
+            ROW | SPLIT | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 64, "WARPS_ACROSS": 2, "WARPS_K": 1},
+        ),
+        ("1,36,1004", ROW | {"DEPTH": 64, "STAGES": 2, "WARP_COLUMNS": 128, "VECTOR": 4}),
+        ("9,38,330", ROW | {"DEPTH": 64, "WARP_COLUMNS": 32, "VECTOR": 2, "WEIGHT_POLICY": "normal"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Genes) -> None:
@@ -141,24 +149,25 @@ FAULTS = [
     ),
     ("skinny.cuh", "return j * 8 + group;", "return group * LANE_COLUMNS + j;", "5,40,520,layout=nt", RING),
     ("skinny.cuh", "ROW_LANES ? warp_sum(v[i][j]) :", "", "3,40,2056,layout=nt", ROW_FMA),
-    ("row_ring.cuh", "(chunk ^ row % 8) * 16", "(chunk ^ row % 4) * 8", "5,40,520,layout=nt", RING),
-    (
-        "row_ring.cuh",
-        "first + row < M) && (WHOLE_STEPS || part * VECTOR < left)",
-        "first + row < M)",
-        "5,40,72,layout=nt",
-        RING,
-    ),
-    (
-        "row_ring.cuh",
-        "bool inside = WHOLE_STEPS || part * VECTOR < left;",
-        "bool inside = true;",
-        "5,40,72,layout=nt",
-        RING,
-    ),
-    ("row_ring.cuh", "(M % 8 == 0 || first + row < M) &&", "", "5,40,520,layout=nt", RING),
+    ("row_ring.cuh", "row % 8 : row / 2 % 4)) * 16", "row % 4 : row / 2 % 4)) * 8", "5,40,520,layout=nt", RING),
+    ("row_ring.cuh", "row < M) && (WHOLE_STEPS || part * VECTOR < left_a)", "row < M)", "5,40,72,layout=nt", RING),
+    ("row_ring.cuh", "WHOLE_STEPS || (NT ? part * VECTOR : first) < left;", "true;", "5,40,72,layout=nt", RING),
+    ("row_ring.cuh", "(M % 8 == 0 || row < M) &&", "", "5,40,520,layout=nt", RING),
     ("row_ring.cuh", "min(first + row, columns - 1)", "first + row", "5,38,520,layout=nt", RING | {"VECTOR": 2}),
-    ("row_ring.cuh", "k * 2 + lane / 8 % 2", "k * 2 + lane / 16", "5,40,520,layout=nt", RING),
+    (
+        "row_ring.cuh",
+        "k * 2 + lane / 8 % 2));\n        rows",
+        "k * 2 + lane / 16));\n        rows",
+        "5,40,520,layout=nt",
+        RING,
+    ),
+    # the same where pieces are columns of one depth
+    ("row_ring.cuh", "row % 8 : row / 2 % 4)) * 16", "row % 8 : row)) * 16", "5,40,520", RING),
+    ("row_ring.cuh", "WHOLE_STEPS || (NT ? part * VECTOR : first) < left;", "true;", "5,72,72", RING),
+    ("row_ring.cuh", "left = K - depth0 - row;", "left = K - depth0;", "5,72,76", RING | {"VECTOR": 4}),
+    ("row_ring.cuh", "min(part * VECTOR, columns - VECTOR)", "part * VECTOR", "5,40,520", RING),
+    ("row_ring.cuh", "(NT ? 2 : ROW_BYTES), next_a", "2, next_a", "5,72,520", RING),
+    ("row_ring.cuh", "lane / 16 * 8 + lane % 8, tile * 2", "lane % 16, tile * 2", "5,72,520", RING),
     # the merges
     (
         "skinny.cuh",
@@ -221,7 +230,9 @@ def test_a_ticket_saves_the_second_launch(path: str, entry: str) -> None:
         ("129,4096,4096,layout=nt", {}, "skinny_rows"),
         ("16,4096,4096", {"WARP_COLUMNS": 16}, "skinny_columns"),
         ("9,4096,4096", {"PRODUCTS": "fma"}, "fma_rows"),
-        ("16,4096,4096", {"LANES": "row", "DEPTH": 64}, "row_lanes"),
+        ("2,4096,4096", {"LANES": "row", "DEPTH": 64, "PRODUCTS": "fma"}, "row_lanes"),
+        ("16,4096,4096", {"LANES": "row", "DEPTH": 64, "WARP_COLUMNS": 16}, "skinny_columns"),
+        ("16,4096,4096", {"LANES": "row", "DEPTH": 64, "WARP_COLUMNS": 32, "WARPS_K": 4}, None),
         ("16,4096,4096,layout=nt", {"LANES": "row"}, "row_ring"),
         ("16,4096,4096", {"WEIGHT_POLICY": "no_allocate"}, "async_policy"),
         (
