@@ -135,7 +135,8 @@ class Binder:
         name, routine, program, params = symbol.name, self.routine, self._batch.program, self.state.params
         shared = program.shared.get(name)
         if shared is not None:
-            return np.array([shared[0] + symbol.offset], np.uint64)
+            address = np.array([shared[0] + symbol.offset], np.uint64)
+            return address + self.state.shared.window.astype(np.uint64) if self.state.shared.ranks > 1 else address
         if name in routine.depot:
             return np.array([routine.depot[name] + symbol.offset], np.uint64)
         if name in routine.params:

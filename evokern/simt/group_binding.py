@@ -190,6 +190,8 @@ def _bind_loads(
             base = pointers.take(places, 0)
             leaders = shared.leader_lanes(active, base)
             where = base.astype(np.int64) + offsets
+            if shared.ranks > 1:
+                where -= shared.window
             few = where[:, leaders.chosen]
             sound = (
                 lowest_bits(few) & (width - 1) == 0 and int(few.min()) >= 0 and int(few.max()) <= shared.size - width

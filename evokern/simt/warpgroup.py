@@ -75,6 +75,8 @@ class WarpgroupProducts:
         shadow = self._shared.shadow
         reads: list[tuple[Array, bool]] = []
         for place, address in enumerate((*own, *common)):
+            if self._shared.ranks > 1:  # a descriptor has 18 bits of an address, which lies in the block itself
+                address = address + active.pick(self._shared.window)
             sound, index, leaders = self._shared.locate(active, address, 0, PIECE, number)
             if sound is not active or shadow is None:
                 continue  # what lies outside has been told, and ends the launch

@@ -11,9 +11,10 @@ template <int ROW_BYTES>
 struct MatrixDescriptor {
   u32 low;
 
-  /// `panel_stride` bytes lead to the next 64 columns, where an instruction takes more than a row holds.
+  /// `panel_stride` bytes lead to the next 64 columns, where an instruction takes more than a row holds. A descriptor has 18 bits
+  /// of an address: in a cluster it holds the rank of its block too, from bit 24 on.
   __device__ __forceinline__ MatrixDescriptor(u32 address, u32 panel_stride = 16)
-      : low(address / 16 | panel_stride / 16 << 16) {}
+      : low((address & 0x3ffff) / 16 | panel_stride / 16 << 16) {}
   /// The descriptor of what lies `bytes` further on.
   __device__ __forceinline__ u64 at(u32 bytes) const {
     constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3, PATTERN = 8 * ROW_BYTES / 16;

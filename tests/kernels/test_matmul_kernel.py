@@ -244,6 +244,26 @@ def test_a_problem_without_a_layout_is_known_by_the_same_key() -> None:
     assert plain != weights and KERNEL.problem({**plain}) == plain
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_descriptors_leave_the_rank_out(broken: bool, tmp_path: Path) -> None:
+    """In a cluster addresses hold their block's rank, which would lengthen a descriptor's way between panels."""
+    launch = "        min_blocks=c.MIN_BLOCKS,\n"
+    kernel = edited_kernel(tmp_path, "matmul", "matmul/kernel.py", launch, f"{launch}        cluster=(2, 1, 1),\n")
+    if broken:
+        header = tmp_path / "common" / "wgmma.cuh"
+        text = header.read_text(encoding="utf-8")
+        assert text.count("(address & 0x3ffff) / 16") == 1
+        header.write_text(text.replace("(address & 0x3ffff) / 16", "address / 16"), encoding="utf-8")
+    problem = kernel.problem("144,256,96")
+    config = kernel.space.canonical({**kernel.space.default(), **WGMMA, "WARPS_N": 1, "BLOCK_K": 64})
+    worker = _worker(kernel, problem, CHIPS["h200"], GateSettings())
+    if broken:
+        with pytest.raises(RunFailed, match=r"uninitialised at line \d+ of \.\./common/wgmma\.cuh"):
+            worker._check(config, problem)
+    else:
+        assert worker._check(config, problem).passed
+
+
 @pytest.mark.parametrize(
     ("name", "right", "broken", "choices"),
     [

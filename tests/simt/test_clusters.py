@@ -88,6 +88,30 @@ extern "C" __global__ void registers(unsigned* out, float* unused) {
   found[17] = own + 2 * any;
   if (threadIdx.x == 0) for (int i = 0; i < 18; i++) out[block() * 18 + i] = found[i];
 }
+// What addresses of four ranks are, and what they read.
+extern "C" __global__ void addresses(unsigned* out, float* unused) {
+  __shared__ unsigned value;
+  const unsigned rank = SREG("cluster_ctarank"), own = (unsigned)__cvta_generic_to_shared(&value);
+  const unsigned plain = own & 0xffffff;
+  const unsigned next = (rank + 1) % 4;
+  value = 1000 * rank;
+  meet();
+  unsigned found[14] = {own - plain};
+  for (unsigned r = 0; r < 4; r++) found[1 + r] = map(&value, r) - plain;
+  asm("getctarank.shared::cluster.u32 %0, %1;" : "=r"(found[5]) : "r"(own));
+  asm("getctarank.shared::cluster.u32 %0, %1;" : "=r"(found[6]) : "r"(plain));
+  const unsigned long long wide = (unsigned long long)&value, first = wide & ~0xff000000ull;
+  found[7] = (unsigned)(wide - first);
+  asm("{ .reg .pred p; isspacep.shared::cta p, %1; selp.u32 %0, 1, 0, p; }" : "=r"(found[8]) : "l"(wide));
+  const unsigned long long other = first | next << 24;
+  asm("{ .reg .pred p; isspacep.shared::cta p, %1; selp.u32 %0, 1, 0, p; }" : "=r"(found[9]) : "l"(other));
+  asm("{ .reg .pred p; isspacep.shared::cluster p, %1; selp.u32 %0, 1, 0, p; }" : "=r"(found[10]) : "l"(other));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(found[11]) : "r"(plain) : "memory");
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(found[12]) : "r"(own) : "memory");
+  found[13] = *(volatile unsigned*)first;
+  if (threadIdx.x == 0) for (int i = 0; i < 14; i++) out[rank * 14 + i] = found[i];
+  meet();
+}
 """
 SHAPES = [((2, 1, 1), (4, 3, 1)), ((1, 2, 1), (3, 4, 1)), ((1, 4, 1), (2, 8, 1)), ((1, 8, 1), (1, 16, 1)),
           ((2, 2, 2), (4, 2, 2)), ((3, 1, 1), (6, 1, 2)), ((1, 1, 1), (2, 2, 1))]  # fmt: skip
@@ -159,6 +183,17 @@ def test_special_registers_name_the_place_in_the_cluster(
     np.testing.assert_array_equal([[1, ranks - 1]] * blocks, rows[:, 14:16])
     np.testing.assert_array_equal(rank, rows[:, 16])
     np.testing.assert_array_equal(np.where(rank == ranks - 1, 3, 2 if ranks > 1 else 3), rows[:, 17])
+
+
+@pytest.mark.parametrize("options", [{}, {"sanitize": False}], ids=["checked", "bare"])
+def test_addresses_hold_the_rank_of_their_block(options: dict[str, object]) -> None:
+    """A block's own addresses, generic ones too, hold its rank from bit 24 on: what four ranks gave on an H100."""
+    found, result = run("addresses", np.zeros((4, 14), np.uint32), (4, 1, 1), cluster=(4, 1, 1), **options)
+    assert (result.findings, result.completed) == ((), True)
+    of = np.arange(4) << 24
+    for rank, row in enumerate(found):
+        own = [of[rank], *of, rank, 0, of[rank], 1, 0, 1, 0, 1000 * rank, 0]
+        np.testing.assert_array_equal(own, row)
 
 
 def test_without_a_cluster_each_block_is_one() -> None:

@@ -2,8 +2,9 @@
 
 A cluster's blocks run side by side and reach one another's shared memory (PTX ISA 9.0, "Cooperative Thread Arrays" and
 "State spaces", ``.shared::cluster``). An address of that space has in its bits from `RANK_BITS` on the rank of the
-block that it means, plus one; those of a block's own addresses are nought there, so that every address of
-``.shared::cta`` is one of ``.shared::cluster`` too.
+block that it means, a block's own too: every address of ``.shared::cta`` is one of ``.shared::cluster``. Measured on an
+H100: a variable of the block of rank 2 lies at 0x2000400, ``mapa`` gives 0x400 for rank 0, and without the rank's bits
+``ld.shared`` is an illegal instruction, ``ld.shared::cluster`` reads the block of rank 0.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from evokern.simt.arrays import Array
 
 RANK_BITS = 24
 """Bits of a shared::cluster address below the rank of its block."""
-MOST_RANK = 253
-"""Largest rank that an address of 32 bits can name; larger ones, outside of any cluster, become this one."""
+MOST_RANK = 127
+"""Largest rank that `mapa` names; larger ones, outside of any cluster, become this one."""
 
 Three = tuple[int, int, int]
 

@@ -21,6 +21,15 @@ from evokern.simt.sanitizer.findings import Reads
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
+_HALF = 1 << RANK_BITS - 1
+"""Half of what lies between the memories of two ranks, bytes."""
+
+
+def _wrapped(where: Array) -> Array:
+    """Return sums of 32 bits as addresses, those a little below nought as they are."""
+    wrapped: Array = ((where + _HALF) & 0xFFFFFFFF) - _HALF
+    return wrapped
+
 
 class SharedSpace:
     """Shared memory of all blocks of the batch, one stretch after the other."""
@@ -47,6 +56,8 @@ class SharedSpace:
         self.single = blocks == 1
         self.order = order
         self.ranks = batch.geometry.ranks
+        self.window = batch.block_slot % self.ranks << RANK_BITS
+        """Where a block's own memory begins among shared::cluster addresses, for each lane."""
         self.lifetime = ClusterLifetime(batch, order, self.name_of) if order is not None and self.ranks > 1 else None
         self.shadow = (
             SharedShadow(batch, order, self.bytes.size, self.place_of) if order is not None and self.size else None
@@ -103,6 +114,9 @@ class SharedSpace:
             where += offset
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
+        wraps = address.dtype.itemsize == 4  # the sum of a 32-bit base and its offset: [0xfffffffc + 4] is byte 0
+        if self.ranks > 1:  # counted from the block's own memory from here on
+            where = (_wrapped(where) if wraps else where) - active.pick(self.window)
         few = where[leaders.chosen]
         if lowest_bits(few) & (width - 1):
             good = misaligned(self._batch, active, where, width, number, self._describe)
@@ -112,11 +126,10 @@ class SharedSpace:
             leaders = self.leader_lanes(active, where)
             few = where[leaders.chosen]
         if int(few.max()) > self.size - width or int(few.min()) < 0:
-            if address.dtype.itemsize == 4:  # the sum of a 32-bit base and its offset wraps: [0xfffffffc + 4] is byte 0
+            if cluster and self.ranks > 1:
+                return self._in_cluster(active, where, width, number, leaders)
+            if wraps and self.ranks == 1:
                 where &= 0xFFFFFFFF
-            if cluster:
-                wraps = address.dtype.itemsize == 4
-                return self._in_cluster(active, where, width, number, leaders, wraps=wraps)
             bad = (where > self.size - width) | (where < 0)
             if not bad.any():
                 return self._indices(active, where, width, leaders)
@@ -130,19 +143,15 @@ class SharedSpace:
         return self._indices(active, where, width, leaders)
 
     def _in_cluster(
-        self, active: Active, where: Array, width: int, number: int, leaders: LeaderLanes, *, wraps: bool
+        self, active: Active, where: Array, width: int, number: int, leaders: LeaderLanes
     ) -> tuple[Active | None, Array, LeaderLanes]:
         """Do so for addresses of which some mean another block; lanes whose block or byte is not there are told."""
-        half = 1 << RANK_BITS - 1
-        if wraps:
-            where = ((where + half) & 0xFFFFFFFF) - half
         # To the nearest multiple: a little below a block's memory is outside of that block, not within another one.
-        named = (where + half) >> RANK_BITS
-        at = where - (named << RANK_BITS)
+        further = (where + _HALF) >> RANK_BITS
+        at = where - (further << RANK_BITS)
         own = self._batch.block_slot[active.lanes]
-        is_own = named == 0
-        block = np.where(is_own, own, own // self.ranks * self.ranks + named - 1)
-        bad = (at > self.size - width) | (at < 0) | (named > self.ranks)
+        rank, block = own % self.ranks + further, own + further
+        bad = (at > self.size - width) | (at < 0) | (rank < 0) | (rank >= self.ranks)
         if bad.any():
             outside(self._batch, active, where, bad, width, number, self._describe_in_cluster)
             good = ~bad
@@ -158,12 +167,15 @@ class SharedSpace:
         at += block * self.stride
         return active, at >> (width.bit_length() - 1), leaders
 
+    def _rank_of(self, address: int, lane: int) -> tuple[int, int]:
+        """Return whose memory an address means, counted from the lane's own, and where it lies there."""
+        further = address + _HALF >> RANK_BITS
+        return int(self._batch.block_slot[lane]) % self.ranks + further, address - (further << RANK_BITS)
+
     def _describe_in_cluster(self, address: int, lane: int) -> tuple[str, int, str]:
-        rank = (address + (1 << RANK_BITS - 1) >> RANK_BITS) - 1
-        if 0 <= rank < 1 << 31 - RANK_BITS and rank >= self.ranks:
-            detail = f"The address is of rank {rank}, and the cluster has {self.ranks} blocks"
-            return "shared memory", address & (1 << RANK_BITS) - 1, detail
-        at = address - (rank + 1 << RANK_BITS)
+        rank, at = self._rank_of(address, lane)
+        if not 0 <= rank < self.ranks:
+            return "shared memory", at, f"The address is of rank {rank}, and the cluster has {self.ranks} blocks"
         name, offset = self.name_of(at)
         return name, offset, f"A block has {self.size} bytes of shared memory; the access is to that of rank {rank}"
 
@@ -193,11 +205,11 @@ class SharedSpace:
         )
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
-        name, offset = self.name_of(address)
-        if address >> RANK_BITS and address < 1 << 31:
-            detail = "The address is of another block of the cluster, which this instruction does not reach"
-            return name, offset, f"{detail}: use one of shared::cluster"
-        return name, offset, f"The block has {self.size} bytes of shared memory"
+        rank, at = self._rank_of(address, lane)
+        if self.ranks > 1 and 0 <= rank < self.ranks and at != address:
+            detail = f"The address is of the cluster's block of rank {rank}, which this instruction does not reach"
+            return *self.name_of(at), f"{detail}: use one of shared::cluster"
+        return *self.name_of(address), f"The block has {self.size} bytes of shared memory"
 
 
 class LocalSpace:

@@ -26,7 +26,7 @@ def mapa(i: Instruction, b: Binder) -> Action:
     window = dtype.type(0 if i.has("shared::cluster") else ~((1 << WINDOW_BITS) - 1) & (1 << 64) - 1)
 
     def mapped() -> Array:
-        named = np.minimum(rank, np.uint32(MOST_RANK)).astype(dtype) + dtype.type(1)
+        named = np.minimum(rank, np.uint32(MOST_RANK)).astype(dtype)
         # A base a little below the block's memory, to which an offset is added later, stays as far below the other's.
         found: Array = (address & window) + (named << shift) + ((address + half) & below) - half
         return found
@@ -36,19 +36,8 @@ def mapa(i: Instruction, b: Binder) -> Action:
 
 @operation("getctarank", "9.7.9.24")
 def getctarank(i: Instruction, b: Binder) -> Action:
-    """Return the rank of the block that a shared address means: the block's own for its plain addresses."""
+    """Return the rank of the block that a shared address means."""
     kind = kind_of(i)
-    address, own, out = (
-        b.src(i.operands[1], kind),
-        b.state.specials.row("%cluster_ctarank"),
-        b.dst(i.operands[0], "u32"),
-    )
-    assert own is not None
-    shift, most = address.dtype.type(RANK_BITS), address.dtype.type(MOST_RANK + 2)
-
-    def rank() -> Array:
-        named = ((address >> shift) & most).astype(np.uint32)
-        found: Array = np.where(named == 0, own, named - np.uint32(1))
-        return found
-
-    return assign(out, rank)
+    address, out = b.src(i.operands[1], kind), b.dst(i.operands[0], "u32")
+    shift, most = address.dtype.type(RANK_BITS), address.dtype.type((1 << 32 - RANK_BITS) - 1)
+    return assign(out, lambda: ((address >> shift) & most).astype(np.uint32))

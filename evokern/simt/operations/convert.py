@@ -150,8 +150,8 @@ def isspacep(i: Instruction, b: Binder) -> Action:
     if space == "shared" and not i.has("shared::cluster") and b.state.batch.geometry.ranks > 1:
         rank = b.state.specials.row("%cluster_ctarank")
         assert rank is not None
-        plain, shift = np.uint64(SHARED_WINDOW >> RANK_BITS), np.uint64(RANK_BITS)
-        return assign(out, lambda: (value >> shift == plain) | (value >> shift == plain + rank + np.uint64(1)))
+        first, shift = np.uint64(SHARED_WINDOW >> RANK_BITS), np.uint64(RANK_BITS)
+        return assign(out, lambda: value >> shift == first + rank)
     if space in ("shared", "local"):
         wanted = np.uint64((SHARED_WINDOW if space == "shared" else LOCAL_WINDOW) >> WINDOW_BITS)
         return assign(out, lambda: (value >> bits) == wanted)

@@ -154,7 +154,7 @@ class UsedValues:
         kind, count = access_type(instruction)
         width = TYPE_BYTES[kind] * count
         places = np.zeros(batch.lanes, np.int64)
-        names_cluster = instruction.has("shared::cluster")
+        names_shared = instruction.has("shared", "shared::cta", "shared::cluster")
 
         def note() -> None:
             if isinstance(address.base, Register):
@@ -163,7 +163,7 @@ class UsedValues:
                 places[:] = (row.astype(np.int64) + address.offset) & ((1 << WINDOW_BITS) - 1)
                 if batch.geometry.ranks > 1:
                     # Places in shared memory are those within a block: the address's rank is none of it.
-                    in_shared = names_cluster | (row.astype(np.int64) >> WINDOW_BITS == 1)
+                    in_shared = names_shared | (row.astype(np.int64) >> WINDOW_BITS == 1)
                     places[in_shared] &= (1 << RANK_BITS) - 1
 
         def mark() -> None:

@@ -179,12 +179,14 @@ class TestOnAGpu:
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 def test_calls_that_are_graphs_of_their_own_are_looked_at_too() -> None:
-    """Of long calls each is a graph: who works is measured, and who answers from memory is found by timed calls."""
+    """Of long calls each is a graph: who works is measured, and who answers from memory is found by timed calls.
+
+    Calls of 2.6 ms are further apart than the 200 µs of `recent`, which therefore works in each.
+    """
     with Bench("memos", "8192,4096,128") as bench:
-        honest, *others = bench.run([bench.config(HABIT=habit) for habit in ("none", "recent", "sampled_memo")])
+        honest, found = bench.run([bench.config(HABIT=habit) for habit in ("none", "sampled_memo")])
     assert honest.outcome is Outcome.MEASURED, honest.reason
     assert honest.time_us > LONG_PILOT_US
     assert honest.gate["8192,4096,128"]["timed_calls"]["changed"]
-    for found in others:
-        assert found.evidence.get("check") == "timed_runs", found.reason
-        assert "of a timed graph" in found.reason
+    assert found.evidence.get("check") == "timed_runs", found.reason
+    assert "of a timed graph" in found.reason

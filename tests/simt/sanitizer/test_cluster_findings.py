@@ -73,6 +73,10 @@ CASES = {
     # An ordinary shared load does not reach other blocks.
     "own_space": ('MEET(); asm volatile("ld.shared" FIX("::cluster", "") ".f32 %0, [%1];" : "=f"(sum) : '
                   '"r"(map(part + t, rank ^ 1)) : "memory"); MEET();', "out_of_bounds", "use one of shared::cluster"),
+    # A block's own addresses hold its rank: without it they are those of the first block.
+    "no_rank": ('MEET(); asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : '
+                '"r"(map(part + t, rank) & FIX(~0u, 0xffffffu)) : "memory"); MEET();', "out_of_bounds",
+                "of the cluster's block of rank 0, which this instruction does not reach"),
     # The last access of the neighbour's memory is not behind its own end, or before its start.
     "left": ("MEET(); sum = load(map(part + t, rank ^ 1)); FIX(MEET(),);", "cluster_lifetime",
              "whose shared memory it accesses, may have left by then"),
