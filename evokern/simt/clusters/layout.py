@@ -22,8 +22,8 @@ from evokern.simt.arrays import Array
 
 RANK_BITS = 24
 """Bits of a shared::cluster address below the rank of its block."""
-MOST_RANK = 127
-"""Largest rank that `mapa` names; larger ones, outside of any cluster, become this one."""
+MOST_RANK = 255
+"""Largest rank that an address of 32 bits can name; larger ones, outside of any cluster, become this one."""
 
 Three = tuple[int, int, int]
 

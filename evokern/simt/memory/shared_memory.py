@@ -16,7 +16,7 @@ from evokern.simt.batch import Batch
 from evokern.simt.clusters.layout import RANK_BITS
 from evokern.simt.clusters.lifetime import ClusterLifetime
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
-from evokern.simt.sanitizer.faults import misaligned, outside
+from evokern.simt.sanitizer.faults import Describe, misaligned, outside
 from evokern.simt.sanitizer.findings import Reads
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
@@ -133,7 +133,7 @@ class SharedSpace:
             bad = (where > self.size - width) | (where < 0)
             if not bad.any():
                 return self._indices(active, where, width, leaders)
-            outside(self._batch, active, where, bad, width, number, self._describe)
+            self._outside(active, where, bad, width, number, self._describe)
             good = ~bad
             if not good.any():
                 return None, where, leaders
@@ -153,7 +153,7 @@ class SharedSpace:
         rank, block = own % self.ranks + further, own + further
         bad = (at > self.size - width) | (at < 0) | (rank < 0) | (rank >= self.ranks)
         if bad.any():
-            outside(self._batch, active, where, bad, width, number, self._describe_in_cluster)
+            self._outside(active, where, bad, width, number, self._describe_in_cluster)
             good = ~bad
             if not good.any():
                 return None, where, leaders
@@ -166,6 +166,12 @@ class SharedSpace:
             self.lifetime.access(part, block[others], at[others], number)
         at += block * self.stride
         return active, at >> (width.bit_length() - 1), leaders
+
+    def _outside(self, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe) -> None:
+        """Report accesses outside of shared memory, by the address within the memory of the block that is meant."""
+        first, lane = int(where[bad][0]), int(active.lanes[bad][0])
+        base = self._rank_of(first, lane)[1] - first if self.ranks > 1 else 0
+        outside(self._batch, active, where, bad, width, number, describe, base=base)
 
     def _rank_of(self, address: int, lane: int) -> tuple[int, int]:
         """Return whose memory an address means, counted from the lane's own, and where it lies there."""

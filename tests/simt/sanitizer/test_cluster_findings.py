@@ -77,6 +77,8 @@ CASES = {
     "no_rank": ('MEET(); asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : '
                 '"r"(map(part + t, rank) & FIX(~0u, 0xffffffu)) : "memory"); MEET();', "out_of_bounds",
                 "of the cluster's block of rank 0, which this instruction does not reach"),
+    "largest_rank": ("MEET(); sum = load(map(part + t, FIX(rank, 200))); MEET();", "out_of_bounds",
+                     "The address is of rank 200, and the cluster has 2 blocks"),
     # The last access of the neighbour's memory is not behind its own end, or before its start.
     "left": ("MEET(); sum = load(map(part + t, rank ^ 1)); FIX(MEET(),);", "cluster_lifetime",
              "whose shared memory it accesses, may have left by then"),
@@ -131,6 +133,13 @@ def test_what_is_planted_is_found_and_its_mended_twin_is_clean(name: str) -> Non
     assert (kind == "deadlock") == result.hung
     fixed = run(body, fixed=True, cluster=cluster)
     assert (fixed.findings, fixed.completed) == ((), True)
+
+
+@pytest.mark.parametrize("name", ["no_rank", "own_space", "rank", "before"])
+def test_addresses_of_findings_lie_within_a_block(name: str) -> None:
+    """The address that a finding tells is within the memory of the block that is meant, whichever accesses it."""
+    (finding,) = run(CASES[name][0], fixed=False, cluster=(1, 2, 1)).findings
+    assert -64 <= finding.address < 256
 
 
 def test_a_read_of_another_block_counts_where_it_is_used() -> None:
