@@ -170,7 +170,9 @@ class SharedSpace:
     def _outside(self, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe) -> None:
         """Report accesses outside of shared memory, by the address within the memory of the block that is meant."""
         first, lane = int(where[bad][0]), int(active.lanes[bad][0])
-        base = self._rank_of(first, lane)[1] - first if self.ranks > 1 else 0
+        _, at = self._rank_of(first, lane)
+        # Far past the end of an own array is no other block's memory, where only own memory is reached.
+        base = at - first if describe == self._describe_in_cluster or 0 <= at < self.size else 0
         outside(self._batch, active, where, bad, width, number, describe, base=base)
 
     def _rank_of(self, address: int, lane: int) -> tuple[int, int]:
@@ -212,10 +214,14 @@ class SharedSpace:
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
         rank, at = self._rank_of(address, lane)
-        if self.ranks > 1 and 0 <= rank < self.ranks and at != address:
-            detail = f"The address is of the cluster's block of rank {rank}, which this instruction does not reach"
-            return *self.name_of(at), f"{detail}: use one of shared::cluster"
-        return *self.name_of(address), f"The block has {self.size} bytes of shared memory"
+        if at == address or not (0 <= rank < self.ranks and 0 <= at < self.size):
+            return *self.name_of(address), f"The block has {self.size} bytes of shared memory"
+        detail = f"The address is of the cluster's block of rank {rank}, which this instruction does not reach: "
+        if rank == 0:
+            detail += (
+                f"a block's own addresses hold its rank from bit {RANK_BITS} on, which this one may have lost; or "
+            )
+        return *self.name_of(at), f"{detail}use one of shared::cluster"
 
 
 class LocalSpace:

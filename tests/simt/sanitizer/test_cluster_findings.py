@@ -76,9 +76,13 @@ CASES = {
     # A block's own addresses hold its rank: without it they are those of the first block.
     "no_rank": ('MEET(); asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : '
                 '"r"(map(part + t, rank) & FIX(~0u, 0xffffffu)) : "memory"); MEET();', "out_of_bounds",
-                "of the cluster's block of rank 0, which this instruction does not reach"),
+                "of rank 0, which this instruction does not reach: a block's own addresses hold its rank from bit 24"),
     "largest_rank": ("MEET(); sum = load(map(part + t, FIX(rank, 200))); MEET();", "out_of_bounds",
                      "The address is of rank 200, and the cluster has 2 blocks"),
+    # Far past the end of an own array is not a matter of ranks.
+    "far": ('MEET(); asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : '
+            '"r"(map(part + t, rank) + FIX(0, 0x900000)) : "memory"); MEET();', "out_of_bounds",
+            "The block has"),
     # The last access of the neighbour's memory is not behind its own end, or before its start.
     "left": ("MEET(); sum = load(map(part + t, rank ^ 1)); FIX(MEET(),);", "cluster_lifetime",
              "whose shared memory it accesses, may have left by then"),
