@@ -69,3 +69,5 @@ def test_dates_belong_to_the_laboratory_notes(tmp_path: Path) -> None:
     for page in ("docs/searching.md", "docs/results.md", "docs/lab/2026-11-27-timing.md"):
         found = lint_words.page_problems(ROOT / page, dated)
         assert len(found) == (1 if page == "docs/searching.md" else 0), page
+    link = ["The [notes](lab/2026-11-27-timing.md) have the measurements."]
+    assert lint_words.page_problems(ROOT / "docs/searching.md", link) == []
