@@ -151,7 +151,7 @@ class _CallGraph:
                             raise refusal(
                                 self.lines,
                                 instruction,
-                                f"recursive call of {source_name(name)}, which is not simulated",
+                                f"recursive call of {source_name(name)} is not simulated",
                             )
                         if name in self.routine_of:
                             self.refuse_recursion(self.functions[name], (*path, name))

@@ -17,7 +17,7 @@ def shape_of(i: Instruction) -> tuple[int, int, int]:
         match = _SHAPE.match(word)
         if match is not None:
             return int(match[1]), int(match[2]), int(match[3])
-    raise Unsupported(f"{i.name} without a shape")
+    raise Unsupported(f"{i.name} has no shape")
 
 
 _NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satfinite"})

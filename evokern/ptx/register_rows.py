@@ -36,7 +36,7 @@ class RegisterRows:
             if declared is None:
                 if name[0] == "%":
                     continue
-                raise SourceError(f"function {routine.function.name}: register {name} was not declared")
+                raise SourceError(f"function {routine.function.name}: register {name} is not declared")
             if name in lasting:
                 kind = _class_of(routine, declared)
                 routine.slots[name] = (kind, self._fresh(kind), declared)

@@ -26,5 +26,5 @@ def refusal(lines: LineTable, instruction: Instruction, reason: str) -> SourceEr
         else f"PTX line {instruction.ptx_line}"
     )
     return SourceError(
-        f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU"
+        f"{where}: {reason}: `{instruction.text}`. Remove it from the simulated build, or run this kernel on a GPU"
     )

@@ -25,7 +25,7 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
     params = module.entries[entry].params
     if len(args) != len(params):
         listed = ", ".join(f".{item.type} {item.name}" for item in params) or "none"
-        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), was given {len(args)}")
+        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), but got {len(args)}")
     size = max((item.offset + item.size for item in params), default=0)
     packed = np.zeros(-(-max(size, 16) // 16) * 16, np.uint8)
     for number, (item, value) in enumerate(zip(params, args, strict=True)):
@@ -36,7 +36,7 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
         )
         if raw.size != item.size:
             raise UsageError(
-                f"argument {number} of {entry} is {item.size} bytes (.{item.type}), was given {raw.size}: {value!r}"
+                f"argument {number} of {entry} has {item.size} bytes (.{item.type}), but got {raw.size}: {value!r}"
             )
         packed[item.offset : item.offset + item.size] = raw
     return packed
@@ -65,7 +65,9 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
             target = addresses.get(symbol)
             if target is None:
                 if symbol not in program.routine_of:
-                    raise SourceError(f"variable {variable.name} points to {symbol}, which is not in this module")
+                    raise SourceError(
+                        f"variable {variable.name} points to {symbol}, which is not defined in this module"
+                    )
                 value = program.routine_of[symbol].number
             else:
                 value = int(target[number]) + addend
@@ -123,7 +125,7 @@ def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[
             continue
         array = placed[symbol]
         if buffer.size > array.size:
-            raise UsageError(f"tensor {name!r} has {buffer.size} bytes, and the __constant__ array {array.size}")
+            raise UsageError(f"tensor {name!r} has {buffer.size} bytes, but the __constant__ array has {array.size}")
         data = np.full(array.size, 0xFF, np.uint8)
         data[: buffer.size] = buffer.read().reshape(-1).view(np.uint8)
         array.write(data)

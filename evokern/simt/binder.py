@@ -112,7 +112,7 @@ class Binder:
                 return self._special(operand.name, type_name)
             kind, index, declared = known
             if type_name != "pred" and TYPE_BYTES[type_name] > max(TYPE_BYTES[declared], 2):
-                raise Unsupported(f"register {operand.name} of type .{declared} read as .{type_name}")
+                raise Unsupported(f"register {operand.name} is declared .{declared}, but read as .{type_name}")
             return self.file.row(kind, index, type_name)
         if isinstance(operand, Immediate):
             return immediate_bits(operand, type_name)
@@ -121,7 +121,7 @@ class Binder:
             dtype = np.dtype(DTYPES[type_name])
             # A row of addresses that differ by launch is refilled for every batch: it must not be copied.
             return row.view(dtype) if dtype.itemsize == row.itemsize else row.astype(dtype)
-        raise Unsupported(f"operand {operand!r} where a value was expected")
+        raise Unsupported(f"operand {operand!r} cannot be used as a value")
 
     def _special(self, name: str, type_name: str) -> Array:
         row = self.state.specials.row(name)
@@ -140,7 +140,7 @@ class Binder:
         if name in routine.depot:
             return np.array([routine.depot[name] + symbol.offset], np.uint64)
         if name in routine.params:
-            raise Unsupported(f"address of the call parameter {name}")
+            raise Unsupported(f"taking the address of the call parameter {name} is not supported")
         if routine.function.is_entry and any(item.name == name for item in routine.function.params):
             return params.address(name, symbol.offset)
         row = self.state.symbols.get(name)
@@ -148,20 +148,20 @@ class Binder:
             return params.per_lane(row + np.uint64(symbol.offset))
         if name in program.routine_of:
             return np.array([program.routine_of[name].number], np.uint64)
-        raise Unsupported(f"address of {name}, which is not a variable of this module")
+        raise Unsupported(f"cannot take the address of {name}: it is not a variable of this module")
 
     def constant_row(self, operand: Immediate, kind: str) -> int:
         """Return the number of a row of the register file that holds a literal."""
         row = self._batch.program.constant_rows.get((kind, operand))
         if row is None:
-            raise Unsupported(f"literal {operand.value!r} in this place")
+            raise Unsupported(f"literal {operand.value!r} is not supported here")
         return row
 
     def pred(self, operand: Operand) -> Array:
         """Return a predicate operand's row, complemented where the operand is ``!p``."""
         row = self.src(operand, "pred")
         if isinstance(operand, Register) and operand.negated:
-            raise Unsupported("a complemented predicate in this place")
+            raise Unsupported("a negated predicate is not supported here")
         return row
 
     def dst(self, operand: Operand, type_name: str) -> Array:
@@ -169,10 +169,10 @@ class Binder:
         if isinstance(operand, Sink):
             return self.file.scratch(type_name, 40)
         if not isinstance(operand, Register):
-            raise Unsupported(f"operand {operand!r} where a result register was expected")
+            raise Unsupported(f"operand {operand!r} cannot be used as a result register")
         known = self.routine.slots.get(operand.name)
         if known is None:
-            raise Unsupported(f"result register {operand.name} was not declared")
+            raise Unsupported(f"result register {operand.name} is not declared")
         kind, index, _ = known
         row = self.file.row(kind, index, type_name)
         if self.guard is None and (not self.masked or operand.name in self.routine.local_names):

@@ -192,11 +192,11 @@ class _Run:
         self.program = self.module.program(self.entry)
         threads = self.block[0] * self.block[1] * self.block[2]
         if min(self.block) < 1 or threads > 1024:
-            raise UsageError(f"a block of {self.block} is {threads} threads: use 1 to 1024")
+            raise UsageError(f"a block of {self.block} has {threads} threads: use 1 to 1024")
         if min(self.grid) < 1:
             raise UsageError(f"a grid of {self.grid} has no blocks: use at least 1 along each axis")
         if self.dynamic_shared < 0:
-            raise UsageError(f"{self.dynamic_shared} bytes of dynamic shared memory: use 0 or more")
+            raise UsageError(f"dynamic shared memory of {self.dynamic_shared} bytes: use 0 or more")
         self.width = -(-threads // 32) * 32
 
     def check(self, architecture: str | None, cluster: tuple[int, int, int] | None) -> None:
@@ -204,19 +204,19 @@ class _Run:
         target = self.module.target
         made_for, runs_on = (int(re.sub(r"\D", "", name) or 0) for name in (target, architecture or "sm_999"))
         if made_for > runs_on:
-            raise UsageError(f"PTX for {target} does not run on {architecture}: compile it for that chip")
+            raise UsageError(f"PTX for {target} does not run on {architecture}: compile it for {architecture}")
         if architecture and target.endswith("a") and made_for != runs_on:
             raise UsageError(
-                f"PTX for {target} does not run on {architecture}: it may use what only {target} has, so that no later "
-                "chip takes it; compile it for that chip"
+                f"PTX for {target} does not run on {architecture}: it may use features that only {target} has; "
+                f"compile it for {architecture}"
             )
         self.cluster = cluster_of(self.program.entry, cluster, runs_on)
         self.cluster.require_whole(self.grid, self.program.entry.name)
         self.module.check(self.entry, self.cluster.extent)
         if self.options.sanitize and len(self.program.instructions) > NUMBER.most:
             raise UsageError(
-                f"{self.entry} has {len(self.program.instructions):,} instructions, and the sanitizer tells "
-                f"{NUMBER.most:,} apart: unroll less"
+                f"{self.entry} has {len(self.program.instructions):,} instructions, but the sanitizer supports at "
+                f"most {NUMBER.most:,}: reduce loop unrolling"
             )
 
     def contents(self) -> list[tuple[Buffer, Array]]:
@@ -367,8 +367,8 @@ class _Run:
         need = blocks * (self._block_bytes() + 7 * (self.program.static_shared + self.dynamic_shared))
         if need > BATCH_BYTES:
             raise UsageError(
-                f"{self.entry} synchronises its whole grid, and its {blocks} blocks side by side need {need >> 20} MiB "
-                f"of {BATCH_BYTES >> 20}: use a smaller grid"
+                f"{self.entry} synchronises its whole grid; running all {blocks} blocks concurrently needs "
+                f"{need >> 20} MiB, but only {BATCH_BYTES >> 20} MiB is available: use a smaller grid"
             )
         return blocks
 

@@ -147,5 +147,5 @@ class WarpgroupProducts:
                 "barrier_divergence",
                 self.last,
                 lane,
-                detail="The four warps of its warpgroup do not issue the same wgmma",
+                detail="The four warps of the warpgroup do not issue the same number of wgmma instructions",
             )

@@ -97,7 +97,7 @@ class ClusterBarrier:
         if twice.any():
             self._batch.report_lanes(
                 "barrier_divergence", number, np.flatnonzero(twice),
-                detail="Threads arrive once more at the cluster's barrier before they have waited",
+                detail="Threads arrive at the cluster's barrier twice without a wait in between",
             )  # fmt: skip
             part = self._batch.restrict(active, ~twice[active.lanes])
             if not part.count:
@@ -146,7 +146,7 @@ class ClusterBarrier:
         if warps.any():
             self._batch.report_lanes(
                 "barrier_divergence", number, np.flatnonzero(mask & np.repeat(warps, 32)),
-                detail="Others of their warps are at another instruction of the cluster's barrier",
+                detail="Other threads of the same warps are at a different instruction of the cluster's barrier",
             )  # fmt: skip
 
     def wait(self, active: Active, *, number: int, follow: int, aligned: bool) -> int:
@@ -155,7 +155,7 @@ class ClusterBarrier:
         if lost.any():
             self._batch.report_lanes(
                 "barrier_divergence", number, np.flatnonzero(lost),
-                detail="Threads wait at the cluster's barrier where they have not arrived",
+                detail="Threads wait at the cluster's barrier although they have not arrived",
             )  # fmt: skip
         self._come_to(active.mask, self._waited_at >= 0, self._waited_at, number, aligned=aligned)
         through = active.mask & self._passes
@@ -223,7 +223,7 @@ class ClusterBarrier:
             lane = warp * 32 + int(np.flatnonzero(ended[warp * 32 : warp * 32 + 32])[0])
             self._batch.report(
                 "barrier_divergence", int(self._number[lane]), lane, count=int(np.count_nonzero(ended)),
-                detail=f"{int(np.count_nonzero(missed))} threads of the same warps go past it and end without arriving",
+                detail=f"{int(np.count_nonzero(missed))} threads of the same warps skip it and exit without arriving",
             )  # fmt: skip
         self._present &= ~ended
 
@@ -238,6 +238,6 @@ class ClusterBarrier:
         missing = int(np.count_nonzero(self._batch.live[mine] & ~self._arrived[mine]))
         self._batch.report(
             "deadlock", int(self._number[lanes[0]]), int(lanes[0]), count=int(lanes.size),
-            detail=f"{int(np.count_nonzero(self._waiting[mine]))} threads wait at their cluster's barrier, where "
-            f"{missing} threads of the cluster never arrive",
+            detail=f"{int(np.count_nonzero(self._waiting[mine]))} threads wait at their cluster's barrier, but "
+                f"{missing} threads of the cluster never arrive",
         )  # fmt: skip

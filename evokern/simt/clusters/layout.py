@@ -60,8 +60,8 @@ class Cluster:
         for axis, along, size in zip("xyz", grid, self.extent, strict=True):
             if along % size:
                 raise UsageError(
-                    f"{called}: a grid of {grid} has {along} blocks along {axis}, which clusters of {self.extent} do "
-                    f"not divide: launch a multiple of {size}"
+                    f"{called}: a grid of {grid} has {along} blocks along {axis}, not a multiple of the cluster size "
+                    f"{self.extent}: launch a multiple of {size}"
                 )
 
     def whole(self, grid: Three, blocks: Iterable[int]) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ def cluster_of(
     wanted: Three | None,
     capability: int,
     called: str = "",
-    remedy: str = "give the launch one",
+    remedy: str = "launch it with a cluster",
 ) -> Cluster:
     """Return the clusters that a launch of any grid runs in: its own, or those that its kernel demands.
 
@@ -121,11 +121,11 @@ def cluster_of(
         raise UsageError(f"{called}: a cluster of {wanted} has no blocks: use at least 1 along each axis")
     if wanted is not None and demanded is not None and wanted != demanded:
         raise UsageError(
-            f"{called} runs in clusters of {demanded} blocks (__cluster_dims__), and the launch asks for "
-            f"{wanted}: name the same, or leave it away in one of them"
+            f"{called} requires clusters of {demanded} blocks (__cluster_dims__), but the launch uses {wanted}: use "
+            "the same size, or omit it in one of the two"
         )
     if wanted is None and demanded is None and "explicitcluster" in directives:
-        raise UsageError(f"{called} is launched with a cluster only (.explicitcluster): {remedy}")
+        raise UsageError(f"{called} must be launched with a cluster (.explicitcluster): {remedy}")
     cluster = Cluster(wanted or demanded or (1, 1, 1), wanted is not None or demanded is not None)
     extent, blocks = cluster.extent, cluster.blocks
     if blocks == 1:
@@ -134,14 +134,14 @@ def cluster_of(
         raise UsageError(f"{called}: clusters of {extent} need sm_90 or later, not sm_{capability}")
     if blocks > PORTABLE_CLUSTER_BLOCKS:
         raise UsageError(
-            f"{called}: a cluster of {extent} has {blocks} blocks, at most {PORTABLE_CLUSTER_BLOCKS} run on every chip "
-            "that has clusters: use a smaller one"
+            f"{called}: a cluster of {extent} has {blocks} blocks, but the portable maximum is "
+            f"{PORTABLE_CLUSTER_BLOCKS}: use a smaller cluster"
         )
     most = directives.get("maxclusterrank", (blocks,))[0]
     if blocks > most:
         raise UsageError(
-            f"{called}: a cluster of {extent} has {blocks} blocks, its __launch_bounds__ allow {most}: use a "
-            "smaller one, or change them"
+            f"{called}: a cluster of {extent} has {blocks} blocks, but its __launch_bounds__ allow {most}: use a "
+            "smaller cluster or change the bounds"
         )
     return cluster
 

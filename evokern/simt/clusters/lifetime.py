@@ -77,8 +77,8 @@ class ClusterLifetime:
         if early.size:
             early = early[~self._knows_of(lanes[early], block[early])]
         for wrong, what in (
-            (np.flatnonzero(~there), "has left by then"),
-            (early, "may not have started: no barrier of the cluster stands before it"),
+            (np.flatnonzero(~there), "has already exited"),
+            (early, "may not have started: no cluster barrier comes before the access"),
         ):
             if wrong.size:
                 at = int(wrong[0])
@@ -116,7 +116,7 @@ class ClusterLifetime:
             for number in np.unique(self._number[block, threads]).tolist():
                 mine = threads[self._number[block, threads] == number]
                 lane = block * width // self._order.width * self._order.width + int(mine[0])
-                what = "may have left by then: no barrier of the cluster stands between it and the block's end"
+                what = "may have exited already: no cluster barrier separates the access from the end of that block"
                 self._report(lane, block, int(self._place[block, mine[0]]), number, mine.size, what)
             self._latest[block] = 0
 
@@ -125,5 +125,5 @@ class ClusterLifetime:
         name, offset = self._name_of(place)
         self._batch.report(
             KIND, number, lane, count=count, address=place, allocation=name, offset=offset,
-            detail=f"Block {at}, whose shared memory it accesses, {what}",
+            detail=f"The access is to shared memory of block {at}, which {what}",
         )  # fmt: skip

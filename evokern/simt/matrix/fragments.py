@@ -44,7 +44,7 @@ class Fragment:
     def __post_init__(self) -> None:
         if self.rows.shape != self.columns.shape or self.rows.shape[0] != 32:
             found = f"{self.rows.shape}, {self.columns.shape}"
-            raise InternalError(f"a fragment needs [32, elements] rows and columns, not {found}")
+            raise InternalError(f"a fragment needs row and column arrays of shape [32, elements], not {found}")
         if self.elements % self.per_register:
             raise InternalError(f"{self.elements} elements of .{self.kind} do not fill whole registers")
 
@@ -87,7 +87,7 @@ class Fragment:
             int64 [..., 32, elements].
         """
         if layout not in ("row", "col"):
-            raise InternalError(f"unknown layout {layout!r}: known: row, col")
+            raise InternalError(f"unknown layout {layout!r}; known: row, col")
         major, minor = (self.rows, self.columns) if layout == "row" else (self.columns, self.rows)
         step = np.asarray(leading, dtype=np.int64)
         return major * step[..., None, None] + minor

@@ -84,16 +84,18 @@ class Mma:
         name = f"mma.m{m}n{n}k{k}.{self.d_type}.{self.a_type}.{self.b_type}.{self.c_type}"
         families = ({"s8", "u8"}, {"e4m3", "e5m2"})
         if self.a_type != self.b_type and not any({self.a_type, self.b_type} <= family for family in families):
-            raise InternalError(f"{name}: the factors' types do not go together")
+            raise InternalError(f"{name}: the two factors have incompatible types")
         if self.shape not in _SHAPES.get(self.a_type, ()):
             known = nearest(self.a_type, _SHAPES) if self.a_type not in _SHAPES else f"known: {_SHAPES[self.a_type]}"
-            raise InternalError(f"{name}: shape not modelled for .{self.a_type}; {known}")
+            raise InternalError(f"{name}: unsupported shape for .{self.a_type}; {known}")
         for accumulator in (self.c_type, self.d_type):
             if accumulator not in _ACCUMULATORS[self.a_type]:
                 known = str(_ACCUMULATORS[self.a_type])
-                raise InternalError(f"{name}: .{accumulator} does not accumulate .{self.a_type}; known: {known}")
+                raise InternalError(
+                    f"{name}: an accumulator of .{accumulator} is not supported for .{self.a_type}; known: {known}"
+                )
         if self.satfinite and self.d_type != "s32":
-            raise InternalError(f"{name}: .satfinite is for integer results")
+            raise InternalError(f"{name}: .satfinite requires an integer result")
 
     @cached_property
     def row_tiles(self) -> int:

@@ -51,9 +51,9 @@ class WarpgroupProduct:
         m, n, k = self.shape
         name = f"wgmma m{m}n{n}k{k}.{self.d_type}.{self.a_type}"
         if self.d_type not in _KINDS.get(self.a_type, ()):
-            raise InternalError(f"{name}: types not modelled; known: f16 to f16 or f32, bf16 to f32")
+            raise InternalError(f"{name}: unsupported types; known: f16 to f16 or f32, bf16 to f32")
         if m != ROWS or k != STEP or n % 8 or not 8 <= n <= 256:
-            raise InternalError(f"{name}: no such shape; M is 64, K is 16, N a multiple of 8 up to 256")
+            raise InternalError(f"{name}: unsupported shape; M must be 64, K 16, and N a multiple of 8 up to 256")
 
     @property
     def columns(self) -> int:

@@ -80,7 +80,7 @@ class Buffer:
         """
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if raw.size != self.size:
-            raise UsageError(f"buffer {self.name!r} holds {self.size} bytes, was given {raw.size}")
+            raise UsageError(f"buffer {self.name!r} holds {self.size} bytes, but got {raw.size}")
         self.memory.storage[self.offset : self.offset + self.size] = raw
 
 
@@ -140,8 +140,8 @@ class Memory:
         self._bytes += raw.size
         if self._bytes > MEMORY_LIMIT:
             raise UsageError(
-                f"allocation {name!r} of {raw.size} bytes passes the PTX machine's {MEMORY_LIMIT >> 30} GiB: "
-                "use a smaller problem"
+                f"allocation {name!r} of {raw.size} bytes exceeds the PTX machine's {MEMORY_LIMIT >> 30} GiB: use a "
+                "smaller problem"
             )
         start = -(-self._end // ALIGNMENT) * ALIGNMENT + lead
         buffer = Buffer(name, GLOBAL_BASE + start, raw.size, writable, initialised, data.dtype, data.shape, self, space)

@@ -227,5 +227,5 @@ class GlobalSpace:
     def _describe(self, at: int, lane: int) -> tuple[str, int, str]:
         buffer = self.memory.find(at) or self.memory.nearest(at)
         if buffer is None:
-            return "", at, "There are no allocations"
+            return "", at, "No memory is allocated"
         return buffer.name, at - buffer.offset, f"{buffer.name} has {buffer.size} bytes"

@@ -183,9 +183,9 @@ class SharedSpace:
     def _describe_in_cluster(self, address: int, lane: int) -> tuple[str, int, str]:
         rank, at = self._rank_of(address, lane)
         if not 0 <= rank < self.ranks:
-            return "shared memory", at, f"The address is of rank {rank}, and the cluster has {self.ranks} blocks"
+            return "shared memory", at, f"The address belongs to rank {rank}, but the cluster has {self.ranks} blocks"
         name, offset = self.name_of(at)
-        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to that of rank {rank}"
+        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to rank {rank}"
 
     def _indices(
         self, active: Active, where: Array, width: int, leaders: LeaderLanes
@@ -216,12 +216,12 @@ class SharedSpace:
         rank, at = self._rank_of(address, lane)
         if at == address or not (0 <= rank < self.ranks and 0 <= at < self.size):
             return *self.name_of(address), f"The block has {self.size} bytes of shared memory"
-        detail = f"The address is of the cluster's block of rank {rank}, which this instruction does not reach: "
+        detail = f"The address belongs to the cluster's block of rank {rank}, which this instruction cannot access. "
         if rank == 0:
-            detail += (
-                f"a block's own addresses hold its rank from bit {RANK_BITS} on, which this one may have lost; or "
-            )
-        return *self.name_of(at), f"{detail}use one of shared::cluster"
+            detail += f"The address may have lost the block's own rank (bits from {RANK_BITS} up); otherwise use "
+        else:
+            detail += "Use "
+        return *self.name_of(at), f"{detail}an instruction with shared::cluster"
 
 
 class LocalSpace:

@@ -65,7 +65,7 @@ def bind(
         return packed(scalar) if pair else scalar
     if kind not in ("f32", "f64") or relu or (kind == "f64" and sat):
         raise InternalError(
-            f"{name}.{kind} does not exist with the modifiers rounding={rounding}, sat={sat}, relu={relu}"
+            f"{name}.{kind} has no variant with the modifiers rounding={rounding}, sat={sat}, relu={relu}"
         )
     if kind == "f64":
         return _bind_f64(name, rounding, approx)
@@ -86,7 +86,7 @@ def _bind_half(
         return half_function(_HALF_FUNCTIONS[name], kind, ftz=ftz)
     _known(name, ("add", "sub", "mul", "fma"), kind)
     if rounding != "rn":
-        raise InternalError(f"{name}.{kind} rounds to nearest even only, not .{rounding}")
+        raise InternalError(f"{name}.{kind} supports only rounding to nearest even, not .{rounding}")
     return half_operation(name, kind, ftz=ftz, sat=sat, relu=relu)
 
 
@@ -141,7 +141,7 @@ def bind_extreme(
         InternalError: another name.
     """
     if name not in ("min", "max"):
-        raise InternalError(f"no extreme {name!r}: known: min, max")
+        raise InternalError(f"no extremum {name!r}; known: min, max")
     base = kind.removesuffix("x2")
     scalar = select_extreme(base, largest=name == "max", ftz=ftz, nan=nan, xorsign=xorsign)
     return packed(scalar) if base != kind else scalar

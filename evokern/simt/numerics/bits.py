@@ -70,7 +70,7 @@ def lop3(lut: int) -> Callable[[Array, Array, Array], Array]:
         InternalError: a table out of range.
     """
     if not 0 <= lut <= 255:
-        raise InternalError(f"lop3 takes a table of 0 to 255, not {lut}")
+        raise InternalError(f"lop3 needs a table from 0 to 255, not {lut}")
     first = min(range(3), key=lambda operand: _expansion_cost(*_expansion(lut, operand)))
     at_zero, at_one = _expansion(lut, first)
     base, change = _BINARY[at_zero][1], _BINARY[at_zero ^ at_one][1]

@@ -200,7 +200,7 @@ def _float_to_integer(source: str, to: str, numbers: Array, rounding: str) -> Ar
     9.7.9.21, Integer Notes).
     """
     if rounding not in INTEGER_ROUNDINGS:
-        raise InternalError(f"no rounding .{rounding} to an integer: {nearest(rounding, INTEGER_ROUNDINGS)}")
+        raise InternalError(f".{rounding} is not a rounding to an integer: {nearest(rounding, INTEGER_ROUNDINGS)}")
     target = STORAGE[to]
     limits = np.iinfo(target)
     wide = numbers.astype(np.float64)

@@ -34,7 +34,9 @@ def round_to_f32(values: Array, rounding: str = "rn") -> Array:
     elif rounding == "rp":
         bits += np.where(back < values, np.where(np.signbit(nearest_even), -1, 1), 0).astype(np.int32)
     else:
-        raise InternalError(f"no rounding .{rounding} from float64 to float32: {nearest(rounding, ROUNDINGS[:4])}")
+        raise InternalError(
+            f".{rounding} is not a rounding from float64 to float32: {nearest(rounding, ROUNDINGS[:4])}"
+        )
     return nearest_even
 
 

@@ -72,7 +72,7 @@ class FloatFormat:
 
     def __post_init__(self) -> None:
         if not 2 <= self.precision <= 53:
-            raise InternalError(f"a format of {self.precision} significand bits cannot be rounded in float64")
+            raise InternalError(f"float64 cannot round to a format of {self.precision} significand bits")
 
     @property
     def smallest_normal(self) -> float:
@@ -116,9 +116,7 @@ def stored(kind: str, values: Array) -> Array:
     if values.dtype == dtype:
         return values
     if values.dtype.itemsize != dtype.itemsize:
-        raise InternalError(
-            f"an array of {values.dtype} cannot hold .{kind}: {dtype.itemsize} bytes an item are needed"
-        )
+        raise InternalError(f"an array of {values.dtype} cannot hold .{kind}: each item needs {dtype.itemsize} bytes")
     return values.view(dtype)
 
 

@@ -21,7 +21,7 @@ from evokern.simt.operations.table import operation
 def cp(i: Instruction, b: Binder) -> Action:
     """``cp.async`` in its forms; bulk and tensor copies are refused."""
     if i.has("bulk", "tensor", "reduce"):
-        raise Unsupported(f"bulk and tensor copies ({i.name})")
+        raise Unsupported(f"bulk and tensor copies ({i.name}) are not supported")
     state, active_of = b.state, b.active
     if i.has("commit_group"):
         return lambda: state.copies.commit(active_of())
@@ -30,7 +30,7 @@ def cp(i: Instruction, b: Binder) -> Action:
     if i.has("wait_group"):
         operand = i.operands[0]
         if not isinstance(operand, Immediate):
-            raise Unsupported("cp.async.wait_group of a register")
+            raise Unsupported("cp.async.wait_group with a register operand is not supported")
         most = int(operand.value)
         return lambda: state.copies.wait(active_of(), most)
     if i.has("mbarrier"):
@@ -42,7 +42,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
     state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     width_operand = i.operands[2]
     if not isinstance(width_operand, Immediate) or int(width_operand.value) not in (4, 8, 16):
-        raise Unsupported(f"{i.name} of {width_operand!r} bytes")
+        raise Unsupported(f"{i.name} of {width_operand!r} bytes is not supported")
     width = int(width_operand.value)
     extra = i.operands[3] if len(i.operands) > 3 and "cache_hint" not in i.name else None
     if "cache_hint" in i.name and len(i.operands) > 4:

@@ -23,7 +23,7 @@ from evokern.simt.state import MachineState
 @operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
     """Bound by `bind_control`, which also knows the segment."""
-    raise Unsupported(f"{i.name} in this place")
+    raise Unsupported(f"{i.name} is not supported here")
 
 
 def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
@@ -45,9 +45,9 @@ def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
 
 def _label(b: Binder, routine: Routine, operand: Operand) -> int:
     if not isinstance(operand, Symbol):
-        raise Unsupported(f"branch to {operand!r}")
+        raise Unsupported(f"a branch to {operand!r} is not supported")
     if operand.name not in routine.function.labels:
-        raise Unsupported(f"branch to the unknown label {operand.name}")
+        raise Unsupported(f"branch to the undefined label {operand.name}")
     known = b.state.batch.program.label_segment.get((routine.number, operand.name))
     if known is None:
         raise Unsupported(f"branch to {operand.name}, past the last instruction")
@@ -151,7 +151,7 @@ def _indexed(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     operand = i.operands[1]
     names = segment.routine.function.branch_targets.get(operand.name) if isinstance(operand, Symbol) else None
     if names is None:
-        raise Unsupported("brx.idx without its table")
+        raise Unsupported("brx.idx without a branch table")
     targets = np.array([_label(b, segment.routine, Symbol(name)) for name in names])
 
     def end(active: Active) -> int:
@@ -191,7 +191,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     if isinstance(callee, Symbol):
         return bind_intrinsic(state, segment.routine, callee.name, returns, arguments, b.pc, fall)
     if not isinstance(callee, Register):
-        raise Unsupported(f"call of {callee!r}")
+        raise Unsupported(f"a call of {callee!r} is not supported")
     target = b.src(callee, "u64")
     ends: dict[int, End] = {}
 
@@ -201,7 +201,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
             routine = batch.program.routines[int(value)] if int(value) < len(batch.program.routines) else None
             if routine is None or routine.function.is_entry:
                 batch.report_lanes(
-                    "trap", segment.base, active.lanes, detail="A call through a pointer that is no function"
+                    "trap", segment.base, active.lanes, detail="The call's pointer does not point to a function"
                 )
                 batch.stop()
                 return -1
@@ -229,7 +229,7 @@ def _enter(
     copies: list[tuple[int, int, int]] = []
     for operand, formal in zip(arguments, callee.function.params, strict=True):
         if not isinstance(operand, Symbol) or operand.name not in caller.params:
-            raise Unsupported(f"call argument {operand!r}")
+            raise Unsupported(f"call argument {operand!r} is not supported")
         copies.append((callee.params[formal.name], caller.params[operand.name], formal.size))
     for operand, formal in zip(returns, callee.function.returns, strict=True):
         if isinstance(operand, Symbol) and operand.name in caller.params:
@@ -241,14 +241,15 @@ def _enter(
         depth = schedule.depth
         if depth + 1 >= MAX_DEPTH:
             batch.report_lanes(
-                "trap", segment.base, active.lanes, detail=f"Device function calls nest deeper than {MAX_DEPTH - 1}"
+                "trap", segment.base, active.lanes, detail=f"Device functions nest deeper than {MAX_DEPTH - 1} calls"
             )
             batch.stop()
         if indirect:
             inside = calls.lanes_inside(callee.number)
             if inside[active.mask].any():
                 raise batch.program.refuse(
-                    batch.program.instructions[segment.base], f"recursive call of {callee.function.name}"
+                    batch.program.instructions[segment.base],
+                    f"recursive call of {callee.function.name} is not simulated",
                 )
             inside[active.mask] = True
         calls.returns_at(depth)[active.mask] = fall
@@ -268,7 +269,7 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
         result, operands = operands[0], operands[1:]
         source = operands.pop()
         if not isinstance(source, Register):
-            raise Unsupported("bar.red of a constant")
+            raise Unsupported("bar.red with a constant operand is not supported")
         row = b.src(Register(source.name), "pred")
         kind = "popc" if i.has("popc") else "and" if i.has("and") else "or"
         out = b.file.row(*b.routine.slots[result.name][:2], "u32" if kind == "popc" else "pred")  # type: ignore[union-attr]

@@ -82,7 +82,7 @@ def mov(i: Instruction, b: Binder) -> Action:
     target, source = i.operands
     clock = source.name if isinstance(source, Register) and b.state.specials.dynamic(source.name) else ""
     if clock and isinstance(target, Vector):
-        raise Unsupported(f"{clock} read into a vector")
+        raise Unsupported(f"reading {clock} into a vector is not supported")
     if isinstance(source, Vector) or isinstance(target, Vector):
         return _pack(i, b, kind)
     if clock:
@@ -124,7 +124,7 @@ def _pack(i: Instruction, b: Binder, kind: str) -> Action:
                 out[...] = piece
 
         return split
-    raise Unsupported(f"{i.name} from vector to vector")
+    raise Unsupported(f"{i.name} from vector to vector is not supported")
 
 
 @operation("cvta", "9.7.9.20")

@@ -20,7 +20,7 @@ def kind_of(instruction: Instruction) -> str:
     """Return the instruction's data type."""
     kind = data_type(instruction)
     if kind is None:
-        raise Unsupported(f"{instruction.name} without a type")
+        raise Unsupported(f"{instruction.name} has no type")
     return kind
 
 
@@ -401,7 +401,7 @@ def lop3(i: Instruction, b: Binder) -> Action:
     """Any function of three bits."""
     table = i.operands[4]
     if not isinstance(table, Immediate) or i.has("BoolOp") or len(i.operands) != 5:
-        raise Unsupported("lop3 with a predicate result")
+        raise Unsupported("lop3 with a predicate result is not supported")
     x, y, z = (b.src(operand, "u32") for operand in i.operands[1:4])
     return assign(b.dst(i.operands[0], "u32"), numerics.lop3(int(table.value)), x, y, z)
 

@@ -62,9 +62,9 @@ def bind_intrinsic(
         return failed
     if name in ("malloc", "free"):
         raise Unsupported(
-            f"{name} on the device is not simulated (the runtime's heap; new and delete use it too): take a workspace"
+            f"{name} on the device is not simulated (new and delete also use the runtime's heap): pass a workspace"
         )
-    raise Unsupported(f"call of {name}")
+    raise Unsupported(f"calls of {name} are not supported")
 
 
 def _string(state: MachineState, address: int) -> str:

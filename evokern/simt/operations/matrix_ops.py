@@ -47,7 +47,7 @@ def mma_of(i: Instruction) -> Any:
                 return bind_wmma(shape, kinds[0], "f16", kinds[1], i.has("satfinite"))
             return bind_wmma(shape, kinds[0], kinds[1], kinds[3], i.has("satfinite"))
         if i.has("sp") or any(word.startswith("sp") for word in i.modifiers) or "block_scale" in i.modifiers:
-            raise Unsupported(f"sparse or scaled {i.name}")
+            raise Unsupported(f"sparse or scaled {i.name} is not supported")
         if not i.has("row") or not i.has("col") or len(kinds) != 4:
             raise Unsupported(f"{i.name}")
         return bind_mma(shape_of(i), kinds[0], kinds[1], kinds[2], kinds[3], i.has("satfinite"))
@@ -104,7 +104,7 @@ def slot_of(operand: Operand, b: Binder, kind: str) -> int:
         return known[1]
     if isinstance(operand, Immediate):
         return b.constant_row(operand, kind)
-    raise Unsupported(f"operand {operand!r} of a matrix instruction")
+    raise Unsupported(f"operand {operand!r} of a matrix instruction is not supported")
 
 
 @operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="effect", converged=True)

@@ -46,7 +46,9 @@ def synchronises_near(i: Instruction, b: Binder) -> bool:
     if b.state.batch.geometry.ranks == 1 or not i.has("cta", "cluster"):
         return False
     if space_of(i) != "shared":
-        raise Unsupported("global memory synchronised in the scope of a block or cluster, where blocks form clusters")
+        raise Unsupported(
+            "in a cluster, synchronisation through global memory in the scope of a block or cluster is not supported"
+        )
     return i.has("cta")
 
 
@@ -68,7 +70,7 @@ def address_rows(operand: Operand, b: Binder, space: str) -> tuple[Array, int]:
 def _columns(operand: Operand, b: Binder, kind: str, count: int, *, store: bool) -> list[Array]:
     items = operand.items if isinstance(operand, Vector) else (operand,)
     if len(items) != count:
-        raise Unsupported(f"a vector of {len(items)} where {count} elements move")
+        raise Unsupported(f"a vector of {len(items)} elements does not match the {count} elements of the access")
     plain = f"u{8 * TYPE_BYTES[kind]}"
     if store:
         return [b.src(item, plain) for item in items]
@@ -159,10 +161,10 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
             columns = [state.params.column(start + index * size, typed) for index in range(count)]
         elif b.routine.function.is_entry:
             if name not in state.params.offsets:
-                raise Unsupported(f"parameter {name} was not declared")
+                raise Unsupported(f"parameter {name} is not declared")
             columns = [state.params.entry_value(name, address.offset + index * size, typed) for index in range(count)]
         else:
-            raise Unsupported(f"parameter {name} was not declared")
+            raise Unsupported(f"parameter {name} is not declared")
 
         def run() -> None:
             active = active_of()
@@ -171,7 +173,7 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
 
         return run
     if not b.routine.function.is_entry:
-        raise Unsupported("a computed address of a function parameter")
+        raise Unsupported("computed addresses of function parameters are not supported")
     row, offset = address_rows(address, b, "global")
     site = Site()
     number = b.pc
@@ -225,7 +227,7 @@ def store(i: Instruction, b: Binder) -> Action:
         return whole
 
     if space == "const":
-        raise Unsupported("a store to constant memory")
+        raise Unsupported("stores to constant memory are not supported")
     reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, width, rules))
 
     def run() -> None:
@@ -242,7 +244,7 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
     if not (
         isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in b.routine.params
     ):
-        raise Unsupported("a computed address of a call parameter")
+        raise Unsupported("computed addresses of call parameters are not supported")
     size = TYPE_BYTES[kind]
     start = b.routine.params[address.base.name] + address.offset
     columns = [b.state.params.column(start + index * size, f"u{8 * size}") for index in range(len(rows))]

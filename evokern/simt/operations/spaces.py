@@ -188,7 +188,7 @@ class SharedAccess(AtomicAccess):
             allocation=name,
             offset=offset,
             other=number,
-            detail="Several threads write different values to the same place at once",
+            detail="Several threads write different values to the same address at the same time",
         )
 
 

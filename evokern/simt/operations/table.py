@@ -66,7 +66,7 @@ def lookup(instruction: Instruction) -> Operation:
         raise Unsupported(
             f"{what} are not simulated"
             if what
-            else f"instruction {instruction.name} is not supported by the PTX machine"
+            else f"the PTX machine does not support the instruction {instruction.name}"
         )
     return known
 

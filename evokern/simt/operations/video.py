@@ -28,7 +28,7 @@ def video(i: Instruction, b: Binder) -> Action:
     name, parts = i.opcode[:-1], int(i.opcode[-1])
     kinds = [word for word in i.modifiers if word in ("u32", "s32")]
     if len(kinds) != 3 or any("." in getattr(operand, "name", "").removeprefix("%") for operand in i.operands):
-        raise Unsupported(f"{i.name} with selected elements")
+        raise Unsupported(f"{i.name} with selected elements is not supported")
     function = _FUNCTIONS[name]
     bits = 32 // parts
     narrow = [np.dtype(f"{kind[0].replace('s', 'i')}{bits // 8}") for kind in kinds]

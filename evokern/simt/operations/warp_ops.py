@@ -51,7 +51,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
                     "inactive_shuffle",
                     number,
                     np.flatnonzero(lost),
-                    detail=f"Lane {int(source[lost][0]) % 32} is read but does not take part",
+                    detail=f"Lane {int(source[lost][0]) % 32} is read but does not participate",
                 )
         moved = value.take(source, mode="clip") if value.shape[0] > 1 else value
         np.copyto(out, moved, where=active.mask)
@@ -166,7 +166,7 @@ def elect(i: Instruction, b: Binder) -> Action:
     shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     if not isinstance(target, Pair):
-        raise Unsupported("elect without a predicate")
+        raise Unsupported("elect without a predicate is not supported")
     leader, flag = b.dst(target.first, "u32"), b.dst(target.second, "pred")
     lane = np.arange(b.state.batch.lanes) % 32
 

@@ -31,7 +31,7 @@ MOST_GROUPS = 7
 def _check_target(i: Instruction, b: Binder) -> None:
     target = b.state.batch.program.target
     if target != TARGET:
-        raise Unsupported(f"{i.name} needs a compile for {TARGET}, and this one is for {target}")
+        raise Unsupported(f"{i.name} requires target {TARGET}, but this code is compiled for {target}")
 
 
 @operation("wgmma", "9.7.15", pipe="tensor", kind="effect", converged=True)
@@ -66,7 +66,7 @@ def setmaxnreg(i: Instruction, b: Binder) -> Action:
 def _literal(operand: Operand, legal: range | tuple[int, ...], i: Instruction) -> int:
     if not isinstance(operand, Immediate) or int(operand.value) not in legal:
         found = operand.value if isinstance(operand, Immediate) else "a register"
-        raise Unsupported(f"{i.name} with {found} where a literal among {', '.join(map(str, legal))} belongs")
+        raise Unsupported(f"{i.name} takes a literal among {', '.join(map(str, legal))} here, not {found}")
     return int(operand.value)
 
 
@@ -136,7 +136,7 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
         state.shared.met(active)
         warps = _warps(batch, active, factors)
         if any(factor.unusual(warps.leaders) for factor in factors):
-            raise batch.program.refuse(i, "a matrix descriptor with a base offset")
+            raise batch.program.refuse(i, "a matrix descriptor with a base offset is not supported")
         b_at = right.addresses(warps.leaders)
         if isinstance(left, _Shared):
             a_at = _own_rows(left.addresses(warps.leaders), warps, left.transposed)
@@ -178,7 +178,7 @@ def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Sha
     except InternalError as error:
         raise Unsupported(str(error)) from None
     if len(items_of(i.operands[0])) != product.registers or (in_registers and len(items_of(i.operands[1])) != 4):
-        raise Unsupported(f"{i.name}: {product.registers} registers of D and 4 of A belong to it")
+        raise Unsupported(f"{i.name} needs {product.registers} registers for D and 4 for A")
     right = _Shared(b.src(i.operands[2], "u64"), product.columns, turns[-1])
     if in_registers:
         return product, np.array([slot_of(item, b, "32") for item in items_of(i.operands[1])]), right

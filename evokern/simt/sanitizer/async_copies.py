@@ -139,7 +139,7 @@ class AsyncCopies:
                     copy.number,
                     int(active.lanes[changed][0]),
                     count=int(np.count_nonzero(changed)),
-                    detail="Its source was overwritten before the copy was waited for",
+                    detail="The copy's source was overwritten before the wait for the copy",
                 )
 
     def finish(self) -> None:

@@ -159,7 +159,7 @@ class Barriers:
                 int(barrier.number[lane]),
                 lane,
                 count=int(np.count_nonzero(released)),
-                detail=f"{int(np.count_nonzero(missed))} threads go past it and end without arriving",
+                detail=f"{int(np.count_nonzero(missed))} threads skip it and exit without arriving",
             )
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
@@ -220,13 +220,13 @@ class Barriers:
             elsewhere = int(np.count_nonzero(self._batch.live[block * width : (block + 1) * width])) - mine.size
             wanted = int(barrier.wanted[first])
             kind = "deadlock" if wanted or identity else "barrier_divergence"
-            need = f"{wanted} threads are needed" if wanted else "all threads of the block are needed"
+            need = f"{wanted} threads are required" if wanted else "all threads of the block are required"
             self._batch.report(
                 kind,
                 number,
                 first,
                 count=int(lanes.size),
                 other=others[0] if others else -1,
-                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} elsewhere; {need}",
+                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} elsewhere, but {need}",
             )
         return stuck

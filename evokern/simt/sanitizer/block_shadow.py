@@ -131,7 +131,7 @@ class BlockShadow:
                 mine = chosen & (others == other)
                 lanes = met.lanes[mine]
                 party = self._batch.party(int(lanes[0]), int(thread[mine][0]), warp=level == WARNING)
-                detail = f"The word is also {kind} by {party}"
+                detail = f"The same word is also {kind} by {party}"
                 places = met.words[mine] * granularity
                 read = Reads(number, lanes, places) if reads else None
                 if kind == "read":

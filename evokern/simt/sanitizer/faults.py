@@ -45,7 +45,7 @@ def misaligned(
         address=at + base,
         allocation=name,
         offset=offset,
-        detail=f"The address is {at % width} past a multiple of {width} bytes",
+        detail=f"The address is {at % width} bytes past a multiple of {width}",
     )
     if not batch.options.past_misaligned:
         batch.stop()
@@ -80,5 +80,5 @@ def outside(
         address=at + base,
         allocation=name,
         offset=offset,
-        detail=f"{width} bytes at offset {offset}. {detail}",
+        detail=f"The access of {width} bytes is at offset {offset}. {detail}",
     )

@@ -20,28 +20,28 @@ FINDING_LIMIT = 64
 """Most groups that one launch reports."""
 
 HINTS: dict[str, str] = {
-    "out_of_bounds": "An index runs past its array: check the tail of the grid, row lengths and the allocation's size.",
+    "out_of_bounds": "An index is outside its array: check the last blocks, row lengths and the allocation's size.",
     "misaligned": "A vector access needs an address that is a multiple of its width: check row pitch and start offset.",
-    "uninitialised": "This memory was never written: check the bounds of the load phase, tails and accumulators.",
-    "shared_race": "Two threads use the same memory with no barrier between: add __syncthreads() or __syncwarp().",
-    "async_not_waited": "A copy or a product may be under way: wait for its group, then a barrier, then use the data.",
-    "cluster_lifetime": "Shared memory is there while its block runs: cluster.sync() before other blocks' accesses and "
-    "after them.",
-    "proxy_fence": "wgmma may miss what was stored: put fence.proxy.async behind the stores, before the barrier.",
+    "uninitialised": "This memory was never written: check the bounds of load loops, tails and accumulators.",
+    "shared_race": "Two threads access the same memory without a barrier: add __syncthreads() or __syncwarp().",
+    "async_not_waited": "A copy or product may still be running: wait for its group, add a barrier, then use the data.",
+    "cluster_lifetime": "A block's shared memory exists only while the block runs: call cluster.sync() before and "
+    "after accesses by other blocks.",
+    "proxy_fence": "wgmma may not see the stored data: add fence.proxy.async after the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
-    "deadlock": "Threads wait for each other forever: check that barrier ids, counts and the order of waits agree.",
-    "global_race": "Threads use the same global memory unordered: use atomics, a barrier, or give each its own part.",
-    "input_write": "This buffer is an input: the kernel writes to it, probably through a wrong pointer or index.",
-    "inactive_shuffle": "A lane named in the mask, or read from, is absent: bring all named lanes to the same call.",
-    "instruction_limit": "The kernel does not end: check the loop's condition, and who sets what it waits for.",
+    "deadlock": "Threads wait for each other forever: check barrier ids, thread counts and the order of waits.",
+    "global_race": "Threads access the same global memory unordered: use atomics, a barrier or separate elements.",
+    "input_write": "The kernel writes to an input buffer: check the pointer and the index.",
+    "inactive_shuffle": "A lane in the mask, or a source lane, is missing: make all these lanes execute the same call.",
+    "instruction_limit": "The kernel does not end: check the loop condition and the code that should change it.",
     "trap": "The kernel stopped itself with trap.",
     "assert": "A device assert failed.",
 }
 """Kind → the usual cause, in one sentence."""
 OF_CLUSTERS = {
-    "shared_race": "Blocks of a cluster are ordered by cluster.sync() (barrier.cluster), not by __syncthreads().",
-    "barrier_divergence": "Every thread of the cluster arrives once, then waits once, whole warps at one instruction "
-    "where it is aligned: keep both outside of conditions.",
+    "shared_race": "__syncthreads() does not order blocks of a cluster: use cluster.sync() (barrier.cluster).",
+    "barrier_divergence": "Every thread of a cluster must arrive once, then wait once. Aligned forms need the whole "
+    "warp at the same instruction: keep both outside conditions.",
 }
 """The same where blocks of a cluster are concerned."""
 SAME_CLUSTER = "of the same cluster"
@@ -50,7 +50,7 @@ SAME_CLUSTER = "of the same cluster"
 ERROR, WARNING = "error", "warning"
 """Levels: what makes a kernel wrong, and what leaves its results as they are on today's hardware or was never used."""
 
-UNUSED = "What was read is never used"
+UNUSED = "The value read is never used"
 """Said of a finding at a read without effect."""
 GRANULE = 4
 """Bytes: places of reads are told apart so finely."""

@@ -155,7 +155,7 @@ class GlobalShadow:
                 else f"block {int(batch.block_id[winning])} of the grid"
             )
             word = int(element[at]) * count
-            detail = f"The word is also written by {who}"
+            detail = f"The same word is also written by {who}"
             self._report(batch, number, lane, int(np.count_nonzero(race)), word, number, detail)
 
     def _against_writers(
@@ -202,7 +202,7 @@ class GlobalShadow:
         numbers = NUMBER.of(keys)
         for theirs in dict.fromkeys(numbers.tolist()):
             group = numbers == theirs
-            detail = f"The word is also {what} by block {int(other[group][0])} of the grid"
+            detail = f"The same word is also {what} by block {int(other[group][0])} of the grid"
             count = int(np.unique(lanes[group]).size)
             read = Reads(number, lanes[group], words[group] * self.granularity) if reads else None
             self._report(batch, number, int(lanes[group][0]), count, int(words[group][0]), theirs, detail, reads=read)

@@ -18,7 +18,7 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.state import MachineState
 
-REPEATS = "the state repeats: this loop never ends"
+REPEATS = "the state repeats, so this loop never ends"
 """What the finding says; without it, a kernel may only be long."""
 PARTS = 8
 """Parts of the limit, in each of which at least one state is kept."""
@@ -84,7 +84,9 @@ class HangDetector:
             self._set_next_check()
         limit = self._options.instruction_limit
         if issued > limit:
-            self.stop_hung(segment, f"{limit} warp instructions were issued without an end: raise the limit for more")
+            self.stop_hung(
+                segment, f"the kernel did not end within {limit} warp instructions: raise the limit for more"
+            )
         if issued > self._next:
             self._keep(key, active, burst)
         elif self._lane_comparisons and self._repeats(key, active, burst):

@@ -260,7 +260,7 @@ class SharedShadow:
                 self.read_until_now(active, index, width, number, since)
                 return
             lanes = np.repeat(leaders.active.lanes[:, None], late.shape[1], 1)[late]
-            detail = "What it reads is overwritten before its group was waited for"
+            detail = "The data it reads is overwritten before the wait for its group"
             self.report("async_not_waited", number, lanes, words[late], keys[late], detail)
         self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
@@ -317,7 +317,7 @@ class SharedShadow:
         if act != "write" and never.any():
             found.append(_Found("uninitialised", lane[never], word[never], keys[:0], by="reader"))
         if flying.any():
-            detail = f"It is {'read' if act == 'read' else 'written'} before the copy has landed"
+            detail = f"The word is {'read' if act == 'read' else 'written'} before the asynchronous copy has arrived"
             found.append(_Found("async_not_waited", lane[flying], word[flying], keys[flying], detail))
         usual = ~(never | flying)
         keys, lane, word = keys[usual], lane[usual], word[usual]
@@ -346,7 +346,7 @@ class SharedShadow:
             for other in dict.fromkeys(number[chosen].tolist()):
                 mine = chosen & (number == other)
                 party = self._batch.party(int(met.lanes[mine][0]), int(thread[mine][0]), warp=level == WARNING)
-                detail = f"The word is {words_of} {party}"
+                detail = f"The same word is {words_of} {party}"
                 found.append(_Found("shared_race", met.lanes[mine], met.words[mine], met.keys[mine], detail, level, by))
         return found
 

@@ -200,8 +200,9 @@ class ThreadClocks:
                 return
             if self.width > MOST_THREADS:
                 raise UsageError(
-                    f"threads of a warp go apart in clusters of {self.width:,} threads, whose order is kept for at "
-                    f"most {MOST_THREADS:,}: use a smaller cluster or block, or run this launch without the sanitizer"
+                    f"threads of a warp diverge in clusters of {self.width:,} threads, but the sanitizer can order "
+                    f"at most {MOST_THREADS:,} threads: use a smaller cluster or block, or run this launch without "
+                    "the sanitizer"
                 )
             matrix = self._fine[block] = self._seen_by(block, np.arange(self.width))
         matrix[threads] = np.maximum(matrix[threads], known)
