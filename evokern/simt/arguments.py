@@ -1,4 +1,4 @@
-"""What a launch places in memory before it runs: its parameter block, the module's variables, hidden workspaces."""
+"""Data that a launch places in memory before it runs: parameter block, module variables, hidden workspaces."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from evokern.simt.module import Module
 
 
 def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generic[Any]]) -> Array:
-    """Lay the arguments out as the entry's parameter block.
+    """Pack the arguments into the entry's parameter block.
 
     Raises:
-        UsageError: count, kind or size do not match the entry.
+        UsageError: the number, kind or size of the arguments does not match the entry.
     """
     params = module.entries[entry].params
     if len(args) != len(params):
@@ -43,7 +43,7 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
 
 
 def place_data(program: PtxProgram, module: Module, memory: Memory, launches: int) -> dict[str, Array]:
-    """Allocate the module's global and constant variables, once per launch, and return their addresses."""
+    """Allocate the module's global and constant variables for each launch and return their addresses."""
     addresses: dict[str, Array] = {}
     fresh: list[tuple[Variable, int]] = []
     for variable in program.data_symbols:
@@ -80,9 +80,9 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
 
 
 def restore(module: Module, memory: Memory, *, every: bool = False) -> None:
-    """Give a module's variables what they begin a call with: those whose state is declared, or every one.
+    """Restore the initial values of a module's variables: those with declared state, or all of them.
 
-    Variables that were not placed yet begin so when they are.
+    Variables that are not placed yet get their initial values when they are placed.
     """
     for key, variables in memory.module_data.items():
         if key[0] is module:
@@ -93,7 +93,7 @@ def restore(module: Module, memory: Memory, *, every: bool = False) -> None:
 
 
 def changed(module: Module, memory: Memory) -> set[str]:
-    """Return the symbols of a module's variables that no longer hold what they began with, in any launch."""
+    """Return the symbols of a module's variables that differ from their initial values in any launch."""
     found: set[str] = set()
     for key, variables in memory.module_data.items():
         if key[0] is module:
@@ -107,16 +107,17 @@ def changed(module: Module, memory: Memory) -> set[str]:
 
 
 def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[str, Buffer]) -> None:
-    """Copy buffers into the `__constant__` arrays of a launch; what an array holds behind its buffer is poisoned.
+    """Copy buffers into the `__constant__` arrays of a launch; the rest of each array is poisoned.
 
     Args:
-        module: whose arrays.
-        memory: where they were placed.
-        number: which of several launches.
-        filled: an array's name in the source → what it holds. An array that no code uses is not there: nothing to do.
+        module: the module of the arrays.
+        memory: the memory that holds the arrays.
+        number: number of the launch.
+        filled: name of an array in the source → its contents. Arrays that no code uses do not exist and are
+            ignored.
 
     Raises:
-        UsageError: an array has less room than its buffer.
+        UsageError: an array is smaller than its buffer.
     """
     placed = memory.module_data.get((module, number), {})
     for name, buffer in filled.items():
@@ -132,7 +133,7 @@ def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[
 
 
 def place_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:
-    """Allocate what is reached without a name: the parameter block, the workspace of grid-wide barriers."""
+    """Allocate memory that has no name in the source: the parameter block, the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:
         blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]
