@@ -1,7 +1,7 @@
-"""PTX text → module records.
+"""Parser: PTX text to module records.
 
-Reads what NVRTC 12 and 13 emit, with and without line information. Nothing is executed and nothing is refused here
-beyond text that is not PTX; which instructions the machine can run is decided per entry by `evokern.ptx.lowering`.
+Reads the output of NVRTC 12 and 13, with and without line information. The parser rejects only text that is not PTX.
+`evokern.ptx.lowering` decides for each entry which instructions the machine can run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
 _DECLARATION = re.compile(r"\.(global|const|shared|local|param)\b")
 WARP_LANES = 32
-"""Threads of a warp, which PTX calls `WARP_SZ`."""
+"""Threads of a warp, `WARP_SZ` in PTX."""
 _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))?$", re.DOTALL)
 
 
 class Parser:
-    """One pass over the text; the results stand in its attributes."""
+    """Parser of one text; its attributes contain the results."""
 
     def __init__(self, text: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
         self.lines = LineTable(source_name, headers or {})
@@ -387,7 +387,7 @@ class Parser:
             return Vector(tuple(self._operand(item) for item in split_top(text[1:-1])))
         if text == "_":
             return Sink()
-        if text == "WARP_SZ":  # the ISA's predefined constant (section 4.5.4)
+        if text == "WARP_SZ":  # The ISA's predefined constant (section 4.5.4).
             return Immediate(WARP_LANES, "int")
         if "|" in text:
             left, right = text.split("|", 1)
@@ -414,7 +414,7 @@ class Parser:
 
     def _address(self, text: str) -> Operand:
         if "," in text:
-            return Symbol(f"[{text}]", 0)  # texture and tensor coordinates: the entry that has them is refused
+            return Symbol(f"[{text}]", 0)  # Texture and tensor coordinates: the entry that uses them is rejected.
         match = re.match(r"([%A-Za-z_$][\w$.]*)\s*(?:([+-])\s*(-?\w+))?$", text)
         if match is None:
             number = read_integer(text)

@@ -1,4 +1,4 @@
-"""What the machine does not execute: the verdict on an instruction, and the error that names it with its line."""
+"""Errors for unsupported instructions, with the line of the source."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from evokern.ptx.syntax import Instruction
 
 
 class Unsupported(Exception):  # noqa: N818 - a verdict on one instruction, turned into a SourceError that names it
-    """An instruction or a form of it that the machine does not execute."""
+    """The machine does not support an instruction, or a form of it."""
 
 
 def refusal(lines: LineTable, instruction: Instruction, reason: str) -> SourceError:
-    """Return the error for an instruction that the machine does not execute.
+    """Return the error for an unsupported instruction.
 
     Args:
         lines: the module's line table.
-        instruction: what is refused.
-        reason: why, in a few words.
+        instruction: the unsupported instruction.
+        reason: what is unsupported, as a short statement.
     """
     location = lines.source_location(instruction.location)
     where = (

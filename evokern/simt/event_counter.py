@@ -2,8 +2,8 @@
 
 A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time.
 Accesses of 16 bytes and the rows of ``ldmatrix`` are served for a quarter of a warp. Within such a group, the number
-of wavefronts is the largest number of distinct words in one bank (CUDA C++ Programming Guide, compute capability 5.x
-and later, "Shared Memory"; Nsight Compute, "Memory Tables").
+of wavefronts is the largest number of distinct words in one bank. Sources: CUDA C++ Programming Guide, compute
+capability 5.x and later, "Shared Memory"; Nsight Compute, "Memory Tables".
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A block's shared memory exists from its start to its end. A thread knows that another block has started after a cluster
 barrier, or after it has seen an access of that block. A block may exit only after all accesses of other blocks to its
-memory, so each of these must be ordered before the end of at least one of its threads (CUDA Programming Guide,
-"Distributed Shared Memory"). Both conditions depend on order, not on the sequence of one run.
+memory (CUDA Programming Guide, "Distributed Shared Memory"). Each of these accesses must therefore be ordered before
+the end of at least one of its threads. Both conditions depend on order, not on the sequence of one run.
 """
 
 from __future__ import annotations

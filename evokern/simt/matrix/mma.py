@@ -1,22 +1,21 @@
 """Tensor-core instructions over warps: `mma.sync`, `wmma`, and the data movement of `ldmatrix` and `stmatrix`.
 
-All `mma` shapes of PTX distribute their matrices over a warp by one rule. With g = lane / 4, t = lane % 4 and e
-elements in a register (ISA 8.5, 9.7.14.5, "Matrix Fragments for mma.m8n8k4" to "m16n8k32"):
+All `mma` shapes of PTX distribute their matrices over a warp by one rule. Source: ISA 8.5, 9.7.14.5,
+"Matrix Fragments for mma.m8n8k4" to "m16n8k32". With g = lane / 4, t = lane % 4 and e elements in a register:
 
-    A, register rk*RM + rm, element i  ->  row 8*rm + g,            column (4*rk + t)*e + i
-    B, register rk,         element i  ->  row (4*rk + t)*e + i,    column g
-    C, register 2*rm + h               ->  row 8*rm + g,            column 2*t + h        (f16: two h in one
-        register)
+    A, register rk*RM + rm, element i  ->  row 8*rm + g,            column (4*rk + t)*e + i;
+    B, register rk,         element i  ->  row (4*rk + t)*e + i,    column g;
+    C, register 2*rm + h               ->  row 8*rm + g,            column 2*t + h        (f16: two h in one register)
 
 RM is M / 8. The four lanes of a group therefore hold 16 adjacent bytes of a row, and moving 16-byte items rearranges a
 whole operand without index arrays. `Fragment` applies the same rule per lane and element, for address computation and
 for `wmma`.
 
 Accumulation: products are exact; their sum is computed in float64 and rounded once to the accumulator's type. Hardware
-adds blocks of 4 to 16 products. It aligns the products of a block and the running sum to the largest exponent, drops
-the bits below the 23rd to 25th fraction bit, and truncates (M. Fasi, N. Higham, M. Mikaitis, S. Pranesh, "Numerical
-behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). Therefore f32 results differ in the last bits, within
-`accumulation_bound`; integer results are equal.
+adds blocks of 4 to 16 products. It aligns the products of a block and the running sum to the largest exponent. It then
+drops the bits below the 23rd to 25th fraction bit and truncates. Source: M. Fasi, N. Higham, M. Mikaitis, S. Pranesh,
+"Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021. Therefore f32 results differ in the last bits,
+within `accumulation_bound`; integer results are equal.
 
 An NVIDIA H200 aligns all K products of an instruction and the sum at once, keeps 25 fraction bits of each and
 truncates. This rule reproduces every bit of its f32 results from f16, bf16 and tf32 factors. With f16 accumulators,
@@ -253,8 +252,8 @@ def mma(
 def accumulation_bound(a: Array, b: Array, c: Array, fraction_bits: int = 23) -> Array:
     """Return the largest difference between hardware and this module for f32 accumulators, per element.
 
-    Each of the K products, of the at most K/4 running sums and of their truncations loses less than 2^-fraction_bits
-    of the largest partial sum, which is at most |c| + sum |a_k b_k|.
+    Each product, running sum (at most K/4) and truncation loses less than 2^-fraction_bits of the largest partial sum.
+    That sum is at most |c| + sum |a_k b_k|.
 
     Args:
         a: values [..., M, K].

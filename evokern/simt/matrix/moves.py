@@ -54,14 +54,12 @@ class MatrixMove:
         return addresses
 
     def registers(self, pieces: Array) -> Array:
-        """Join pieces, uint16 or uint32 [registers, warps, 32, parts], to uint32 registers [registers, warps, 32].
-        """
+        """Join pieces, uint16 or uint32 [registers, warps, 32, parts], to uint32 registers [registers, warps, 32]."""
         packed: Array = np.ascontiguousarray(pieces).view(np.uint32)[..., 0]
         return packed
 
     def pieces(self, registers: Array) -> Array:
-        """Split registers [registers, warps, 32] into pieces of `part_bytes` bytes, [registers, warps, 32, parts].
-        """
+        """Split registers [registers, warps, 32] into pieces of `part_bytes` bytes, [registers, warps, 32, parts]."""
         return np.ascontiguousarray(registers)[..., None].view(np.dtype(f"u{self.part_bytes}"))
 
 

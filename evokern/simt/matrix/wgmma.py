@@ -1,13 +1,12 @@
 """`wgmma.mma_async.m64nNk16` over warps: each warp computes 16 of the 64 rows, with the same B.
 
-Fragments (PTX ISA 9.0, section 9.7.15.5.1.1.1): A has the fragment of `mma.m16n8k16`; with g = lane / 4 and t = lane %
-4,
+Fragments (PTX ISA 9.0, section 9.7.15.5.1.1.1): A has the fragment of `mma.m16n8k16`.
+With g = lane / 4 and t = lane % 4:
 
-    D, register 4*j + 2*h + c   ->  row 8*h + g of the warp's 16,  column 8*j + 2*t + c    (f16: both c in one
-        register)
+    D, register 4*j + 2*h + c   ->  row 8*h + g of the warp's 16,  column 8*j + 2*t + c    (f16: both c in one register)
 
 As in `mma`, sums are exact and rounded once to the accumulator's type. The four lanes of a group hold 16 adjacent
-bytes of a row if the even columns of each tile come first (`f32`), or in the original column order (`f16`).
+bytes of a row. This requires even columns of each tile first for `f32`, and the original column order for `f16`.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class AccessRecorder(Protocol):
         """Receive reads: positions in the storage in units of the width, bytes of each."""
 
     def write(self, index: Array, width: int, block: Array) -> None:
-        """Receive writes: positions in the storage in units of the width, bytes of each, linear ids of the blocks.
-        """
+        """Receive writes: positions in the storage in units of the width, bytes of each, linear ids of the blocks."""
 
 
 @dataclass(slots=True, eq=False)

@@ -102,9 +102,8 @@ class SharedSpace:
             cluster: whether addresses may belong to other blocks of the cluster.
 
         Returns:
-            The lanes with a valid access (None if there are none), their indices, and the part of these lanes that
-                represents
-            all of them in the shadow.
+            The lanes with a valid access (None if there are none), their indices, and the lanes that represent them in
+            the shadow.
 
         Raises:
             Stopped: an address is misaligned and that ends the launch.

@@ -2,8 +2,8 @@
 
 All functions are pure functions of NumPy arrays of any shape, with one element per lane in the storage types of
 `STORAGE`. They run once per instruction over hundreds to thousands of lanes. Each has a fast path of few vector
-operations for the common case (rounding to nearest, no NaN, no subnormals) and a slower exact path for the other
-lanes. Every function cites its section of the PTX ISA. Call them inside `quiet()`.
+operations for the common case: rounding to nearest, no NaN, no subnormals. Other lanes use a slower exact path. Every
+function cites its section of the PTX ISA. Call them inside `quiet()`.
 """
 
 from evokern.simt.numerics.approximation import ERROR_BOUNDS

@@ -5,7 +5,7 @@ bound, so this module returns it. Special values follow the ISA's tables. A comp
 bounds below (`ERROR_BOUNDS`).
 
 Sources: PTX ISA 8.5, sections 9.7.3.8 `div`, 9.7.3.13 `rcp`, 9.7.3.14 `rcp.approx.ftz.f64`, 9.7.3.15 `sqrt`, 9.7.3.16
-`rsqrt`, 9.7.3.17 `rsqrt.approx.ftz.f64`, 9.7.3.18 `sin`, 9.7.3.19 `cos`, 9.7.3.20 `lg2`, 9.7.3.21 `ex2`, 9.7.3.22
+`rsqrt`; 9.7.3.17 `rsqrt.approx.ftz.f64`, 9.7.3.18 `sin`, 9.7.3.19 `cos`, 9.7.3.20 `lg2`, 9.7.3.21 `ex2`, 9.7.3.22
 `tanh`, and for the half formats 9.7.4.9 `tanh`, 9.7.4.10 `ex2`.
 """
 

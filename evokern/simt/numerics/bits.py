@@ -158,7 +158,7 @@ def bfe(a: Array, position: Array | int, length: Array | int) -> Array:
 
     Args:
         a: uint32, int32, uint64 or int64.
-        position: start, of which the low 8 bits are used. A single number (an immediate) is faster than an array.
+        position: start, modulo 256. A single number (an immediate) is faster than an array.
         length: number of bits, modulo 256; 0 gives 0.
     """
     width = a.dtype.itemsize * 8

@@ -22,7 +22,7 @@ from evokern.simt.state import MachineState
 @operation("bar barrier", "9.7.13.1-3", pipe="control", kind="control", results=0)
 @operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
-    """Bound by `bind_control`, which also knows the segment."""
+    """Placeholder for the table; `bind_control` binds control instructions, because it needs the segment."""
     raise Unsupported(f"{i.name} is not supported here")
 
 
@@ -100,7 +100,7 @@ def _guarded(state: MachineState, end: End, guard: Array | None, negated: bool, 
 
 
 def _leave(state: MachineState, active: Active) -> None:
-    """Take lanes out of the launch; barriers without a count may now be complete."""
+    """Remove lanes from the launch; barriers without a count may now be complete."""
     state.batch.leave(active.mask, active.count)
     state.barriers.recheck()
     if state.shared.lifetime is not None:
@@ -145,7 +145,7 @@ def _return(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _indexed(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """``brx.idx`` (9.7.12.4): a jump table."""
+    """Bind ``brx.idx`` (9.7.12.4): a jump table."""
     batch, schedule = b.state.batch, b.state.schedule
     index = b.src(i.operands[0], "u32")
     operand = i.operands[1]
@@ -180,7 +180,7 @@ def _trap(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """Direct and indirect calls (9.7.12.5): arguments are copied to the callee's parameters, results back on return."""
+    """Bind direct and indirect calls (9.7.12.5): copy arguments to the callee, and results back on return."""
     state, batch = b.state, b.state.batch
     operands = list(i.operands)
     returns = operands.pop(0).items if isinstance(operands[0], Vector) else ()  # type: ignore[union-attr]
@@ -262,7 +262,7 @@ def _enter(
 
 
 def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
+    """Bind ``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
     operands = list(i.operands)
     number = b.pc
     if i.has("red"):
@@ -296,7 +296,7 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:
-    """``barrier.cluster`` (9.7.13.3): arrive, with or without publishing, and wait, which always acquires."""
+    """Bind ``barrier.cluster`` (9.7.13.3): arrive, with or without release, and wait, which always acquires."""
     barrier, aligned = b.state.cluster_barrier, i.has("aligned")
     if i.has("arrive"):
         releases = not i.has("relaxed")
@@ -307,7 +307,7 @@ def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:
 
 
 def _named_apart(active: Active, named: Array) -> Array | None:
-    """Return the lanes that each active lane names as bits; None where all of a warp's name one another."""
+    """Return the lanes in each active lane's mask as bits; None if all lanes of each warp name each other."""
     here = np.repeat(ballot(active.mask), 32)[active.lanes]
     members = np.broadcast_to(active.pick(named), here.shape)
     return None if bool((members & here == here).all()) else members.astype(np.int64)

@@ -129,7 +129,7 @@ def _pack(i: Instruction, b: Binder, kind: str) -> Action:
 
 @operation("cvta", "9.7.9.20")
 def cvta(i: Instruction, b: Binder) -> Action:
-    """Addresses between generic and a state space."""
+    """Convert addresses between generic and a state space."""
     kind = kind_of(i)
     words = (word.split("::")[0] for word in i.modifiers)
     space = next((word for word in words if word in ("global", "shared", "local", "const", "param")), None)
@@ -142,7 +142,7 @@ def cvta(i: Instruction, b: Binder) -> Action:
 
 @operation("isspacep", "9.7.9.19")
 def isspacep(i: Instruction, b: Binder) -> Action:
-    """Ask whether a generic address lies in a state space."""
+    """Test whether a generic address is in a state space."""
     value = b.src(i.operands[1], "u64")
     bits = np.array([WINDOW_BITS], np.uint64)
     space = i.modifiers[0].split("::")[0]

@@ -1,7 +1,7 @@
 """Loads and stores (PTX ISA 9.7.9.8-11) and prefetches.
 
-The state space is in the instruction or, for generic addresses, in the address: its window. A load takes all lanes'
-elements with one gather; vectors are gathered whole and then split into rows.
+The instruction defines the state space; for generic addresses, the window of the address does. A load gathers the
+elements of all lanes in one step. Vectors are gathered whole and then split into rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPACES = ("global", "shared", "local", "const", "param")
 
 
 def space_of(i: Instruction) -> str:
-    """Return the state space of a memory instruction, ``generic`` when it names none."""
+    """Return the state space of a memory instruction, ``generic`` if it names none."""
     words = {word.split("::")[0]: word for word in i.modifiers}
     for space in _SPACES:
         if space in words:
@@ -33,15 +33,15 @@ def space_of(i: Instruction) -> str:
 
 
 def reaches_cluster(i: Instruction) -> bool:
-    """Say whether the addresses of an instruction may mean shared memory of other blocks of the cluster."""
+    """Return whether an instruction's addresses may belong to other blocks of the cluster."""
     return i.has("shared::cluster") or space_of(i) == "generic"
 
 
 def synchronises_near(i: Instruction, b: Binder) -> bool:
-    """Say whether an instruction synchronises in the scope of its block, which in a cluster is less than all.
+    """Return whether an instruction synchronises only in the scope of its block, which is smaller than the cluster.
 
     Raises:
-        Unsupported: it may do so in global memory, where the blocks of a cluster have no order of their own.
+        Unsupported: it may do so in global memory, which has no order of its own for the blocks of a cluster.
     """
     if b.state.batch.geometry.ranks == 1 or not i.has("cta", "cluster"):
         return False
@@ -120,7 +120,7 @@ def load(i: Instruction, b: Binder) -> Action:
 
 
 def feeds_swap(routine: Routine, i: Instruction) -> bool:
-    """Say whether a load gives what a compare-and-swap compares with: if it is out of date, the swap is tried again."""
+    """Return whether a load only provides the expected value of a compare-and-swap; a stale value causes a retry."""
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     compared = _compared(routine)
     return any(isinstance(item, Register) and item.name in compared for item in targets)
@@ -128,7 +128,7 @@ def feeds_swap(routine: Routine, i: Instruction) -> bool:
 
 @lru_cache(maxsize=256)
 def _compared(routine: Routine) -> frozenset[str]:
-    """Return the registers that reach what compare-and-swaps of a function compare with, by copies alone."""
+    """Return the registers that reach the expected value of a function's compare-and-swaps through copies alone."""
     found = {
         item.operands[2].name
         for item in routine.function.instructions
@@ -260,7 +260,7 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
 
 @operation("prefetch prefetchu applypriority discard", "9.7.9.15-17", pipe="load_store", results=0)
 def prefetch(i: Instruction, b: Binder) -> Action:
-    """Hints to the caches: no effect on results."""
+    """Bind cache hints: no effect on results."""
     if i.has("tensormap"):
         raise Unsupported("tensor maps")
 
