@@ -6,9 +6,9 @@ table of canonical layouts and section 9.7.15.5.1.2.2 "Matrix Descriptor Format"
 swizzle's width: 8, 4, 2 for 128, 64, 32 bytes, and 1 without a swizzle. Elements have 16 bits, so a piece has eight
 elements:
 
-    K-major, row r, piece j of K        ->  (r % 8) * 16W + (r / 8) * stride + j * 16   (without swizzle: j * leading);
-    MN-major, row k of K, piece q of MN ->  (q % W) * 16 + (q / W) * leading + (k % 8) * 16W + (k / 8) * stride;
-    the same without swizzle            ->  q * stride + (k % 8) * 16 + (k / 8) * leading
+    K-major, row r, piece j of K        ->  `(r % 8) * 16W + (r / 8) * stride + j * 16` (without swizzle: `j * leading`)
+    MN-major, row k of K, piece q of MN ->  `(q % W) * 16 + (q / W) * leading + (k % 8) * 16W + (k / 8) * stride`
+    the same without swizzle            ->  `q * stride + (k % 8) * 16 + (k / 8) * leading`
 
 A swizzle then permutes pieces by their address: bits 4 to 6 are xored with as many of the bits 7 to 9 as W needs. The
 same rule therefore covers an operand that starts inside a pattern (the next step of K).

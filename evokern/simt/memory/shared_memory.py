@@ -219,12 +219,10 @@ class SharedSpace:
         rank, at = self._rank_of(address, lane)
         if at == address or not (0 <= rank < self.ranks and 0 <= at < self.size):
             return *self.name_of(address), f"The block has {self.size} bytes of shared memory"
-        detail = f"The address belongs to the cluster's block of rank {rank}, which this instruction cannot access. "
+        detail = f"The address belongs to the cluster's block of rank {rank}, which this instruction cannot access: "
         if rank == 0:
-            detail += f"The address may have lost the block's own rank (bits from {RANK_BITS} up); otherwise use "
-        else:
-            detail += "Use "
-        return *self.name_of(at), f"{detail}an instruction with shared::cluster"
+            detail += f"the block's own rank (bits from {RANK_BITS} up) may be missing in the address; otherwise "
+        return *self.name_of(at), f"{detail}use an instruction with shared::cluster"
 
 
 class LocalSpace:

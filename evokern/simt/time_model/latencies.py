@@ -3,7 +3,7 @@
 All in SM clocks. Sources, by field:
     dependent latencies   Abdelkhalik et al., "Demystifying the NVIDIA Ampere Architecture through Microbenchmarking and
                           Instruction-level Analysis" (arXiv 2208.11174); Luo et al., "Benchmarking and Dissecting the
-                          NVIDIA Hopper GPU Architecture" (arXiv 2402.13499), tables of ALU, tensor and memory latencies
+                          NVIDIA Hopper GPU Architecture" (arXiv 2402.13499): tables of ALU, tensor and memory latencies
     tensor, special, product, launch_us of sm_90
                           measured on an H200: docs/lab/2026-11-22-sm90-latencies.md
     launch_us of sm_80 and sm_89

@@ -72,11 +72,11 @@ CASES = {
     "before": ("MEET(); sum = load(map(part, rank ^ 1) + 4 * (t - FIX(0, 1))); MEET();", "out_of_bounds", "rank"),
     # An ordinary shared load does not reach other blocks.
     "own_space": ('MEET(); asm volatile("ld.shared" FIX("::cluster", "") ".f32 %0, [%1];" : "=f"(sum) : '
-                  '"r"(map(part + t, rank ^ 1)) : "memory"); MEET();', "out_of_bounds", "an instruction with shared::cluster"),
+                  '"r"(map(part + t, rank ^ 1)) : "memory"); MEET();', "out_of_bounds", "use an instruction with"),
     # A block's own addresses hold its rank: without it they are those of the first block.
     "no_rank": ('MEET(); asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : '
                 '"r"(map(part + t, rank) & FIX(~0u, 0xffffffu)) : "memory"); MEET();', "out_of_bounds",
-                "rank 0, which this instruction cannot access. The address may have lost the block's own rank (bits from 24"),
+                "rank 0, which this instruction cannot access: the block's own rank (bits from 24"),
     "largest_rank": ("MEET(); sum = load(map(part + t, FIX(rank, 200))); MEET();", "out_of_bounds",
                      "rank 200, but the cluster has 2 blocks"),
     # Far past the end of an own array is not a matter of ranks.
@@ -92,7 +92,7 @@ CASES = {
                     "may have exited"),
     # Arrivals and waits that do not alternate.
     "wait_alone": ("FIX(ARRIVE(),); WAIT(); MEET(); sum = t;", "barrier_divergence", "have not arrived"),
-    "twice": ("ARRIVE(); FIX(WAIT(),); ARRIVE(); WAIT(); sum = t;", "barrier_divergence", "arrive at the cluster's barrier twice"),
+    "twice": ("ARRIVE(); FIX(WAIT(),); ARRIVE(); WAIT(); sum = t;", "barrier_divergence", "barrier twice"),
     # An aligned barrier that a part of a warp passes by.
     "part_of_warp": ('if (FIX(true, t % 32 < 7)) { ARRIVE(".aligned"); WAIT(".aligned"); } sum = 2 * part[t];',
                      "barrier_divergence", "without arriving"),
