@@ -7,7 +7,7 @@ from evokern.ptx.lines import LineTable
 from evokern.ptx.syntax import Instruction
 
 
-class Unsupported(Exception):  # noqa: N818 - a verdict on one instruction, turned into a SourceError that names it
+class Unsupported(Exception):  # noqa: N818 - internal; the caller raises a SourceError with the line
     """The machine does not support an instruction, or a form of it."""
 
 

@@ -17,7 +17,7 @@ from evokern.simt.sanitizer.findings import ERROR, SAME_CLUSTER, Collector, Know
 from evokern.simt.settings import Geometry, Options
 
 
-class Stopped(Exception):  # noqa: N818 - not an error of evokern: the launch ended early with a finding
+class Stopped(Exception):  # noqa: N818 - not an error: a finding ended the launch
     """End of a launch before its normal end: trap, misaligned access or instruction limit."""
 
 

@@ -130,7 +130,7 @@ class Footprint:
     def read(self, index: Array, width: int) -> None:
         """Record reads; arguments as in `AccessRecorder.read`. Bulk copies do not report reads here."""
         self._read.set(index, width)
-        if width > 8:  # 16 bytes are handled as two halves, because integers of 16 bytes do not exist.
+        if width > 8:  # 16-byte accesses are handled as two halves, because NumPy has no 16-byte integers.
             index, width = (np.asarray(index)[:, None] * 2 + np.arange(2)).reshape(-1), 8
         fresh = ~self._written.view(width)[index] & _ONES[width]
         self._found.view(width)[index] |= fresh

@@ -174,7 +174,7 @@ class SharedSpace:
         """Report accesses outside of shared memory, with the address relative to the accessed block."""
         first, lane = int(where[bad][0]), int(active.lanes[bad][0])
         _, at = self._rank_of(first, lane)
-        # Without cluster addresses, far past the end of an own array is not another block's memory.
+        # Without cluster addresses, an index far past the end of an array does not belong to another block.
         base = at - first if describe == self._describe_in_cluster or 0 <= at < self.size else 0
         outside(self._batch, active, where, bad, width, number, describe, base=base)
 
