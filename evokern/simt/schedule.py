@@ -44,7 +44,7 @@ class Schedule:
         self.base = self.key(0, 0)
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.groups.clear()
         self.waiting_since.clear()
         self.issued = 0
@@ -98,7 +98,7 @@ class CallStack:
         self.copies: dict[int, dict[int, tuple[int, int, int]]] = {}
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         for inside in self.inside.values():
             inside.fill(False)
 

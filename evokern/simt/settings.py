@@ -55,7 +55,7 @@ class Options:
     count: bool = True
     """Count wavefronts and sectors."""
     instruction_limit: int = 50_000_000
-    """Maximum number of warp instructions that a launch may issue."""
+    """Maximum number of warp instructions that a batch of blocks may issue."""
     past_misaligned: bool = False
     """Skip a misaligned access and continue."""
     until_fatal: bool = False

@@ -51,7 +51,7 @@ class WarpgroupProducts:
         self.hazards = WgmmaHazards(batch)
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.pending.clear()
         self.committed.fill(0)
         self.issued.fill(0)

@@ -51,7 +51,7 @@ class AsyncCopies:
         self.committed: Array | int = 0
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.pending.clear()
         self.committed = 0
 

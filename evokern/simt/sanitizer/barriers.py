@@ -40,7 +40,7 @@ class Barriers:
         self.busy = np.zeros(batch.lanes, np.bool_)
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self._ids.clear()
 
     def state(self) -> dict[int, tuple[bytes, ...]]:

@@ -47,7 +47,7 @@ class Mbarriers:
         self._mbarriers: dict[int, _Mbarrier] = {}
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self._mbarriers.clear()
 
     def state(self) -> dict[int, tuple[int, ...]]:

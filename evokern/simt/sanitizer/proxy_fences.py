@@ -28,7 +28,7 @@ class ProxyFences:
         """Stamp of each warp: its writes before this stamp were fenced by a thread that had seen them."""
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.own.fill(0)
         self.seen.fill(0)
 

@@ -37,7 +37,7 @@ class UsedValues:
         self._rows: dict[tuple[str, int], Array] = {}
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self._rows.clear()
 
     def around(self, number: int, action: Action | None) -> list[Action]:

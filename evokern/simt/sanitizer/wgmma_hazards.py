@@ -178,7 +178,7 @@ class WgmmaHazards:
                     self._tables[routine.number] = _Table(tuple(paths.bit), paths.bit, none, none.copy())
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.finished.fill(0)
         for table in self._tables.values():
             table.sums.fill(-1)

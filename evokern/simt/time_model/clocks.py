@@ -119,8 +119,7 @@ class Clocks:
         """
         self.stalls, self.ranks = stalls, ranks
         self.ready = np.zeros((rows, warps))
-        # Products of a warpgroup reuse unfinished sums of each other: the time at which other instructions could use
-        # them.
+        # Products of a warpgroup may use each other's unfinished sums; other instructions wait until these times.
         self.early = np.zeros((rows, warps)) if multiplies else None
         self.clock = np.zeros(warps)
         self.ordered = np.zeros(warps)
