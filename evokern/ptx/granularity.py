@@ -1,4 +1,4 @@
-"""How finely memory has to be watched: the smallest width of any access that may meet another one."""
+"""Granularity of shadow memory: the smallest width of any access that may overlap another one."""
 
 from __future__ import annotations
 

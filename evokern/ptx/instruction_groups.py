@@ -1,9 +1,9 @@
-"""Which instructions of a segment run as one, and in what order all of them run.
+"""Groups of instructions of a segment that run as one, and the order of execution.
 
-Unrolled loops give runs of equal instructions on different registers: 64 multiply-adds, 32 matrix products, 16 loads
-from one base address. Where they do not depend on each other, the machine gathers their registers, does the work once
-on rows that are as many times longer, and scatters the results (`evokern.simt.group_binding`). An instruction may be
-delayed past others that neither touch its registers nor, for loads, write memory.
+Unrolled loops contain many equal instructions on different registers: 64 multiply-adds, 32 matrix products, 16 loads
+from one base address. If they are independent, the machine gathers their registers, does the work once on
+correspondingly longer rows, and scatters the results (`evokern.simt.group_binding`). An instruction may be delayed
+past others that do not use its registers and, for loads, do not write memory.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _COSTLY = frozenset(
     }
 )
 IssueOrder = list[int | tuple[int, ...]]
-"""Positions within a segment, in the order of execution; a tuple runs as one."""
+"""Positions in a segment in the order of execution; a tuple runs as one instruction."""
 
 
 def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
-    """Say whether an instruction costs enough for gathering its registers to pay."""
+    """Return whether an instruction is expensive enough for gathering its registers to be faster."""
     if instruction.guard is not None or instruction.has("cc"):
         return False
     if operation.kind == "effect":
@@ -79,7 +79,7 @@ def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
 
 
 def kind_of_operands(instruction: Instruction, routine: Routine) -> tuple[object, ...] | None:
-    """Return what must agree for instructions to run as one, None when an operand does not allow it."""
+    """Return the properties that must be equal for instructions to run as one, None if an operand prevents it."""
     parts: list[object] = []
     if instruction.opcode == "ld":
         address = instruction.operands[1]
@@ -111,7 +111,7 @@ _LOADS = frozenset({"ld", "ldu", "ldmatrix"})
 
 
 def orders_memory(instruction: Instruction, operation: Operation) -> str:
-    """Return the part of an instruction in the order of memory: ``load``, ``sync`` (nothing passes it) or none."""
+    """Return the role of an instruction in the memory order: ``load``, ``sync`` (no access passes it) or none."""
     if instruction.has("volatile", "relaxed", "acquire"):
         return "sync"
     if instruction.opcode in _LOADS:
@@ -128,16 +128,16 @@ def plan(
     operations: Sequence[Operation],
     accesses: Sequence[RegisterAccess],
 ) -> IssueOrder:
-    """Return the order in which to run a segment's instructions, with groups formed.
+    """Return the order in which to run a segment's instructions, with groups.
 
-    What is cheap runs as soon as it can; of what is costly, the largest set of equal instructions that are ready runs
-    next.
+    Cheap instructions run as soon as possible. Of the expensive instructions, the largest set of equal ones that are
+    ready runs next.
 
     Args:
         routine: the function.
-        instructions: those of one segment, without a control instruction at its end.
-        operations: what the instruction set says about each of them.
-        accesses: registers read and written by each of them.
+        instructions: instructions of one segment, without a control instruction at its end.
+        operations: operation of each instruction.
+        accesses: registers read and written by each instruction.
     """
     size = len(instructions)
     keys: list[object] = []
@@ -180,7 +180,7 @@ def plan(
 def _dependencies(
     instructions: Sequence[Instruction], operations: Sequence[Operation], accesses: Sequence[RegisterAccess]
 ) -> tuple[list[list[int]], list[int]]:
-    """Return who follows each instruction, and how many each one waits for."""
+    """Return the successors of each instruction, and the number of instructions that each one waits for."""
     followers: list[list[int]] = [[] for _ in instructions]
     waits = [0] * len(instructions)
     written: dict[object, int] = {}
@@ -216,7 +216,7 @@ def _dependencies(
 
 
 def split(order: IssueOrder, most: int) -> IssueOrder:
-    """Cut groups down to at most so many instructions."""
+    """Split groups into groups of at most `most` instructions."""
     result: IssueOrder = []
     for item in order:
         if isinstance(item, int):

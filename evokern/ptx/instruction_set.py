@@ -1,6 +1,6 @@
-"""What the instruction set says about an instruction, as far as running and counting it needs.
+"""Properties of instructions in the instruction set that execution and counting need.
 
-How an instruction is executed is the business of `evokern.simt.operations`.
+`evokern.simt.operations` implements the instructions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAMILY: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What holds for all instructions of one opcode and type family."""
+    """Properties of all instructions of one opcode and type family."""
 
     opcode: str
     """The instruction's first word."""
@@ -36,13 +36,13 @@ class Operation:
     """``lanes``: each lane by itself, no effect but its results; ``effect``: reads the active lanes itself;
     ``control``: ends a segment."""
     results: int
-    """Leading operands that are results."""
+    """Number of leading operands that are results."""
     converged: bool
-    """True where the lanes of a warp have to meet before it runs."""
+    """Whether the lanes of a warp have to meet before it runs."""
 
 
 def data_type(instruction: Instruction) -> str | None:
-    """Return the last modifier that names a type, which for most instructions is the type of its operands."""
+    """Return the last modifier that names a type; for most instructions, this is the type of the operands."""
     for word in reversed(instruction.modifiers):
         if word in FAMILY:
             return word
@@ -50,7 +50,7 @@ def data_type(instruction: Instruction) -> str | None:
 
 
 def pipe_of(instruction: Instruction, operation: Operation) -> str:
-    """Return the pipe an instruction is issued to."""
+    """Return the pipe to which an instruction is issued."""
     if operation.opcode == "ld" and instruction.has("param"):
         return "integer"
     if operation.opcode == "wgmma" and not instruction.has("mma_async"):
@@ -61,7 +61,7 @@ def pipe_of(instruction: Instruction, operation: Operation) -> str:
 
 
 def result_count(instruction: Instruction, operation: Operation) -> int:
-    """Return how many of an instruction's leading operands are results."""
+    """Return the number of an instruction's leading operands that are results."""
     if instruction.operands and isinstance(instruction.operands[0], Address):
         return 0
     return min(operation.results, len(instruction.operands))

@@ -1,4 +1,4 @@
-"""Where the variables of a program lie: parameters of calls, local, shared, global and constant memory."""
+"""Memory layout of a program's variables: call parameters, local, shared, global and constant memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evokern.ptx.syntax import Instruction, Variable
 
 @dataclass(slots=True)
 class LaneAreas:
-    """The stretches of memory that each lane has to itself, as functions are placed in them one after the other."""
+    """Private memory of each lane; functions are placed one after another."""
 
     param_bytes: int = 0
     """Bytes of call parameters."""
@@ -20,7 +20,7 @@ class LaneAreas:
     """Bytes of local memory."""
 
     def place(self, routine: Routine) -> None:
-        """Give the call parameters and local variables of a function their offsets."""
+        """Assign offsets to the call parameters and local variables of a function."""
         function = routine.function
         formals = [] if function.is_entry else [*function.params, *function.returns]
         for variable in [*formals, *(item for item in function.locals.values() if item.space == "param")]:
@@ -43,12 +43,12 @@ def used_symbols(instructions: Sequence[Instruction]) -> set[str]:
 def shared_layout(
     variables: Mapping[str, Variable], routines: Sequence[Routine], used: set[str]
 ) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return (offset, size) of each shared variable, and where dynamic shared memory begins.
+    """Return (offset, size) of each shared variable, and the start of dynamic shared memory.
 
     Args:
-        variables: those of the module.
-        routines: the functions, whose own variables are placed behind the module's.
-        used: names that occur in the code; other variables of the module take no room.
+        variables: variables of the module.
+        routines: the functions; their own variables follow the module's.
+        used: names that occur in the code; other variables of the module take no space.
     """
     found = [item for item in variables.values() if item.space == "shared" and item.name in used]
     for routine in routines:
@@ -67,7 +67,7 @@ def shared_layout(
 
 
 def data_variables(variables: Mapping[str, Variable], names: set[str]) -> list[Variable]:
-    """Return the global and constant variables among names, and those that their initialisers point to."""
+    """Return the global and constant variables among names, and the variables that their initialisers point to."""
     wanted = [name for name in names if name in variables]
     found: dict[str, Variable] = {}
     while wanted:

@@ -1,8 +1,8 @@
-"""From an instruction to the line of CUDA source it stands for.
+"""Mapping of instructions to lines of CUDA source.
 
-The compiler writes ``.loc`` before instructions; code that came from an inlined function names the place it was inlined
-at, which is the latest ``.loc`` of that file, line and column (section 11.5.3). A finding should name the innermost
-line in the user's own files, not one inside ``cuda_fp16.h``.
+The compiler writes ``.loc`` before instructions. Code of an inlined function names the location of the call, which is
+the latest ``.loc`` of that file, line and column (section 11.5.3). A finding refers to the innermost line in the
+user's own files, not to a line in ``cuda_fp16.h``.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ class SourceLocation:
     """A line in one of the user's files."""
 
     line: int = 0
-    """Line, counted from 1; 0 when there is none."""
+    """Line, counted from 1; 0 if unknown."""
     file: str = ""
-    """The header of the user's that holds it, as written in ``#include``; empty for the source itself."""
+    """Header of the user that contains the line, as written in ``#include``; empty for the source itself."""
     called_from: tuple[tuple[str, int], ...] = field(default=(), compare=False)
-    """(header or empty, line) of the calls that it was inlined through, innermost first."""
+    """(header or empty, line) of the calls through which it was inlined, innermost first."""
 
 
 UNKNOWN_LOCATION = SourceLocation()
-"""What stands for no line of the user's."""
+"""Location for code without a line in the user's files."""
 
 
 @dataclass(slots=True)
 class LineTable:
-    """The files and places of one module."""
+    """The files and locations of one module."""
 
     source_name: str
     """Name given to the compiler for the user's file."""
@@ -39,7 +39,7 @@ class LineTable:
     files: dict[int, str] = field(default_factory=dict)
     """``.file`` number → path."""
     places: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(file, line, column, number of the place inlined at, -1 for none) per distinct ``.loc``."""
+    """(file, line, column, number of the location of the call, or -1) per distinct ``.loc``."""
     _index: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
     _latest: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _last: int = -1
@@ -47,7 +47,7 @@ class LineTable:
     _own: dict[int, str | None] = field(default_factory=dict)
 
     def add(self, file: int, line: int, column: int, inlined_at: tuple[int, int, int] | None) -> int:
-        """Record a place and return its number; line 0 (code the compiler merged) stays with the place before it."""
+        """Record a location and return its number; line 0 (merged code) keeps the previous location."""
         if line == 0 and self._last >= 0:
             return self._last
         outer = -1
@@ -66,11 +66,11 @@ class LineTable:
         return number
 
     def line(self, place: int) -> int:
-        """Return the innermost line in the user's files for a place, 0 when there is none."""
+        """Return the innermost line in the user's files for a location, 0 if there is none."""
         return self.source_location(place).line
 
     def source_location(self, place: int) -> SourceLocation:
-        """Return the innermost line in the user's files for a place, with its file."""
+        """Return the innermost source location in the user's files for a location."""
         found = self._locations.get(place)
         if found is None:
             own: list[tuple[str, int]] = []
@@ -86,10 +86,10 @@ class LineTable:
         return found
 
     def _file(self, number: int) -> str | None:
-        """Return the user's file of a ``.file`` number: empty for the source, None for a file not the user's."""
+        """Return the user's file of a ``.file`` number: empty for the source, None for other files."""
         if number not in self._own:
             path = self.files.get(number, "")
-            # The compiler writes an in-memory header as the working directory, a slash, and the name as included.
+            # The compiler writes an in-memory header as the working directory, a slash, and its name in the #include.
             mine = [name for name in self.headers if path.endswith("/" + name)]
             source = PurePosixPath(path).name == PurePosixPath(self.source_name).name
             self._own[number] = max(mine, key=len) if mine else "" if source else None

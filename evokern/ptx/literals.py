@@ -8,7 +8,7 @@ _INTEGER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 
 
 def read_integer(text: str) -> int | None:
-    """Return the value of a PTX integer literal (section 4.5.1), None when it is not one."""
+    """Return the value of a PTX integer literal (section 4.5.1), None for other text."""
     match = _INTEGER.match(text)
     if match is None:
         return None

@@ -1,8 +1,8 @@
-"""From a module to a program for one entry: reachable functions, segments, rows of registers, layout of memory.
+"""Lowering of a module to a program for one entry: reachable functions, segments, register rows, memory layout.
 
-A segment is a run of instructions that the same lanes execute together without interruption. A new one begins at every
-label, after every branch, call, exit and barrier, and before the first warp-synchronous instruction, where lanes that
-arrive early have to wait for the rest of their warp.
+A segment is a run of instructions that the same lanes execute together without interruption. A new segment starts
+at every label, and after every branch, call, exit and barrier. One also starts before the first warp-synchronous
+instruction, because early lanes have to wait there for the rest of their warp.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from evokern.ptx.syntax import Function, Instruction, Symbol, Variable
 from evokern.ptx.unsupported import Unsupported, refusal
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
-"""Functions that the CUDA runtime provides; the machine has its own for the first three."""
+"""Functions that the CUDA runtime provides; the machine implements the first three."""
 Lookup = Callable[[Instruction], Operation]
-"""Returns what the instruction set says about an instruction; raises Unsupported where the machine has no such one."""
+"""Return the operation of an instruction; raises Unsupported if the machine has none."""
 
 
 def lower(
@@ -41,14 +41,14 @@ def lower(
 
     Args:
         functions: functions of the module, by name.
-        variables: its variables outside functions, by name.
-        lines: its line table.
+        variables: variables outside functions, by name.
+        lines: line table of the module.
         entry: the kernel.
-        target: architecture the PTX was made for.
+        target: architecture that the PTX was compiled for.
         lookup: the machine's table of operations.
 
     Raises:
-        SourceError: the entry reaches what the machine does not execute.
+        SourceError: the entry reaches unsupported PTX.
     """
     call_graph = _CallGraph(functions, variables, lines)
     call_graph.reach(functions[entry])
@@ -111,7 +111,7 @@ class _CallGraph:
     routine_of: dict[str, Routine] = field(default_factory=dict)
 
     def reach(self, function: Function) -> None:
-        """Add a function and all that it names."""
+        """Add a function and all functions that it names."""
         if function.name in self.routine_of:
             return
         routine = Routine(function, len(self.routines))
@@ -142,7 +142,7 @@ class _CallGraph:
                         self.reach(target)
 
     def refuse_recursion(self, function: Function, path: tuple[str, ...]) -> None:
-        """Refuse calls that come back to a function of the path."""
+        """Reject calls that return to a function of the path."""
         for instruction in function.instructions:
             if instruction.opcode == "call":
                 for operand in instruction.operands:
@@ -151,7 +151,7 @@ class _CallGraph:
                             raise refusal(
                                 self.lines,
                                 instruction,
-                                f"recursive call of {source_name(name)}, which is not simulated",
+                                f"recursive call of {source_name(name)} is not simulated",
                             )
                         if name in self.routine_of:
                             self.refuse_recursion(self.functions[name], (*path, name))
@@ -210,7 +210,7 @@ class _Code:
 
 
 def _leaders(function: Function, operations: list[Operation]) -> dict[int, bool]:
-    """Return the positions at which segments begin, and whether lanes meet there."""
+    """Return the positions at which segments start, and whether lanes meet there."""
     leaders = {0: False}
     for position in function.labels.values():
         leaders[position] = False

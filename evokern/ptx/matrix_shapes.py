@@ -1,4 +1,4 @@
-"""Shapes, types and work of matrix instructions, as their modifiers say."""
+"""Shapes, types and operation counts of matrix instructions, from their modifiers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def shape_of(i: Instruction) -> tuple[int, int, int]:
         match = _SHAPE.match(word)
         if match is not None:
             return int(match[1]), int(match[2]), int(match[3])
-    raise Unsupported(f"{i.name} without a shape")
+    raise Unsupported(f"{i.name} has no shape")
 
 
 _NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satfinite"})
 
 
 def matrix_name(words: Sequence[str]) -> str:
-    """Return shape and types of a matrix instruction, given the words behind its opcode: what counters call it."""
+    """Return shape and types of a matrix instruction from the words after its opcode; counters use this name."""
     return ".".join(word for word in words if word not in _NO_TYPE)
 
 
 def operations_of(i: Instruction) -> float:
-    """Return the operations that one warp does in a matrix product: of a warpgroup's, a quarter."""
+    """Return the operations that one warp does in a matrix product: a quarter of a warpgroup's."""
     m, n, k = shape_of(i)
     return 2.0 * m * n * k / (4 if i.opcode == "wgmma" else 1)

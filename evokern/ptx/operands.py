@@ -1,4 +1,4 @@
-"""What operands mention, and what a memory instruction moves."""
+"""Registers and symbols in operands, and element types of memory instructions."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def symbols_of(operand: Operand | None) -> list[str]:
 
 
 def access_type(i: Instruction) -> tuple[str, int]:
-    """Return the element type of a memory instruction and how many elements it moves.
+    """Return the element type of a memory instruction and the number of elements that it moves.
 
     Raises:
-        Unsupported: it names no type, or one of 16 bytes.
+        Unsupported: it has no type, or one of 16 bytes.
     """
     kind = next((word for word in reversed(i.modifiers) if word in _TYPES), None)
     if kind is None or TYPE_BYTES[kind] == 16:

@@ -1,7 +1,7 @@
-"""PTX text → module records.
+"""Parser: PTX text to module records.
 
-Reads what NVRTC 12 and 13 emit, with and without line information. Nothing is executed and nothing is refused here
-beyond text that is not PTX; which instructions the machine can run is decided per entry by `evokern.ptx.lowering`.
+Reads the output of NVRTC 12 and 13, with and without line information. The parser rejects only text that is not PTX.
+`evokern.ptx.lowering` decides for each entry which instructions the machine can run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
 _DECLARATION = re.compile(r"\.(global|const|shared|local|param)\b")
 WARP_LANES = 32
-"""Threads of a warp, which PTX calls `WARP_SZ`."""
+"""Threads of a warp, `WARP_SZ` in PTX."""
 _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))?$", re.DOTALL)
 
 
 class Parser:
-    """One pass over the text; the results stand in its attributes."""
+    """Parser of one text; its attributes contain the results."""
 
     def __init__(self, text: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
         self.lines = LineTable(source_name, headers or {})
@@ -105,9 +105,11 @@ class Parser:
             else:
                 statement.append(piece)
         if self._function is not None:
-            raise SourceError(f"PTX line {self._line}: the text ends inside {self._function.name}")
+            raise SourceError(f"PTX line {self._line}: unexpected end of the text inside {self._function.name}")
         if "".join(statement).strip():
-            raise SourceError(f"PTX line {self._line}: the text ends inside {''.join(statement).strip()[:60]!r}")
+            raise SourceError(
+                f"PTX line {self._line}: unexpected end of the text inside {''.join(statement).strip()[:60]!r}"
+            )
 
     def _lead(self, piece: str) -> str:
         """Consume labels and line directives at the start of a statement."""
@@ -117,7 +119,7 @@ class Parser:
             if word == ".loc":
                 match = _LOC.match(piece)
                 if match is None:
-                    raise SourceError(f"PTX line {self._line}: unreadable .loc: {stripped[:80]!r}")
+                    raise SourceError(f"PTX line {self._line}: cannot parse .loc directive: {stripped[:80]!r}")
                 outer = (int(match[4]), int(match[5]), int(match[6])) if match[4] else None
                 self._location = self.lines.add(int(match[1]), int(match[2]), int(match[3]), outer)
                 return ""
@@ -155,7 +157,7 @@ class Parser:
         elif self._function is not None:
             self._function = None
         else:
-            raise SourceError(f"PTX line {self._line}: a closing brace without its opening one")
+            raise SourceError(f"PTX line {self._line}: closing brace without an opening brace")
 
     def _statement(self, text: str) -> None:
         if not text:
@@ -186,7 +188,7 @@ class Parser:
         elif re.search(r"\.(texref|samplerref|surfref)\b", text):
             raise SourceError(f"PTX line {self._line}: texture and surface references are not supported: {text[:60]!r}")
         else:
-            raise SourceError(f"PTX line {self._line}: directive not understood: {text[:60]!r}")
+            raise SourceError(f"PTX line {self._line}: cannot parse directive: {text[:60]!r}")
 
     def _function_statement(self, text: str) -> None:
         assert self._function is not None
@@ -217,13 +219,13 @@ class Parser:
                 else:
                     function.locals[name] = variable
         else:
-            raise SourceError(f"PTX line {self._line}: directive not understood: {text[:60]!r}")
+            raise SourceError(f"PTX line {self._line}: cannot parse directive: {text[:60]!r}")
 
     def _declare_registers(self, text: str) -> None:
         assert self._function is not None
         match = re.match(r"\.reg((?:\s*\.\w+)+)\s+(.*)$", text, re.DOTALL)
         if match is None:
-            raise SourceError(f"PTX line {self._line}: registers not understood: {text[:60]!r}")
+            raise SourceError(f"PTX line {self._line}: cannot parse register declaration: {text[:60]!r}")
         kind = re.findall(r"\w+", match[1])[-1]
         words = match[2].strip()
         for name in split_top(words):
@@ -240,7 +242,7 @@ class Parser:
     def _begin_function(self, head: str, *, body: bool) -> None:
         match = re.search(r"\.(entry|func)\b(?:\s+\.\w+)*\s*(\(.*?\))?\s*([\w$.]+)\s*(\(.*?\))?(.*)$", head, re.DOTALL)
         if match is None:
-            raise SourceError(f"PTX line {self._line}: function header not understood: {head[:80]!r}")
+            raise SourceError(f"PTX line {self._line}: cannot parse function header: {head[:80]!r}")
         name = match[3]
         params = self._formal(match[4])
         returns = self._formal(match[2])
@@ -296,14 +298,14 @@ class Parser:
             elif word in ("visible", "weak", "common", "attribute", "unified", "managed"):
                 words = re.sub(r"^\([^)]*\)\s*", "", words)
             else:
-                raise SourceError(f"PTX line {self._line}: unknown word .{word} in {text[:60]!r}")
+                raise SourceError(f"PTX line {self._line}: unknown keyword .{word} in {text[:60]!r}")
         if not type_name:
-            raise SourceError(f"PTX line {self._line}: variable without a type: {text[:60]!r}")
+            raise SourceError(f"PTX line {self._line}: variable has no type: {text[:60]!r}")
         element = TYPE_BYTES[type_name] * vector
         for item in split_top(words):
             match = _VARIABLE.match(item)
             if match is None:
-                raise SourceError(f"PTX line {self._line}: variable not understood: {item[:60]!r}")
+                raise SourceError(f"PTX line {self._line}: cannot parse variable: {item[:60]!r}")
             count = 1
             unbounded = False
             for bound in re.findall(r"\[([^\]]*)\]", match[2]):
@@ -346,7 +348,7 @@ class Parser:
                 inner = generic[1] if generic is not None else item
                 symbol = re.match(r"([\w$.]+)\s*(?:\+\s*(\d+))?$", inner.strip())
                 if symbol is None:
-                    raise SourceError(f"PTX line {self._line}: initialiser not understood: {item!r}")
+                    raise SourceError(f"PTX line {self._line}: cannot parse initialiser: {item!r}")
                 addend = int(symbol[2] or 0) + int(generic[2] or 0 if generic is not None else 0)
                 pointers.append((len(data), symbol[1], addend, generic is not None))
                 data += bytes(size)
@@ -385,7 +387,7 @@ class Parser:
             return Vector(tuple(self._operand(item) for item in split_top(text[1:-1])))
         if text == "_":
             return Sink()
-        if text == "WARP_SZ":  # the ISA's predefined constant (section 4.5.4)
+        if text == "WARP_SZ":  # The ISA's predefined constant (section 4.5.4).
             return Immediate(WARP_LANES, "int")
         if "|" in text:
             left, right = text.split("|", 1)
@@ -403,7 +405,7 @@ class Parser:
             return Immediate(float(text), "real")
         match = re.match(r"([A-Za-z_$%][\w$.]*)\s*(?:\+\s*(-?\w+))?$", text)
         if match is None:
-            raise SourceError(f"PTX line {self._line}: operand not understood: {text!r}")
+            raise SourceError(f"PTX line {self._line}: cannot parse operand: {text!r}")
         name = self._resolve(match[1])
         assert self._function is not None
         if match[2] is None and (name[0] == "%" or self._function.register_type(name) is not None):
@@ -412,17 +414,17 @@ class Parser:
 
     def _address(self, text: str) -> Operand:
         if "," in text:
-            return Symbol(f"[{text}]", 0)  # texture and tensor coordinates: the entry that has them is refused
+            return Symbol(f"[{text}]", 0)  # Texture and tensor coordinates: the entry that uses them is rejected.
         match = re.match(r"([%A-Za-z_$][\w$.]*)\s*(?:([+-])\s*(-?\w+))?$", text)
         if match is None:
             number = read_integer(text)
             if number is None:
-                raise SourceError(f"PTX line {self._line}: address not understood: [{text}]")
+                raise SourceError(f"PTX line {self._line}: cannot parse address: [{text}]")
             return Address(None, number)
         name = self._resolve(match[1])
         offset = read_integer(match[3]) if match[3] else 0
         if offset is None:
-            raise SourceError(f"PTX line {self._line}: address not understood: [{text}]")
+            raise SourceError(f"PTX line {self._line}: cannot parse address: [{text}]")
         if match[2] == "-":
             offset = -offset
         assert self._function is not None

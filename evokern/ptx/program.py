@@ -1,4 +1,4 @@
-"""Everything about one kernel that does not depend on a launch; `evokern.ptx.lowering` makes it from a module."""
+"""Program of one kernel, independent of a launch; `evokern.ptx.lowering` creates it from a module."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from evokern.ptx.unsupported import refusal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PtxProgram:
-    """One kernel with the functions that it can reach: instructions, segments, register rows and layout of memory."""
+    """One kernel with its reachable functions: instructions, segments, register rows and memory layout."""
 
     entry: Function
     """The kernel."""
     target: str
-    """Architecture the PTX was made for, for example ``sm_89``."""
+    """Architecture that the PTX was compiled for, for example ``sm_89``."""
     lines: LineTable
     """Source lines of the module."""
     routines: Sequence[Routine]
     """Functions, the kernel first."""
     routine_of: Mapping[str, Routine]
-    """The same by name."""
+    """Functions by name."""
     segments: Sequence[Segment]
     """Segments of all functions, in the order of the code."""
     instructions: Sequence[Instruction]
-    """Instructions of all segments, one after the other: their numbers are places in here."""
+    """Instructions of all segments, one after another; the number of an instruction is its index here."""
     operations: Sequence[Operation]
-    """What the instruction set says about each of them."""
+    """Operation of each instruction."""
     owners: Sequence[Routine]
-    """The function that each of them belongs to."""
+    """Function of each instruction."""
     label_segment: Mapping[tuple[int, str], int]
-    """(number of the function, label) → segment that begins there."""
+    """(number of the function, label) → segment that starts there."""
     orders: Sequence[IssueOrder]
     """Order of each segment's instructions, with groups that may run as one."""
     rows: Mapping[str, int]
@@ -46,28 +46,28 @@ class PtxProgram:
     constant_rows: Mapping[tuple[str, Immediate], int]
     """(register class, literal) → row that holds a literal of a matrix instruction."""
     param_bytes: int
-    """Bytes that a lane needs for the parameters of calls."""
+    """Bytes of call parameters per lane."""
     local_bytes: int
     """Bytes of a lane's local memory."""
     shared: Mapping[str, tuple[int, int]]
-    """Shared variable → (offset, size); size 0 where the launch gives it."""
+    """Shared variable → (offset, size); size 0 for dynamic shared memory."""
     static_shared: int
     """Bytes of shared memory declared with a size."""
     data_symbols: Sequence[Variable]
     """Global and constant variables that the program can reach, by name or through an initialiser."""
     param_address: bool
-    """Whether the address of one of the kernel's parameters is taken."""
+    """Whether the program takes the address of a kernel parameter."""
     grid_wide: bool
-    """Whether blocks of the whole grid wait for one another."""
+    """Whether blocks of the whole grid wait for each other."""
     shared_granularity: int
     """Smallest width of an access that can reach shared memory, at most 4 bytes."""
     global_granularity: int
-    """Smallest width of an access that may meet a store in global memory, at most 4 bytes."""
+    """Smallest width of an access that may overlap a store in global memory, at most 4 bytes."""
     orders_blocks: bool
-    """Whether a fence, a release or an acquisition orders blocks."""
+    """Whether a fence, a release or an acquire orders blocks."""
 
     def plan(self, segment: Segment, most: int) -> IssueOrder:
-        """Return the order of a segment's instructions with groups of at most so many that run as one."""
+        """Return the order of a segment's instructions, with groups of at most `most` instructions that run as one."""
         return split(self.orders[segment.index], most)
 
     def register_access_at(self, number: int) -> RegisterAccess:
@@ -75,5 +75,5 @@ class PtxProgram:
         return register_access(self.instructions[number], self.operations[number])
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
-        """Return the error for an instruction that the machine does not execute."""
+        """Return the error for an unsupported instruction."""
         return refusal(self.lines, instruction, reason)

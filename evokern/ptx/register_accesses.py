@@ -1,4 +1,4 @@
-"""Which registers instructions read and write, those that products of warpgroups keep in use among them."""
+"""Registers that instructions read and write, including those that wgmma products keep in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RegisterAccess = tuple[frozenset[object], frozenset[object]]
 def registers_accessed(instruction: Instruction, operation: Operation) -> tuple[list[str], list[str]]:
     """Return the registers that an instruction reads and those that it writes, in the order of its operands.
 
-    What an instruction may leave as it was, under a guard, or adds to, it reads as well.
+    Registers that keep their value under a false guard, or that an instruction adds to, count as read too.
     """
     results = result_count(instruction, operation)
     reads = [name for operand in instruction.operands[results:] for name in registers_of(operand)]
@@ -35,26 +35,26 @@ def register_access(instruction: Instruction, operation: Operation) -> RegisterA
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Say whether an instruction is ``wgmma.mma_async``, which reads its sums before it writes them."""
+    """Return whether an instruction is ``wgmma.mma_async``, which reads its sums before it writes them."""
     return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
 
 
 def sums_of(instruction: Instruction) -> list[str]:
-    """Return the registers in which a product adds up."""
+    """Return the registers that accumulate a product."""
     return registers_of(instruction.operands[0])
 
 
 def factors_of(instruction: Instruction) -> list[str]:
-    """Return the registers that hold A, none where it is in shared memory."""
+    """Return the registers that hold A; none if A is in shared memory."""
     return registers_of(instruction.operands[1]) if isinstance(instruction.operands[1], Vector) else []
 
 
 def with_awaited_registers(
     function: Function, instructions: Sequence[Instruction], accesses: list[RegisterAccess]
 ) -> list[RegisterAccess]:
-    """Return the registers that a segment's instructions touch, with those in flight among what a wait writes.
+    """Return the registers that a segment's instructions access; a wait writes all registers in flight.
 
-    So nothing that is meant to come behind a wait is moved before it.
+    This keeps instructions that belong after a wait from being moved before it.
     """
     waits = [at for at, item in enumerate(instructions) if item.opcode == "wgmma" and item.has("wait_group")]
     if not waits:

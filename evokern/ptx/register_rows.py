@@ -1,4 +1,4 @@
-"""Which row of the register file holds each register: those that live within one segment share rows."""
+"""Assignment of registers to rows of the register file; registers used in only one segment share rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from evokern.ptx.unsupported import Unsupported
 
 
 class RegisterRows:
-    """The rows of one program, given out function by function.
+    """The rows of one program, assigned function by function.
 
     Attributes:
-        rows: register class → rows given out.
-        orders: segment → order of its instructions, on which the lifetimes within it depend.
+        rows: register class → number of assigned rows.
+        orders: segment → order of its instructions, which determines the lifetimes in it.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class RegisterRows:
         self._segments, self._instructions, self._operations = segments, instructions, operations
 
     def allocate(self, routine: Routine) -> None:
-        """Give every register of a function a row."""
+        """Assign a row to every register of a function."""
         order, lasting = self._lasting(routine)
         for name in order:
             declared = routine.function.register_type(name)
             if declared is None:
                 if name[0] == "%":
                     continue
-                raise SourceError(f"function {routine.function.name}: register {name} was not declared")
+                raise SourceError(f"function {routine.function.name}: register {name} is not declared")
             if name in lasting:
                 kind = _class_of(routine, declared)
                 routine.slots[name] = (kind, self._fresh(kind), declared)
@@ -46,7 +46,7 @@ class RegisterRows:
                 self._share_rows(routine, segment, lasting, free)
 
     def constants(self) -> dict[tuple[str, Immediate], int]:
-        """Give literals among the registers of matrix instructions rows of their own."""
+        """Assign rows to literals among the registers of matrix instructions."""
         rows: dict[tuple[str, Immediate], int] = {}
         for instruction in self._instructions:
             if instruction.opcode in ("mma", "wmma", "wgmma"):
@@ -78,7 +78,7 @@ class RegisterRows:
         return list(first), lasting
 
     def _share_rows(self, routine: Routine, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
-        """Give registers that live within a segment rows, in the order of its plan, freed after the last use."""
+        """Assign rows to registers used in only one segment, in the order of its plan; free them after the last use."""
         numbers = slice(segment.base, segment.base + segment.stop - segment.start)
         instructions, operations = self._instructions[numbers], self._operations[numbers]
         accesses = [register_access(*pair) for pair in zip(instructions, operations, strict=True)]

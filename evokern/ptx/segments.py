@@ -1,4 +1,4 @@
-"""Functions and segments of a program, and which lanes its warp-synchronous instructions wait for.
+"""Functions and segments of a program, and the lanes that its warp-synchronous instructions wait for.
 
 A segment is a run of instructions that the same lanes execute together without interruption.
 """
@@ -25,18 +25,18 @@ def row_class(type_name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Routine:
-    """One function as part of a program."""
+    """One function of a program."""
 
     function: Function
-    """What the PTX says."""
+    """The function in the PTX."""
     number: int
     """Position in the program."""
     first_segment: int = 0
-    """Where a call enters."""
+    """Segment at which a call enters."""
     slots: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     """Register → (class, row, declared type)."""
     local_names: set[str] = field(default_factory=set)
-    """Registers that live within one segment."""
+    """Registers used in only one segment."""
     params: dict[str, int] = field(default_factory=dict)
     """Parameter-space variable → byte offset in the per-lane parameter area (not for an entry's own parameters)."""
     depot: dict[str, int] = field(default_factory=dict)
@@ -52,28 +52,28 @@ class Segment:
     """Instructions ``start`` … ``stop`` of a routine; the last may be a control instruction."""
 
     index: int
-    """Number in the program, ascending with the layout of the code."""
+    """Number in the program, ascending in code order."""
     routine: Routine
     """Its function."""
     start: int
     """Index of the first instruction in the function."""
     stop: int
-    """One past the last."""
+    """Index after the last instruction."""
     reconverges: bool
-    """True when lanes meet here before the first instruction runs."""
+    """Whether lanes meet here before the first instruction runs."""
     control: bool = False
-    """True when a control instruction ends it, False when it falls through."""
+    """Whether a control instruction ends it; otherwise it falls through."""
     base: int = 0
-    """Number of its first instruction within the program."""
+    """Number of its first instruction in the program."""
 
 
 def is_warp_barrier(instruction: Instruction) -> bool:
-    """Say whether the instruction is ``bar.warp.sync`` (9.7.13.2)."""
+    """Return whether the instruction is ``bar.warp.sync`` (9.7.13.2)."""
     return instruction.opcode in ("bar", "barrier") and "warp" in instruction.modifiers
 
 
 def member_mask_key(instruction: Instruction) -> object:
-    """Return what tells whether two warp-synchronous instructions wait for the same lanes."""
+    """Return a key that is equal for warp-synchronous instructions that wait for the same lanes."""
     operand = member_mask(instruction)
     if isinstance(operand, Immediate):
         value = int(operand.value) & 0xFFFFFFFF
@@ -82,7 +82,7 @@ def member_mask_key(instruction: Instruction) -> object:
 
 
 def member_mask(instruction: Instruction) -> Operand | None:
-    """Return the member-mask operand of a warp-synchronous instruction; None where all 32 lanes are meant."""
+    """Return the member-mask operand of a warp-synchronous instruction; None if it names all 32 lanes."""
     if instruction.opcode in ("shfl", "vote", "match", "redux", "elect"):
         return instruction.operands[-1]
     if is_warp_barrier(instruction):

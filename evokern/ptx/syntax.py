@@ -1,4 +1,4 @@
-"""What a PTX module says, as records: instructions, operands, variables, functions.
+"""Records of a PTX module: instructions, operands, variables, functions.
 
 Section numbers in this package cite the PTX ISA reference, version 9.0
 (https://docs.nvidia.com/cuda/parallel-thread-execution/).
@@ -19,12 +19,12 @@ TYPE_BYTES: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register, by its name made unique within its function."""
+    """A register with a name that is unique in its function."""
 
     name: str
     """For example ``%r12``; a register of an inner scope carries ``@`` and the scope's number."""
     negated: bool = False
-    """True for ``!%p1``, the complement of a predicate."""
+    """True for ``!%p1``, the negation of a predicate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Immediate:
     """A literal operand."""
 
     value: int | float
-    """The integer, or the floating-point value; for ``0f``/``0d`` literals the bit pattern."""
+    """The integer or floating-point value; for ``0f``/``0d`` literals the bit pattern."""
     kind: str
     """``int``, ``f32`` (bits), ``f64`` (bits) or ``real`` (a decimal literal)."""
 
@@ -77,7 +77,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """``_``: a result nobody wants."""
+    """``_``: an unused result."""
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Sink
@@ -85,7 +85,7 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair | Sink
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One PTX instruction as written."""
+    """One PTX instruction of the text."""
 
     opcode: str
     """The first word, for example ``add``."""
@@ -96,7 +96,7 @@ class Instruction:
     guard: Register | None
     """The predicate of ``@p`` or ``@!p``."""
     location: int
-    """Index into the module's line table, −1 when there is no line information."""
+    """Index into the module's line table, −1 without line information."""
     text: str
     """The instruction on one line, for messages."""
     ptx_line: int
@@ -108,7 +108,7 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
     def has(self, *words: str) -> bool:
-        """Say whether any of the modifiers is present."""
+        """Return whether any of the modifiers is present."""
         return any(word in self.modifiers for word in words)
 
 
@@ -117,7 +117,7 @@ class Variable:
     """A variable in a state space other than registers (section 5.1)."""
 
     name: str
-    """Unique within the module, or within its function for local and parameter space."""
+    """Name, unique in the module, or in its function for local and parameter space."""
     space: str
     """``global``, ``const``, ``shared``, ``local`` or ``param``."""
     type: str
@@ -129,9 +129,9 @@ class Variable:
     data: bytes = b""
     """Initialiser, padded to the size; empty for zeros."""
     pointers: tuple[tuple[int, str, int, bool], ...] = ()
-    """(byte offset, symbol, addend, generic) for addresses within the initialiser."""
+    """(byte offset, symbol, addend, generic) for addresses in the initialiser."""
     extern: bool = False
-    """True for shared memory whose size the launch gives."""
+    """True for shared memory whose size the launch defines."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +139,7 @@ class Function:
     """An entry or a device function."""
 
     name: str
-    """As in the PTX: mangled unless ``extern "C"``."""
+    """Name in the PTX: mangled unless ``extern "C"``."""
     is_entry: bool
     """True for a kernel."""
     params: list[Variable]
@@ -157,14 +157,14 @@ class Function:
     ranges: dict[str, str] = field(default_factory=dict)
     """Prefix → type, for declarations such as ``%r<12>``."""
     locals: dict[str, Variable] = field(default_factory=dict)
-    """Variables of local, shared and parameter space declared inside."""
+    """Variables of local, shared and parameter space declared in the function."""
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Performance directives, for example ``maxntid`` → (128, 1, 1)."""
     has_body: bool = False
     """False for an external function."""
 
     def register_type(self, name: str) -> str | None:
-        """Return the declared type of a register, None when it was not declared."""
+        """Return the declared type of a register, None if it is not declared."""
         known = self.registers.get(name)
         if known is None:
             known = self.ranges.get(name.rstrip("0123456789"))
@@ -178,7 +178,7 @@ class Param:
     """One parameter of an entry."""
 
     name: str
-    """As in the PTX."""
+    """Name in the PTX."""
     type: str
     """PTX type; ``b8`` for a structure."""
     size: int
@@ -191,17 +191,17 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kernel as a launch sees it."""
+    """Signature and resources of a kernel, for launches."""
 
     name: str
-    """As in the PTX."""
+    """Name in the PTX."""
     params: tuple[Param, ...]
-    """In order."""
+    """Parameters in order."""
     static_shared: int
-    """Bytes of shared memory declared with a size, alignment gaps included."""
+    """Bytes of shared memory declared with a size, including alignment gaps."""
     maxntid: tuple[int, int, int] | None
-    """Most threads a block (``__launch_bounds__``), None when not declared."""
+    """Maximum threads of a block (``__launch_bounds__``), None if not declared."""
     minnctapersm: int | None
-    """Least blocks per SM asked for, None when not declared."""
+    """Requested minimum number of blocks per SM, None if not declared."""
     reqntid: tuple[int, int, int] | None
-    """Exact block shape demanded, None when not declared."""
+    """Required block shape, None if not declared."""

@@ -1,4 +1,4 @@
-"""What the machine does not execute: the verdict on an instruction, and the error that names it with its line."""
+"""Errors for unsupported instructions, with the line of the source."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from evokern.ptx.lines import LineTable
 from evokern.ptx.syntax import Instruction
 
 
-class Unsupported(Exception):  # noqa: N818 - a verdict on one instruction, turned into a SourceError that names it
-    """An instruction or a form of it that the machine does not execute."""
+class Unsupported(Exception):  # noqa: N818 - internal; the caller raises a SourceError with the line
+    """The machine does not support an instruction, or a form of it."""
 
 
 def refusal(lines: LineTable, instruction: Instruction, reason: str) -> SourceError:
-    """Return the error for an instruction that the machine does not execute.
+    """Return the error for an unsupported instruction.
 
     Args:
         lines: the module's line table.
-        instruction: what is refused.
-        reason: why, in a few words.
+        instruction: the unsupported instruction.
+        reason: what is unsupported, as a short statement.
     """
     location = lines.source_location(instruction.location)
     where = (
@@ -26,5 +26,5 @@ def refusal(lines: LineTable, instruction: Instruction, reason: str) -> SourceEr
         else f"PTX line {instruction.ptx_line}"
     )
     return SourceError(
-        f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU"
+        f"{where}: {reason}: `{instruction.text}`. Remove it from the simulated build, or run this kernel on a GPU"
     )

@@ -1,4 +1,4 @@
-"""The PTX machine: executes CUDA kernels on a CPU, with every access checked and counted."""
+"""The PTX machine: runs CUDA kernels on a CPU and checks and counts every access."""
 
 from evokern.ptx.syntax import Entry, Param
 from evokern.simt.arguments import changed, restore

@@ -1,4 +1,4 @@
-"""What a launch places in memory before it runs: its parameter block, the module's variables, hidden workspaces."""
+"""Data that a launch places in memory before it runs: parameter block, module variables, hidden workspaces."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from evokern.simt.module import Module
 
 
 def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generic[Any]]) -> Array:
-    """Lay the arguments out as the entry's parameter block.
+    """Pack the arguments into the entry's parameter block.
 
     Raises:
-        UsageError: count, kind or size do not match the entry.
+        UsageError: the number, kind or size of the arguments does not match the entry.
     """
     params = module.entries[entry].params
     if len(args) != len(params):
         listed = ", ".join(f".{item.type} {item.name}" for item in params) or "none"
-        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), was given {len(args)}")
+        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), but got {len(args)}")
     size = max((item.offset + item.size for item in params), default=0)
     packed = np.zeros(-(-max(size, 16) // 16) * 16, np.uint8)
     for number, (item, value) in enumerate(zip(params, args, strict=True)):
@@ -36,14 +36,14 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
         )
         if raw.size != item.size:
             raise UsageError(
-                f"argument {number} of {entry} is {item.size} bytes (.{item.type}), was given {raw.size}: {value!r}"
+                f"argument {number} of {entry} has {item.size} bytes (.{item.type}), but got {raw.size}: {value!r}"
             )
         packed[item.offset : item.offset + item.size] = raw
     return packed
 
 
 def place_data(program: PtxProgram, module: Module, memory: Memory, launches: int) -> dict[str, Array]:
-    """Allocate the module's global and constant variables, once per launch, and return their addresses."""
+    """Allocate the module's global and constant variables for each launch and return their addresses."""
     addresses: dict[str, Array] = {}
     fresh: list[tuple[Variable, int]] = []
     for variable in program.data_symbols:
@@ -65,7 +65,9 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
             target = addresses.get(symbol)
             if target is None:
                 if symbol not in program.routine_of:
-                    raise SourceError(f"variable {variable.name} points to {symbol}, which is not in this module")
+                    raise SourceError(
+                        f"variable {variable.name} points to {symbol}, which is not defined in this module"
+                    )
                 value = program.routine_of[symbol].number
             else:
                 value = int(target[number]) + addend
@@ -78,9 +80,9 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
 
 
 def restore(module: Module, memory: Memory, *, every: bool = False) -> None:
-    """Give a module's variables what they begin a call with: those whose state is declared, or every one.
+    """Restore the initial values of a module's variables: those with declared state, or all of them.
 
-    Variables that were not placed yet begin so when they are.
+    Variables that are not placed yet get their initial values when they are placed.
     """
     for key, variables in memory.module_data.items():
         if key[0] is module:
@@ -91,7 +93,7 @@ def restore(module: Module, memory: Memory, *, every: bool = False) -> None:
 
 
 def changed(module: Module, memory: Memory) -> set[str]:
-    """Return the symbols of a module's variables that no longer hold what they began with, in any launch."""
+    """Return the symbols of a module's variables that differ from their initial values in any launch."""
     found: set[str] = set()
     for key, variables in memory.module_data.items():
         if key[0] is module:
@@ -105,16 +107,17 @@ def changed(module: Module, memory: Memory) -> set[str]:
 
 
 def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[str, Buffer]) -> None:
-    """Copy buffers into the `__constant__` arrays of a launch; what an array holds behind its buffer is poisoned.
+    """Copy buffers into the `__constant__` arrays of a launch; the rest of each array is poisoned.
 
     Args:
-        module: whose arrays.
-        memory: where they were placed.
-        number: which of several launches.
-        filled: an array's name in the source → what it holds. An array that no code uses is not there: nothing to do.
+        module: the module of the arrays.
+        memory: the memory that holds the arrays.
+        number: number of the launch.
+        filled: name of an array in the source → its contents. Arrays that no code uses do not exist and are
+            ignored.
 
     Raises:
-        UsageError: an array has less room than its buffer.
+        UsageError: an array is smaller than its buffer.
     """
     placed = memory.module_data.get((module, number), {})
     for name, buffer in filled.items():
@@ -123,14 +126,14 @@ def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[
             continue
         array = placed[symbol]
         if buffer.size > array.size:
-            raise UsageError(f"tensor {name!r} has {buffer.size} bytes, and the __constant__ array {array.size}")
+            raise UsageError(f"tensor {name!r} has {buffer.size} bytes, but the __constant__ array has {array.size}")
         data = np.full(array.size, 0xFF, np.uint8)
         data[: buffer.size] = buffer.read().reshape(-1).view(np.uint8)
         array.write(data)
 
 
 def place_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:
-    """Allocate what is reached without a name: the parameter block, the workspace of grid-wide barriers."""
+    """Allocate memory that has no name in the source: the parameter block, the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:
         blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]

@@ -1,4 +1,4 @@
-"""Types and small helpers shared by everything that works on lanes."""
+"""Types and small helpers for code that works on lanes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-"""A NumPy array; the lanes stand on the last axis unless said otherwise."""
+"""A NumPy array; unless stated otherwise, its last axis is the lanes."""
 
 Action = Callable[[], Any]
-"""One step of a segment, bound to its rows; what it returns is ignored."""
+"""One step of a segment, bound to its rows; its return value is ignored."""
 
 DTYPES: dict[str, Any] = {
     "pred": np.bool_,
@@ -24,46 +24,46 @@ DTYPES: dict[str, Any] = {
     "f16x2": np.uint32, "bf16x2": np.uint32, "tf32": np.uint32, "u16x2": np.uint32, "s16x2": np.uint32,
     "u64": np.uint64, "b64": np.uint64, "s64": np.int64, "f64": np.float64, "f32x2": np.uint64,
 }  # fmt: skip
-"""PTX type → NumPy type of a row; formats that NumPy lacks are kept as bit patterns."""
+"""PTX type → NumPy type of a row; formats that NumPy lacks are stored as bit patterns."""
 
 RAW: dict[int, Any] = {
     1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64),
     16: np.dtype("V16"), 32: np.dtype("V32"), 64: np.dtype("V64"),
 }  # fmt: skip
-"""Width in bytes → element type for moving bits about."""
+"""Width in bytes → element type for moving raw bits."""
 
 SIGNED = frozenset({"s8", "s16", "s32", "s64"})
 
 
 def ballot(mask: Array) -> Array:
-    """Return a mask over lanes as one 32-bit word per warp."""
+    """Return a lane mask as one 32-bit word per warp."""
     return np.packbits(mask.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32).reshape(-1)
 
 
 def sparse_zeros(size: int, dtype: Any) -> Array:
-    """Return zeros of which few places will ever be touched: only small pages around these are then backed."""
+    """Return zeros for sparse use: small pages, so that only touched parts use physical memory."""
     wanted = np.dtype(dtype)
     if not hasattr(mmap, "MADV_NOHUGEPAGE") or size * wanted.itemsize < 1 << 21:
         return np.zeros(size, wanted)
     memory = mmap.mmap(-1, size * wanted.itemsize)
-    with suppress(OSError):  # a kernel without large pages
+    with suppress(OSError):  # A kernel without large pages.
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, wanted)
 
 
 def lowest_bits(values: Array) -> int:
-    """Return the bitwise or of all values: its low bits are zero only if those of every value are."""
+    """Return the bitwise or of all values; a low bit is zero only if it is zero in every value."""
     return int(np.bitwise_or.reduce(values, axis=None))
 
 
 class Active:
-    """The lanes that execute together: a mask over all lanes of the batch.
+    """The lanes that execute together, as a mask over all lanes of the batch.
 
     Attributes:
         mask: bool per lane.
-        count: how many lanes.
-        all: every lane of the batch, so that rows can be used without picking.
-        full: every lane that has not left the kernel; writing to the others does no harm.
+        count: number of lanes in the mask.
+        all: whether the mask holds every lane of the batch, so that rows can be used directly.
+        full: whether the mask holds every lane that has not exited; writing to other lanes is harmless.
     """
 
     __slots__ = ("_lanes", "_warps", "all", "count", "full", "mask")
@@ -85,17 +85,17 @@ class Active:
 
     @property
     def warps(self) -> int:
-        """How many warps have at least one of the lanes."""
+        """Number of warps with at least one of the lanes."""
         if self._warps < 0:
             self._warps = self.mask.size // 32 if self.all else int(np.count_nonzero(self.mask.reshape(-1, 32).any(1)))
         return self._warps
 
     def pick(self, row: Array) -> Array:
-        """Return the row at these lanes: the row itself where all are active or the value is the same everywhere."""
+        """Return the row at these lanes, or the row itself if all lanes are active or it holds a single value."""
         return row if self.all or row.shape[0] == 1 else row[self.lanes]
 
     def put(self, row: Array, values: Array) -> None:
-        """Write values, one per active lane, into the row."""
+        """Write one value per active lane into the row."""
         if self.all:
             row[...] = values
         else:

@@ -1,6 +1,6 @@
-"""The lanes of one batch of blocks: who they are, what they hold, which are active, and how a finding names one.
+"""The lanes of one batch of blocks: indices, registers and active lanes, and how a finding names a lane.
 
-Everything that watches or serves lanes shares this, and little else, with the machine that runs them.
+The machine and all modules that observe lanes share this class.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from evokern.simt.sanitizer.findings import ERROR, SAME_CLUSTER, Collector, Know
 from evokern.simt.settings import Geometry, Options
 
 
-class Stopped(Exception):  # noqa: N818 - not an error of evokern: the launch ended early with a finding
-    """The launch cannot go on: trap, misaligned access, instruction limit."""
+class Stopped(Exception):  # noqa: N818 - not an error: a finding ended the launch
+    """End of a launch before its normal end: trap, misaligned access or instruction limit."""
 
 
 class Batch:
-    """Lanes side by side: block after block, warp after warp, 32 lanes a warp.
+    """The lanes of several blocks, ordered by block and warp, 32 lanes per warp.
 
     Attributes:
-        program: what they run.
+        program: the program.
         geometry: grid, block, and blocks of the batch.
-        options: how they run.
-        lanes: how many there are.
-        registers: their rows.
-        block_slot: place of each lane's block in the batch.
-        thread: linear thread index of each lane within its block.
-        cluster_thread: the same within its cluster, whose lanes are numbered through from block to block.
+        options: options of the launch.
+        lanes: number of lanes.
+        registers: register rows of the lanes.
+        block_slot: index of each lane's block in the batch.
+        thread: linear thread index of each lane in its block.
+        cluster_thread: linear thread index of each lane in its cluster.
         launch: launch of each lane.
         block_id: linear block id of each lane in its grid.
-        exists: lanes that are threads; the others fill up a block's last warp.
-        everyone: how many threads there are.
-        live: lanes that have not left the kernel.
-        live_count: how many those are.
+        exists: lanes that are threads; the others pad a block's last warp.
+        everyone: number of threads.
+        live: lanes that have not exited the kernel.
+        live_count: number of live lanes.
         active: lanes that execute now.
-        stamp: says how far time has advanced.
+        stamp: current logical time.
         printed: launch → (lane, text) of device printf, in order.
     """
 
     def __init__(
         self, program: PtxProgram, geometry: Geometry, options: Options, collectors: Sequence[Collector]
     ) -> None:
-        """Lay the lanes out.
+        """Set up the lanes.
 
         Args:
-            program: what they run.
+            program: the program.
             geometry: grid, block, and blocks of the batch.
-            options: how they run.
-            collectors: where findings go, one per launch.
+            options: options of the launch.
+            collectors: collector of findings of each launch.
         """
         self.program = program
         self.geometry = geometry
@@ -75,10 +75,10 @@ class Batch:
         self._carry: Array | None = None
 
     def load(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Take the places of new blocks.
+        """Switch to new blocks.
 
         Args:
-            pairs: (launch, linear block id), as many as the geometry has blocks.
+            pairs: (launch, linear block id) for each block of the geometry.
         """
         width = self.geometry.width
         self.launch[:] = np.repeat([launch for launch, _ in pairs], width)
@@ -88,7 +88,7 @@ class Batch:
         self.registers.load(self.program.constant_rows)
 
     def restrict(self, active: Active, good: Array) -> Active:
-        """Return the active lanes for which a condition, one value per active lane, holds."""
+        """Return the active lanes that satisfy a condition, given as one value per active lane."""
         mask = np.zeros(self.lanes, np.bool_)
         mask[active.lanes[good]] = True
         return Active(mask, int(np.count_nonzero(good)), self.live_count)
@@ -100,12 +100,12 @@ class Batch:
         return self._carry
 
     def leave(self, mask: Array, count: int) -> None:
-        """Take lanes out of the launch: they have returned from the kernel."""
+        """Remove lanes that have returned from the kernel."""
         self.live[mask] = False
         self.live_count -= count
 
     def stop(self) -> None:
-        """End the launch early, after a finding that says why."""
+        """End the launch early; call it after reporting the finding with the reason."""
         raise Stopped
 
     # ---- findings
@@ -120,12 +120,12 @@ class Batch:
         )
 
     def party(self, lane: int, thread: int, *, warp: bool = False) -> str:
-        """Name a thread as another one of its cluster sees it, for a finding.
+        """Describe another thread of the same cluster for a finding.
 
         Args:
-            lane: who sees it.
-            thread: its index within the cluster.
-            warp: whether both are of one warp.
+            lane: the lane that has the finding.
+            thread: index of the other thread in the cluster.
+            warp: whether both are in one warp.
         """
         width, cluster_width = self.geometry.width, self.geometry.cluster_width
         other = lane // cluster_width * cluster_width + thread
@@ -134,7 +134,7 @@ class Batch:
         return f"thread {thread % width} of block {self.coordinates(other)[0]} {SAME_CLUSTER}"
 
     def source_location(self, number: int) -> SourceLocation:
-        """Return the source line of an instruction of the program, with its file."""
+        """Return the source location of an instruction of the program."""
         return (
             self.program.lines.source_location(self.program.instructions[number].location)
             if number >= 0
@@ -159,17 +159,17 @@ class Batch:
         """Record a finding at an instruction, for a lane.
 
         Args:
-            kind: of the finding.
-            number: the instruction.
+            kind: kind of the finding.
+            number: number of the instruction.
             lane: the first lane.
-            count: lanes.
-            address: of the first.
-            allocation: name of what lies there, or nearest.
-            offset: bytes from its start.
-            other: the other party's instruction.
-            detail: what is particular to this case.
+            count: number of lanes.
+            address: address that the first lane accesses.
+            allocation: name of the allocation at the address, or of the nearest one.
+            offset: bytes from the start of the allocation.
+            other: instruction of the other access.
+            detail: text about this case.
             level: `error` or `warning`.
-            reads: what was read at it, where a read is at fault.
+            reads: the reads at fault, if any.
         """
         block, thread = self.coordinates(lane)
         text = self.program.instructions[number].text if number >= 0 else ""
@@ -186,12 +186,12 @@ class Batch:
         return reads.number, (self.who(reads.lanes), when, reads.places)
 
     def who(self, lanes: Array) -> Array:
-        """Return numbers that tell lanes from those of any other batch of the launches."""
+        """Return ids of lanes that are unique across all batches of the launches."""
         blocks = int(np.prod(self.geometry.grid))
         named: Array = (self.launch[lanes] * blocks + self.block_id[lanes]) * 1024 + self.thread[lanes]
         return named
 
     def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:
-        """Record a finding for several lanes without addresses."""
+        """Record a finding without addresses for several lanes."""
         if lanes.size:
             self.report(kind, number, int(lanes[0]), count=int(lanes.size), detail=detail, other=other)

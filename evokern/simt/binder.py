@@ -1,11 +1,11 @@
-"""The binder: hands register rows and the machine's state to operations.
+"""The binder: gives operations their register rows and the machine's state.
 
-Operations are bound once per batch: they take their rows from the `Binder` and return a function without arguments that
+An operation is bound once per batch. It gets its rows from the `Binder` and returns a function without arguments that
 does the work.
 
-A row whose register lives in one segment only may be overwritten in lanes that are elsewhere; all others are written
-through a scratch row and the mask when not every lane is active. Operations need not know: the binder hands them the
-right row.
+If a register is used in only one segment, its row may be overwritten in inactive lanes. All other rows are written
+through a scratch row and the mask, unless every lane is active. The binder chooses the row, so operations need no code
+for masks.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from evokern.simt.state import MachineState
 
 
 class Binder:
-    """Hands rows to operations while one instruction is bound.
+    """Provider of rows while one instruction is bound.
 
     Attributes:
-        state: the machine's state in this batch: memories, special registers, the active lanes.
-        routine: the function whose registers are meant.
-        masked: bind for a partial mask: results go through scratch rows.
+        state: the machine's state in this batch: memories, special registers, active lanes.
+        routine: the function that contains the instruction.
+        masked: whether to bind for a partial mask, with results in scratch rows.
     """
 
     def __init__(self, state: MachineState) -> None:
@@ -44,14 +44,14 @@ class Binder:
         self._stores: list[tuple[Array, Array]] = []
 
     def start(self, routine: Routine, pc: int, masked: bool) -> None:
-        """Begin an instruction."""
+        """Start binding an instruction."""
         self.routine = routine
         self.pc = pc
         self.masked = masked
         self._stores = []
 
     def begin_effect(self) -> None:
-        """Prepare for an operation that looks after the active lanes itself: its results go straight to their rows."""
+        """Prepare an operation that handles the active lanes itself and writes its results directly to their rows."""
         guard, negated, batch = self.guard, self.guard_negated, self._batch
         self.guard = None
         if guard is None:
@@ -66,7 +66,7 @@ class Binder:
         self.active = guarded
 
     def finish(self, action: Action) -> Action:
-        """Wrap the work of an operation without side effects so that only the right lanes change."""
+        """Wrap an operation without side effects so that it changes only the active lanes."""
         if not self._stores:
             return action
         batch, stores, guard, negated = self._batch, self._stores, self.guard, self.guard_negated
@@ -105,23 +105,23 @@ class Binder:
         return None
 
     def src(self, operand: Operand, type_name: str) -> Array:
-        """Return an operand's row read as a type."""
+        """Return an operand's row, read as the given type."""
         if isinstance(operand, Register):
             known = self.routine.slots.get(operand.name)
             if known is None:
                 return self._special(operand.name, type_name)
             kind, index, declared = known
             if type_name != "pred" and TYPE_BYTES[type_name] > max(TYPE_BYTES[declared], 2):
-                raise Unsupported(f"register {operand.name} of type .{declared} read as .{type_name}")
+                raise Unsupported(f"register {operand.name} is declared .{declared}, but read as .{type_name}")
             return self.file.row(kind, index, type_name)
         if isinstance(operand, Immediate):
             return immediate_bits(operand, type_name)
         if isinstance(operand, Symbol):
             row = self._address(operand)
             dtype = np.dtype(DTYPES[type_name])
-            # A row of addresses that differ by launch is refilled for every batch: it must not be copied.
+            # A row of addresses that differ by launch is refilled for every batch, so it must not be copied.
             return row.view(dtype) if dtype.itemsize == row.itemsize else row.astype(dtype)
-        raise Unsupported(f"operand {operand!r} where a value was expected")
+        raise Unsupported(f"operand {operand!r} cannot be used as a value")
 
     def _special(self, name: str, type_name: str) -> Array:
         row = self.state.specials.row(name)
@@ -131,7 +131,7 @@ class Binder:
         return row.view(dtype) if dtype.itemsize == row.itemsize else row.astype(dtype)
 
     def _address(self, symbol: Symbol) -> Array:
-        """Return the address of a variable in its own state space, as 64-bit row."""
+        """Return the address of a variable in its own state space, as a 64-bit row."""
         name, routine, program, params = symbol.name, self.routine, self._batch.program, self.state.params
         shared = program.shared.get(name)
         if shared is not None:
@@ -140,7 +140,7 @@ class Binder:
         if name in routine.depot:
             return np.array([routine.depot[name] + symbol.offset], np.uint64)
         if name in routine.params:
-            raise Unsupported(f"address of the call parameter {name}")
+            raise Unsupported(f"taking the address of the call parameter {name} is not supported")
         if routine.function.is_entry and any(item.name == name for item in routine.function.params):
             return params.address(name, symbol.offset)
         row = self.state.symbols.get(name)
@@ -148,31 +148,31 @@ class Binder:
             return params.per_lane(row + np.uint64(symbol.offset))
         if name in program.routine_of:
             return np.array([program.routine_of[name].number], np.uint64)
-        raise Unsupported(f"address of {name}, which is not a variable of this module")
+        raise Unsupported(f"cannot take the address of {name}: it is not a variable of this module")
 
     def constant_row(self, operand: Immediate, kind: str) -> int:
-        """Return the number of a row of the register file that holds a literal."""
+        """Return the number of the register row that holds a literal."""
         row = self._batch.program.constant_rows.get((kind, operand))
         if row is None:
-            raise Unsupported(f"literal {operand.value!r} in this place")
+            raise Unsupported(f"literal {operand.value!r} is not supported here")
         return row
 
     def pred(self, operand: Operand) -> Array:
-        """Return a predicate operand's row, complemented where the operand is ``!p``."""
+        """Return a predicate operand's row, negated if the operand is ``!p``."""
         row = self.src(operand, "pred")
         if isinstance(operand, Register) and operand.negated:
-            raise Unsupported("a complemented predicate in this place")
+            raise Unsupported("a negated predicate is not supported here")
         return row
 
     def dst(self, operand: Operand, type_name: str) -> Array:
-        """Return the row that a result of this type goes to."""
+        """Return the row for a result of this type."""
         if isinstance(operand, Sink):
             return self.file.scratch(type_name, 40)
         if not isinstance(operand, Register):
-            raise Unsupported(f"operand {operand!r} where a result register was expected")
+            raise Unsupported(f"operand {operand!r} cannot be used as a result register")
         known = self.routine.slots.get(operand.name)
         if known is None:
-            raise Unsupported(f"result register {operand.name} was not declared")
+            raise Unsupported(f"result register {operand.name} is not declared")
         kind, index, _ = known
         row = self.file.row(kind, index, type_name)
         if self.guard is None and (not self.masked or operand.name in self.routine.local_names):
@@ -182,7 +182,7 @@ class Binder:
         return scratch
 
     def wide(self, operand: Operand, type_name: str) -> str:
-        """Return the type in which a loaded or converted value fills its register: extended as section 9.4.1 says."""
+        """Return the type to which a loaded or converted value is extended in its register (section 9.4.1)."""
         if isinstance(operand, Register):
             known = self.routine.slots.get(operand.name)
             if known is not None and known[0] != "pred":

@@ -1,4 +1,4 @@
-"""Refusing what the machine does not execute before any run."""
+"""Check of a program for unsupported instructions before it runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from evokern.simt.settings import Geometry, Options
 
 
 def check(program: PtxProgram, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
-    """Bind every instruction of a program once, to a machine of one cluster, its blocks of one warp.
+    """Bind every instruction of a program once, for a machine of one cluster with one warp per block.
 
     Args:
         program: the program.
         cluster: blocks of a cluster along x, y, z.
 
     Raises:
-        SourceError: an instruction that the machine does not execute, with its line.
+        SourceError: an instruction is not supported; the message contains its line.
     """
     here = np.full(1, 1 << 45, np.uint64)
     symbols = {variable.name: here for variable in program.data_symbols} | {"%params": here, "%workspace": here}

@@ -1,9 +1,9 @@
-"""What a kernel reads of the chip it runs on: its SMs, the one a block is on, the launch's number, clocks.
+"""Values that a kernel reads about its chip: SM count, SM of a block, launch number, clocks.
 
-A kernel that could tell the PTX machine from the chip could do its work on one of them only. So these registers hold
-what that chip's would: its own counts, blocks dealt out to the SMs in turn (as `evokern.simt.time_model.placement`
-does), and clocks that go on from one block, batch and launch to the next. Where they begin is drawn from the text of
-the PTX, so that runs repeat and no source can name the value that its own text decides.
+If a kernel could distinguish the PTX machine from the chip, it could work correctly on only one of them. Therefore
+these registers hold the values of the simulated chip: its SM count, blocks assigned to SMs round-robin (as in
+`evokern.simt.time_model.placement`), and clocks that advance across blocks, batches and launches. The start values are
+derived from a digest of the PTX, so runs are repeatable and a source cannot predict them.
 """
 
 from __future__ import annotations
@@ -17,77 +17,81 @@ from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt.arrays import Array
 
 CYCLES_PER_INSTRUCTION = 32
-"""SM clocks from one instruction of a warp to its next, on the mean: on a full SM each of a scheduler's 16 warps has
-its turn every 16 clocks at best, and loads take 30 from shared memory, hundreds from L2."""
+"""SM clocks between two instructions of a warp, on average.
+
+On a full SM each of a scheduler's 16 warps issues at most every 16 clocks; loads take 30 clocks from shared memory and
+hundreds from L2.
+"""
 READ_CYCLES = 8
-"""SM clocks between two readings with no other instruction between them."""
+"""SM clocks between two consecutive readings of the clock."""
 LAUNCH_CYCLES = 8_000
-"""SM clocks from one launch to the next: some µs, as `LAUNCH_US` of the latencies, and the host's part."""
+"""SM clocks between two launches: a few µs, like `LAUNCH_US` of the latencies, plus the host's part."""
 WARPS_AT_ONCE = 4
-"""Warps that issue side by side, one by each scheduler of an SM; those after them read a clock later."""
+"""Warps that issue at the same time, one per scheduler of an SM; later warps read a later clock."""
 TIMER_STEP_NS = 32
-"""Steps in which ``%globaltimer`` advances."""
+"""Resolution of ``%globaltimer``, ns."""
 EPOCH_NS = 1_767_225_600 * 10**9
-"""2026-01-01 in the Unix time that ``%globaltimer`` tells; the day is drawn from the four years that follow."""
+"""2026-01-01 as Unix time in ns, the earliest start of ``%globaltimer``; the digest selects a day in the following
+four years."""
 DAY_NS = 86_400 * 10**9
 
 
 @dataclass(slots=True)
 class ChipTime:
-    """How far the clocks of a chip went since its first launch.
+    """Elapsed time of a chip's clocks since its first launch.
 
-    Attributes are advanced by each batch of blocks and each launch, never set back but to run a launch again.
+    Each batch of blocks and each launch advances the attributes. They are set back only to repeat a launch.
     """
 
     cycles: int = 0
-    """When the next blocks begin, SM clocks."""
+    """Start of the next blocks, SM clocks."""
     latest: int = 0
-    """When the last of the blocks so far ended, SM clocks."""
+    """End of the last block so far, SM clocks."""
     grids: int = 0
-    """Launches so far."""
+    """Number of launches so far."""
 
     def ran(self, cycles: int, blocks: int, sms: int) -> None:
-        """Let the time of a batch pass: its blocks ran side by side, an SM each, and an SM takes its blocks in turn.
+        """Advance the clocks by a batch; its blocks run concurrently, and each SM runs its blocks one after another.
 
         Args:
-            cycles: SM clocks from its beginning to its end.
-            blocks: how many there were.
+            cycles: SM clocks from start to end of the batch.
+            blocks: number of blocks.
             sms: SMs of the chip.
         """
         self.latest = max(self.latest, self.cycles + cycles)
         self.cycles += max(cycles * blocks // sms, 1)
 
     def back(self, began: ChipTime) -> None:
-        """Go back to where a launch began that is run once more, or looked at a second time."""
+        """Set the clocks back to the start of a launch that runs again."""
         self.cycles, self.latest, self.grids = began.cycles, began.latest, began.grids
 
     def finished(self, launches: int) -> None:
-        """Let launches end, which ran side by side here and one after the other on a chip."""
+        """End launches. They ran concurrently here but run one after another on a chip."""
         self.cycles = max(self.cycles, self.latest) + launches * LAUNCH_CYCLES
         self.grids += launches
 
 
 @dataclass(frozen=True, slots=True)
 class ChipView:
-    """A chip as the registers of a launch show it."""
+    """The chip as the special registers of a launch show it."""
 
     profile: Profile
     """The chip."""
     began_cycles: int = 0
-    """SM clocks that had passed when the first launch began."""
+    """SM clocks that had passed when the first launch started."""
     began_ns: int = EPOCH_NS
-    """Unix time at which it began, ns."""
+    """Unix time at the start of the first launch, ns."""
     began_grid: int = 1
     """Number of the first launch."""
 
     @staticmethod
     def of(profile: Profile | None, target: str, digest: bytes) -> ChipView:
-        """Return the view of a program.
+        """Return the view for a program.
 
         Args:
-            profile: the chip; None takes one that the PTX was made for.
+            profile: the chip; None selects a chip that the PTX was compiled for.
             target: architecture of the PTX, for example ``sm_90a``.
-            digest: of its text.
+            digest: digest of the PTX text.
         """
         if profile is None:
             fitting = (chip for chip in CHIPS.values() if chip.architecture == target.rstrip("af"))
@@ -100,11 +104,11 @@ class ChipView:
 
     @property
     def warps_per_sm(self) -> int:
-        """``%nwarpid``: warps that an SM holds."""
+        """``%nwarpid``: number of warps that an SM holds."""
         return self.profile.threads_per_sm // 32
 
     def sm_of(self, block: Array) -> Array:
-        """Return the SM of blocks by their linear ids: dealt out in turn."""
+        """Return the SM of each block by its linear id, assigned round-robin."""
         sm: Array = block % self.profile.sms
         return sm
 
@@ -122,4 +126,4 @@ class ChipView:
 
 
 ANY_CHIP = ChipView(CHIPS["h100"])
-"""Where nobody asks which one it is."""
+"""View for launches that do not specify a chip."""

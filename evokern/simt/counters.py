@@ -1,7 +1,7 @@
-"""Counters: what a launch issued and moved, per instruction and per source line.
+"""Counters: instructions issued and data moved by a launch, per instruction and per source line.
 
-Counted are warp instructions as issued, on the pipe of the PTX instruction (ptxas may turn one PTX instruction into
-several or drop it), wavefronts of shared memory and 32-byte sectors of global memory.
+Warp instructions are counted as issued, on the pipe of the PTX instruction; ptxas may translate a PTX instruction into
+several instructions or none. Shared memory is counted in wavefronts, global memory in 32-byte sectors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from evokern.simt.arrays import Array
 
 PIPES = ("tensor", "fp32", "fp16", "fp64", "sfu", "integer", "load_store", "control")
-"""Where instructions are issued."""
+"""Pipes to which instructions are issued."""
 SECTOR = 32
 """Bytes of a sector of global memory."""
 
@@ -23,29 +23,29 @@ class LineCounters:
     """Counters of one source line, summed over its instructions."""
 
     line: int
-    """Line of the source, 0 for what has none."""
+    """Line of the source; 0 if unknown."""
     file: str
-    """The user's header that holds the line; empty for the source itself."""
+    """Header of the user that contains the line; empty for the source itself."""
     warp_instructions: int
     """Instructions issued for a warp."""
     thread_instructions: int
-    """The same, counted per active thread."""
+    """Instructions issued, counted per active thread."""
     pipes: dict[str, int]
     """Pipe → warp instructions."""
     shared_wavefronts: int
     """Wavefronts of shared memory."""
     ideal_wavefronts: int
-    """The same without bank conflicts."""
+    """Wavefronts of shared memory without bank conflicts."""
     load_sectors: int
-    """32-byte sectors that global loads ask for, counted per warp instruction."""
+    """32-byte sectors that global loads access, counted per warp instruction."""
     ideal_load_sectors: int
-    """The least for that many bytes."""
+    """Minimum number of sectors for the loaded bytes."""
     store_sectors: int
-    """The same for stores, reductions and atomics."""
+    """Sectors of stores, reductions and atomics."""
     ideal_store_sectors: int
-    """The least for that many bytes."""
+    """Minimum number of sectors for the stored bytes."""
     divergent: int
-    """Warp instructions issued while live lanes of the warp were elsewhere."""
+    """Warp instructions issued while other live lanes of the warp were diverged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,63 +55,63 @@ class BatchRecord:
     warps: int
     """Warps of the batch, block after block."""
     steps: tuple[tuple[int, Array | None], ...]
-    """(segment, bool per warp that ran it); None for all of them."""
+    """(segment, bool per warp that ran it); None for all warps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """All counters of a launch, or of those of `launch_many`; arrays go by PTX instruction of the program."""
+    """All counters of a launch, or of the launches of `launch_many`; arrays are indexed by PTX instruction."""
 
     blocks: tuple[int, ...]
     """Linear ids of the blocks that ran."""
     launches: int
-    """Launches that were counted together."""
+    """Number of launches that were counted together."""
     warps_per_block: int
     """Warps of a block."""
     ranks: int
-    """Blocks of a cluster, which stand side by side in `blocks`; 1 without clusters."""
+    """Blocks of a cluster, which are adjacent in `blocks`; 1 without clusters."""
     instructions: tuple[str, ...]
     """PTX text."""
     lines: Array
     """Source line of each instruction."""
     files: tuple[str, ...]
-    """The user's header that holds the line of each instruction; empty for the source itself."""
+    """Header of the user that contains the line of each instruction; empty for the source itself."""
     called_from: tuple[tuple[tuple[str, int], ...], ...]
     """(header or empty, line) of the calls through which each instruction was inlined, innermost first."""
     pipes: tuple[str, ...]
     """Pipe of each instruction."""
     warp_instructions: Array
-    """Times issued for a warp."""
+    """Times that each instruction was issued for a warp."""
     thread_instructions: Array
-    """The same, counted per active thread."""
+    """Times that each instruction was issued, counted per active thread."""
     divergent: Array
-    """Times issued while live lanes of the warp were elsewhere."""
+    """Times that each instruction was issued while other live lanes of the warp were diverged."""
     shared_wavefronts: Array
     """Wavefronts of shared memory."""
     ideal_wavefronts: Array
-    """The same without bank conflicts."""
+    """Wavefronts of shared memory without bank conflicts."""
     load_sectors: Array
     """32-byte sectors of global loads and asynchronous copies, per warp instruction."""
     ideal_load_sectors: Array
-    """The least for that many bytes."""
+    """Minimum number of sectors for the loaded bytes."""
     store_sectors: Array
-    """The same for stores, reductions and atomics."""
+    """Sectors of stores, reductions and atomics."""
     ideal_store_sectors: Array
-    """The least for that many bytes."""
+    """Minimum number of sectors for the stored bytes."""
     local_bytes: Array
-    """Bytes of local memory, both ways."""
+    """Bytes of local memory, loads and stores."""
     cluster_accesses: Array
-    """Accesses of threads to the shared memory of another block of their cluster."""
+    """Accesses to the shared memory of another block of the cluster, counted per thread."""
     barriers: int
-    """Warps that arrived at barriers of their block."""
+    """Number of times that warps arrived at barriers of their block."""
     mma: dict[str, tuple[int, float]]
     """Shape and types of a matrix instruction → (warp instructions, floating-point or integer operations)."""
     unique_load_sectors: dict[int, Array]
-    """Block → the distinct sectors it loads, as sector numbers of the simulated memory (comparable between blocks)."""
+    """Block → distinct sectors that it loads, as sector numbers of the simulated memory (comparable between blocks)."""
     unique_store_sectors: dict[int, Array]
-    """The same for stores."""
+    """Block → distinct sectors that it stores."""
     record: tuple[BatchRecord, ...]
-    """What ran when, batch after batch; `evokern.simt.time_model.timeline` walks it."""
+    """Order of execution of each batch; input of `evokern.simt.time_model.timeline`."""
 
     @property
     def total_warp_instructions(self) -> int:
@@ -124,7 +124,7 @@ class Counters:
         return sum(flops for _, flops in self.mma.values())
 
     def conflicts(self) -> dict[int, float]:
-        """Return instruction → further wavefronts of a mean execution, beyond the ones that it needs anyway."""
+        """Return instruction → additional wavefronts per execution due to bank conflicts, on average."""
         further = (self.shared_wavefronts - self.ideal_wavefronts) / np.maximum(self.warp_instructions, 1)
         return {int(number): float(further[number]) for number in np.flatnonzero(further > 0)}
 
@@ -133,7 +133,7 @@ class Counters:
         return _by_pipe(self.pipes, self.warp_instructions)
 
     def by_line(self) -> list[LineCounters]:
-        """Return the counters of each source line, ascending, the source's own before those of its headers."""
+        """Return the counters of each source line: lines of the source in order, then those of its headers."""
         result = []
         places = [(file, int(line)) for file, line in zip(self.files, self.lines, strict=True)]
         numbers = {place: number for number, place in enumerate(sorted(set(places)))}

@@ -1,9 +1,9 @@
-"""Counting what lanes do: events of one batch that need addresses, added up for a whole launch.
+"""Counters of events that need addresses, for one batch and summed over a launch.
 
-A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time, those of
-16 bytes and the rows of ``ldmatrix`` for a quarter; within such a group the wavefronts are the most distinct words that
-any bank has to deliver (CUDA C++ Programming Guide, compute capability 5.x and later, "Shared Memory"; Nsight Compute,
-"Memory Tables").
+A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time.
+Accesses of 16 bytes and the rows of ``ldmatrix`` are served for a quarter of a warp. Within such a group, the number
+of wavefronts is the largest number of distinct words in one bank. Sources: CUDA C++ Programming Guide, compute
+capability 5.x and later, "Shared Memory"; Nsight Compute, "Memory Tables".
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _PATTERNS = 512
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """What the batches of a launch add up in."""
+    """Sums over the batches of a launch."""
 
     program: PtxProgram
-    """Whose instructions are counted."""
+    """Program whose instructions are counted."""
     ranks: int = 1
     """Blocks of a cluster."""
     arrays: dict[str, Array] = field(init=False)
     """Name of a field of `Counters` → counts."""
     sectors: dict[str, list[Array]] = field(default_factory=lambda: {"load": [], "store": []})
-    """Keys (block, sector) not yet made distinct."""
+    """Keys (block, sector), not yet deduplicated."""
     pending: dict[str, int] = field(default_factory=lambda: {"load": 0, "store": 0})
-    """How many."""
+    """Number of these keys."""
     patterns: dict[tuple[int, int, bytes], tuple[int, int]] = field(default_factory=dict)
-    """Address pattern → wavefronts and ideal."""
+    """Address pattern → wavefronts, and wavefronts without conflicts."""
     record: list[BatchRecord] = field(default_factory=list)
-    """What ran when."""
+    """Order of execution."""
 
     def __post_init__(self) -> None:
         size = len(self.program.instructions)
@@ -62,7 +62,7 @@ class Tally:
         self.arrays = {name: np.zeros(size, np.int64) for name in names}
 
     def keep(self, kind: str, keys: Array) -> None:
-        """Add sector keys, made distinct from time to time so that memory stays bounded."""
+        """Add sector keys; they are deduplicated periodically to limit memory."""
         self.sectors[kind].append(keys)
         self.pending[kind] += keys.size
         if self.pending[kind] > _PENDING:
@@ -82,7 +82,7 @@ class Tally:
         }
 
     def counters(self, blocks: tuple[int, ...], launches: int, warps_per_block: int) -> Counters:
-        """Return the frozen result."""
+        """Return the counters as a frozen object."""
         program = self.program
         locations = [program.lines.source_location(item.location) for item in program.instructions]
         pairs = list(zip(program.instructions, program.operations, strict=True))
@@ -125,32 +125,32 @@ class EventCounter:
     """Counts the events of one batch that need addresses."""
 
     def __init__(self, batch: Batch, tally: Tally, bound: Sequence[Bound]) -> None:
-        """Count nothing yet.
+        """Start counting from zero.
 
         Args:
             batch: the lanes.
-            tally: what the events are added to.
-            bound: the program's segments, which know how often they ran.
+            tally: the sums to which events are added.
+            bound: the program's segments, which count their executions.
         """
         self._batch, self._bound = batch, bound
         self.tally = tally
         self.steps: list[tuple[int, Array | None]] = []
 
     def load(self) -> None:
-        """New blocks."""
+        """Prepare for new blocks."""
         self.steps = []
 
     def segment(self, number: int, active: Active) -> None:
-        """Note that these lanes run a segment now."""
+        """Record that these lanes run a segment now."""
         self.steps.append((number, None if active.all else np.asarray(active.mask.reshape(-1, 32).any(1))))
 
     def finish(self) -> None:
-        """Add up what the machine counted per segment; called once per batch, after its blocks ran."""
+        """Add the machine's counts per segment; call it once per batch, after its blocks ran."""
         self.tally.record.append(BatchRecord(self._batch.lanes // 32, tuple(self.steps)))
         self.add_up()
 
     def add_up(self) -> None:
-        """Add what the machine has counted since the last time."""
+        """Add the machine's counts since the previous call."""
         arrays = self.tally.arrays
         for bound in self._bound:
             place = slice(bound.segment.base, bound.segment.base + bound.size)
@@ -165,8 +165,8 @@ class EventCounter:
         Args:
             number: the instruction.
             active: lanes that access.
-            index: where, in units of ``width``, one per active lane.
-            width: bytes a lane.
+            index: index of each active lane, in units of ``width``.
+            width: bytes per lane.
             copied: whether an asynchronous copy writes.
         """
         parts = max(width // 4, 1)
@@ -197,7 +197,7 @@ class EventCounter:
         return int(np.maximum.reduceat(counts, starts).sum()), int(starts.size)
 
     def local(self, number: int, active: Active, width: int) -> None:
-        """Count the bytes of a local access, which the hardware interleaves so that lanes do not collide."""
+        """Count the bytes of a local access; the hardware interleaves local memory, so lanes never conflict."""
         self.tally.arrays["local_bytes"][number] += width * active.count
 
     def cluster(self, number: int, accesses: int) -> None:
@@ -205,7 +205,7 @@ class EventCounter:
         self.tally.arrays["cluster_accesses"][number] += accesses
 
     def sectors(self, number: int, active: Active, index: Array, width: int, *, write: bool) -> None:
-        """Count the sectors of a global access; ``index`` in units of ``width``, one per active lane."""
+        """Count the sectors of a global access; ``index`` is in units of ``width``, one per active lane."""
         kind = "store" if write else "load"
         arrays = self.tally.arrays
         lanes = active.lanes
@@ -220,11 +220,11 @@ class EventCounter:
 
 
 def _copied_wavefronts(active: Active, word: Array) -> int:
-    """Return how often 16-byte asynchronous copies write: a line of 128 bytes at a time.
+    """Return the number of writes for 16-byte asynchronous copies: one line of 128 bytes per write.
 
-    What eight lanes copy takes one wavefront where it lies in one line; otherwise each half of them (64 bytes of the
-    source) takes one for every line that it touches. On an NVIDIA H200 rows of 128 bytes that start at all multiples
-    of 16 bytes take 10.5 wavefronts an instruction, which this gives, and rows at multiples of 128 bytes take 4.
+    The data of eight lanes take one wavefront if they are in one line. Otherwise each half of them (64 bytes of the
+    source) takes one wavefront for every line that it touches. This matches an NVIDIA H200: 128-byte rows at all
+    multiples of 16 bytes take 10.5 wavefronts per instruction, and rows at multiples of 128 bytes take 4.
     """
     line = word >> 5
     eighth = np.unique(np.stack([active.lanes >> 2, line]), axis=1)

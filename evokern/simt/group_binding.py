@@ -1,7 +1,7 @@
-"""Binding several instructions of a kind to run as one (`evokern.ptx.instruction_groups` forms the groups).
+"""Binding of several instructions of one kind as one step (`evokern.ptx.instruction_groups` forms the groups).
 
-The rows of their registers are gathered, the work is done once on rows that are as many times longer, and the results
-are scattered. That spreads the fixed cost of NumPy calls, which at a few hundred lanes is most of the cost.
+The rows of their registers are gathered, the work is done once on correspondingly longer rows, and the results are
+scattered. This shares the fixed cost of NumPy calls, which dominates at a few hundred lanes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.state import MachineState
 
 GROUP_ELEMENTS = 32768
-"""Most lanes times instructions of a group: beyond, its rows leave the caches."""
+"""Maximum number of lanes times instructions of a group; longer rows do not fit the caches."""
 
 
 class GroupBinder(Binder):
-    """Hands an operation the gathered rows of several instructions, as if they were more lanes."""
+    """Provider of the gathered rows of several instructions, as if they were more lanes."""
 
     def __init__(self, state: MachineState, routine: Routine, instructions: list[Instruction], results: int) -> None:
         super().__init__(state)
@@ -62,7 +62,7 @@ class GroupBinder(Binder):
         return super().src(operand, type_name)
 
     def dst(self, operand: Operand, type_name: str) -> Array:
-        """Return the row that will be scattered."""
+        """Return the row that is scattered after the operation."""
         assert isinstance(operand, Register)
         return self._row(self.buffers[operand.name], type_name)
 
@@ -96,9 +96,9 @@ def bind_group(
 
     Args:
         state: the machine's state.
-        segment: their segment.
-        positions: their places in it.
-        single: binds one of them alone, for when not all lanes are active.
+        segment: segment of the instructions.
+        positions: positions of the instructions in the segment.
+        single: function that binds one instruction alone, for partial masks.
     """
     program, routine = state.batch.program, segment.routine
     numbers = [segment.base + position for position in positions]
@@ -162,7 +162,7 @@ def _scattered(state: MachineState, group: GroupBinder, action: Action) -> Actio
 def _bind_loads(
     state: MachineState, routine: Routine, numbers: list[int], instructions: list[Instruction], alone: list[Action]
 ) -> Action:
-    """Loads from shared memory through addresses in registers; anything unusual is left to single loads."""
+    """Bind loads from shared memory through addresses in registers; unusual cases use single loads."""
     batch, events, shared = state.batch, state.events, state.shared
     kind, count = access_type(instructions[0])
     size = TYPE_BYTES[kind]
@@ -172,7 +172,7 @@ def _bind_loads(
     sources = [routine.slots[address.base.name] for address in addresses]  # type: ignore[union-attr]
     offsets = np.array([address.offset for address in addresses], np.int64)[:, None]  # type: ignore[union-attr]
     pointers = batch.registers.bits[sources[0][0]]
-    # Several loads often go through one register: its row serves them all.
+    # Several loads often use one address register, so they share its row.
     places = np.array([source[1] for source in sources[: 1 if len(set(sources)) == 1 else None]])
     element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
     targets = [

@@ -1,4 +1,4 @@
-"""Launching: arguments in, blocks in batches, results out."""
+"""Launches: packs the arguments, runs the blocks in batches and collects the results."""
 
 from __future__ import annotations
 
@@ -29,39 +29,40 @@ from evokern.simt.sanitizer.used_values import SecondLook
 from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
-"""Lanes of a batch aimed at: enough to hide the cost of an instruction's NumPy calls, few enough for the caches."""
+"""Target number of lanes per batch: enough to amortise the NumPy calls of an instruction, few enough for the caches."""
 REGISTER_BYTES = 192 << 20
-"""Most bytes of register rows of a batch."""
+"""Maximum bytes of register rows in a batch."""
 SHARED_BYTES = 64 << 20
-"""Most bytes of shared memory of a batch, before its shadow."""
+"""Maximum bytes of shared memory in a batch, without its shadow."""
 SECOND_LOOK_BYTES = 1 << 28
-"""Most bytes of writable buffers of a launch whose findings are looked at again; with more, reads count as used."""
+"""Maximum bytes of writable buffers for a second run; in larger launches, reads always count as used."""
 BATCH_BYTES = 1 << 30
-"""Most bytes of registers and shared memory of a batch that cannot be cut, because its blocks wait for each other."""
+"""Maximum bytes of registers and shared memory of a batch that cannot be split, because its blocks wait for each
+other."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """What came of one launch."""
+    """Result of one launch."""
 
     findings: tuple[Finding, ...]
-    """What the sanitizer saw."""
+    """Findings of the sanitizer."""
     counters: Counters | None
-    """What was issued and moved; None with ``count=False``. `launch_many` counts its launches together."""
+    """Instructions issued and data moved; None with ``count=False``. `launch_many` counts its launches together."""
     completed: bool
-    """True when every thread ran to its end and nothing fatal was found."""
+    """True if every thread ran to its end without a fatal finding."""
     printed: str
-    """Device printf, block after block."""
+    """Output of device printf, ordered by block."""
     fatal: Finding | None
-    """The finding for which a GPU would have ended the launch."""
+    """The finding that would have ended the launch on a GPU."""
     hung: bool
-    """True when the launch did not end: instruction limit, or threads that wait for ever."""
+    """True if the launch did not end: instruction limit, or threads that wait forever."""
     ended: bool = False
-    """True when the caller had seen enough; counters are of what ran until then."""
+    """True if `enough` ended the launch; counters then cover only the part that ran."""
     finished: bool = True
-    """True when every thread ran to its end, whatever was found."""
+    """True if every thread ran to its end, regardless of findings."""
     warp_instructions: int = 0
-    """Instructions issued for a warp; 0 where they are in `counters`. `launch_many` counts its launches together."""
+    """Instructions issued for a warp; 0 if `counters` contains them. `launch_many` counts its launches together."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -85,7 +86,7 @@ def launch(
         grid: blocks along x, y, z.
         block: threads along x, y, z.
         args: buffers for pointers, NumPy scalars for numbers, NumPy records for structures.
-        **options: as for `launch_many`; ``memory`` is required.
+        **options: options of `launch_many`; ``memory`` is required.
     """
     return launch_many(module, entry, grid, block, [args], **options)[0]
 
@@ -113,7 +114,7 @@ def launch_many(
     enough: Callable[[Counters], bool] | None = None,
     constants: Sequence[Mapping[str, Buffer]] = (),
 ) -> list[LaunchResult]:
-    """Run several launches of one kernel that differ in their arguments only, side by side as lanes of one batch.
+    """Run several launches of one kernel with different arguments concurrently, as lanes of one batch.
 
     Args:
         module: from `parse`.
@@ -121,30 +122,39 @@ def launch_many(
         grid: blocks along x, y, z.
         block: threads along x, y, z.
         args: one argument list per launch.
-        memory: where the buffers live; module variables are placed there too and keep their values between launches.
-        dynamic_shared: bytes of shared memory that the launch adds.
-        cluster: blocks of a cluster along x, y, z; None for what the kernel demands (``__cluster_dims__``), or none.
+        memory: memory that contains the buffers; module variables are placed there too and keep their values
+            between launches.
+        dynamic_shared: bytes of dynamic shared memory.
+        cluster: blocks of a cluster along x, y, z; None uses the kernel's cluster (``__cluster_dims__``), or none.
         blocks: linear ids of the blocks to run; None for all. The other blocks of their clusters run as well.
-        instruction_limit: warp instructions that one batch of blocks may issue; an instruction counts as at least
-            `evokern.simt.settings.LEAST_WARPS`, what it costs here.
-        sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
-        past_misaligned: go on after a misaligned access, without it, so that what else is wrong is told as well.
-        until_fatal: end at the first finding for which a GPU would end the launch, where otherwise an access outside of
-            the buffers is left out and what else is wrong is told as well.
+        instruction_limit: maximum number of warp instructions per batch of blocks; each instruction counts as at
+            least
+            `evokern.simt.settings.LEAST_WARPS`, which corresponds to its cost on the CPU.
+        sanitize: check for races, uninitialised data and unfinished copies; bounds and alignment are always
+            checked.
+        past_misaligned: skip a misaligned access and continue, to report further findings.
+        until_fatal: end at the first finding that would end the launch on a GPU. By default, accesses outside the
+            buffers are
+            skipped and the launch continues, to report further findings.
         count: count wavefronts, sectors and instructions.
-        architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
-        chip: what special registers show (SMs, clocks); None for one that the PTX was made for.
+        architecture: architecture of the simulated chip, for example ``sm_89``; PTX for a later one is rejected.
+            None accepts
+            any PTX.
+        chip: chip whose values the special registers show (SMs, clocks); None selects one that the PTX was
+            compiled for.
         source: text of the CUDA source, quoted in findings.
-        batch_blocks: blocks side by side; None for what suits the caches.
-        enough: asked now and then with what was counted so far; True ends the launch. For a single argument list.
-        constants: for each argument list what its `__constant__` arrays hold, by their names in the source.
+        batch_blocks: number of concurrent blocks; None selects a number that suits the caches.
+        enough: function that is called periodically with the current counters and ends the launch by returning
+            True. It
+            requires a single argument list.
+        constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
 
     Returns:
         One result per argument list.
 
     Raises:
-        SourceError: the entry does not exist or uses what the machine does not execute.
-        UsageError: the arguments do not match the entry, or the shape is impossible, that of clusters included.
+        SourceError: the entry does not exist or uses unsupported PTX.
+        UsageError: the arguments do not match the entry, or the grid, block or cluster is invalid.
     """
     options = Options(
         sanitize, count, instruction_limit, past_misaligned, until_fatal,
@@ -158,7 +168,7 @@ def launch_many(
     before = run.contents() if len(args) > 1 or run.looks_again() else []
     began = replace(memory.time)
     results = run.checked(args, chosen, batch_blocks, before, filled)
-    if results is None:  # one launch ended the batch of all: each once more by itself
+    if results is None:  # One launch ended the joint batch, so each launch runs again alone.
         results = []
         memory.time.back(began)
         for values, own in zip(args, filled, strict=True):
@@ -172,7 +182,7 @@ def launch_many(
 
 @dataclass(slots=True)
 class _Run:
-    """What the launches of one call share."""
+    """Shared state of the launches of one call."""
 
     module: Module
     entry: str
@@ -192,49 +202,49 @@ class _Run:
         self.program = self.module.program(self.entry)
         threads = self.block[0] * self.block[1] * self.block[2]
         if min(self.block) < 1 or threads > 1024:
-            raise UsageError(f"a block of {self.block} is {threads} threads: use 1 to 1024")
+            raise UsageError(f"a block of {self.block} has {threads} threads: use 1 to 1024")
         if min(self.grid) < 1:
             raise UsageError(f"a grid of {self.grid} has no blocks: use at least 1 along each axis")
         if self.dynamic_shared < 0:
-            raise UsageError(f"{self.dynamic_shared} bytes of dynamic shared memory: use 0 or more")
+            raise UsageError(f"dynamic shared memory of {self.dynamic_shared} bytes: use 0 or more")
         self.width = -(-threads // 32) * 32
 
     def check(self, architecture: str | None, cluster: tuple[int, int, int] | None) -> None:
-        """Refuse what the chip or the machine cannot run, before any run."""
+        """Reject a launch that the chip or the machine cannot run, before it runs."""
         target = self.module.target
         made_for, runs_on = (int(re.sub(r"\D", "", name) or 0) for name in (target, architecture or "sm_999"))
         if made_for > runs_on:
-            raise UsageError(f"PTX for {target} does not run on {architecture}: compile it for that chip")
+            raise UsageError(f"PTX for {target} does not run on {architecture}: compile it for {architecture}")
         if architecture and target.endswith("a") and made_for != runs_on:
             raise UsageError(
-                f"PTX for {target} does not run on {architecture}: it may use what only {target} has, so that no later "
-                "chip takes it; compile it for that chip"
+                f"PTX for {target} does not run on {architecture}: it may use features that only {target} has; "
+                f"compile it for {architecture}"
             )
         self.cluster = cluster_of(self.program.entry, cluster, runs_on)
         self.cluster.require_whole(self.grid, self.program.entry.name)
         self.module.check(self.entry, self.cluster.extent)
         if self.options.sanitize and len(self.program.instructions) > NUMBER.most:
             raise UsageError(
-                f"{self.entry} has {len(self.program.instructions):,} instructions, and the sanitizer tells "
-                f"{NUMBER.most:,} apart: unroll less"
+                f"{self.entry} has {len(self.program.instructions):,} instructions, but the sanitizer supports at "
+                f"most {NUMBER.most:,}: reduce loop unrolling"
             )
 
     def contents(self) -> list[tuple[Buffer, Array]]:
-        """Return what the writable buffers hold."""
+        """Return the contents of the writable buffers."""
         return [(buffer, buffer.read()) for buffer in self.memory.buffers if buffer.writable]
 
     def restore(self, before: list[tuple[Buffer, Array]]) -> None:
-        """Put contents back."""
+        """Restore contents."""
         for buffer, data in before:
             buffer.write(data)
 
     def keep(self, before: list[tuple[Buffer, Array]], values: Sequence[Any]) -> list[tuple[Buffer, Array]]:
-        """Return the contents to restore with what a finished launch wrote to its own buffers."""
+        """Return the contents to restore, updated with the data that a finished launch wrote to its own buffers."""
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
     def looks_again(self) -> bool:
-        """Say whether findings are looked at a second time: what is written must be small enough to be put back."""
+        """Return whether a second run is possible: the written buffers must be small enough to restore."""
         writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
         return self.options.sanitize and writable <= SECOND_LOOK_BYTES
 
@@ -242,7 +252,7 @@ class _Run:
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
         before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
     ) -> list[LaunchResult] | None:  # fmt: skip
-        """Run all blocks of all launches, and once more where only that tells whether a finding matters."""
+        """Run all blocks of all launches; run them again if that decides whether a finding matters."""
         began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         if results is None or not self.looks_again():
@@ -272,7 +282,7 @@ class _Run:
         *,
         alone: bool = False,
     ) -> list[LaunchResult] | None:
-        """Run all blocks of all launches; None when one of several launches stopped the others."""
+        """Run all blocks of all launches; return None if one of several launches stopped the others."""
         program, memory = self.program, self.memory
         params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
         symbols = place_data(program, self.module, memory, len(args)) | place_hidden(program, memory, params)
@@ -348,11 +358,11 @@ class _Run:
 
     @staticmethod
     def _end() -> None:
-        """End the launch where it is."""
+        """End the launch at its current position."""
         raise Stopped
 
     def batch_size(self) -> int:
-        """Return how many blocks to run side by side."""
+        """Return the number of blocks to run concurrently."""
         by_lanes = BATCH_LANES // self.width
         by_registers = REGISTER_BYTES // max(self._block_bytes(), 1)
         by_shared = SHARED_BYTES // max(self.program.static_shared + self.dynamic_shared, 1)
@@ -367,8 +377,8 @@ class _Run:
         need = blocks * (self._block_bytes() + 7 * (self.program.static_shared + self.dynamic_shared))
         if need > BATCH_BYTES:
             raise UsageError(
-                f"{self.entry} synchronises its whole grid, and its {blocks} blocks side by side need {need >> 20} MiB "
-                f"of {BATCH_BYTES >> 20}: use a smaller grid"
+                f"{self.entry} synchronises its whole grid; running all {blocks} blocks concurrently needs "
+                f"{need >> 20} MiB, but only {BATCH_BYTES >> 20} MiB is available: use a smaller grid"
             )
         return blocks
 

@@ -1,7 +1,7 @@
-"""The machine: many blocks of one launch (or several) run in lockstep over NumPy rows.
+"""The machine: runs many blocks of one or several launches in lockstep over NumPy rows.
 
-All lanes of a batch stand side by side: block after block, warp after warp, 32 lanes a warp. The schedule says which
-segment runs next, for which lanes; a segment is bound to the rows of the batch when it is first run.
+The lanes of a batch are ordered by block and warp, 32 lanes per warp. The schedule selects the next segment and its
+lanes. A segment is bound to the rows of the batch when it first runs.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from evokern.simt.warpgroup import WarpgroupProducts
 
 
 class Machine:
-    """One batch of blocks; `load` gives it the next blocks of the same shape.
+    """One batch of blocks; `load` switches to the next blocks of the same shape.
 
     Attributes:
-        state: lanes, registers, memories and what synchronises lanes.
-        bound: the program's segments, bound to rows as far as they have run.
+        state: lanes, registers, memories and synchronisation objects.
+        bound: the program's segments; those that have run are bound to rows.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Machine:
         """Build the machine for batches of one shape.
 
         Args:
-            program: what runs.
-            memory: where the buffers live.
+            program: the program.
+            memory: memory that contains the buffers.
             geometry: grid, block, and blocks of a batch.
             params: parameter block of each launch, bytes.
-            symbols: addresses of the module's variables and of what is reached without a name.
-            dynamic_shared: bytes of shared memory that the launch adds.
-            options: how to run.
-            collectors: where findings go, one per launch.
-            global_shadow: what the launch did to global memory so far; None where nobody checks.
-            tally: what events are added to; None where nobody counts.
+            symbols: addresses of the module's variables and of the hidden allocations.
+            dynamic_shared: bytes of dynamic shared memory.
+            options: options of the launch.
+            collectors: collector of findings of each launch.
+            global_shadow: the launch's shadow of global memory; None without checks.
+            tally: sums to which events are added; None without counting.
         """
         self._program = program
         self.bound = [_prepared(segment) for segment in program.segments]
@@ -176,7 +176,7 @@ class Machine:
         """Set up the blocks to run.
 
         Args:
-            blocks: (launch, linear block id), as many as the geometry has blocks.
+            blocks: (launch, linear block id) for each block of the geometry.
         """
         self.state.load(blocks)
         self._reconvergence.load()
@@ -188,7 +188,7 @@ class Machine:
         """Run the loaded blocks to their end.
 
         Raises:
-            Stopped: the launch ended early; the finding says why.
+            Stopped: the launch ended early; a finding contains the reason.
         """
         batch, schedule, reconvergence = self._batch, self._schedule, self._reconvergence
         first = self._program.routine_of[self._program.entry.name].first_segment
@@ -272,7 +272,7 @@ class Machine:
 
 
 def _prepared(segment: Segment) -> Bound:
-    """Return a segment that is not bound to rows yet."""
+    """Return a segment, bound to rows on first use."""
     bound = Bound(segment, fall=segment.index + 1, size=segment.stop - segment.start)
     instructions = segment.routine.function.instructions[segment.start : segment.stop]
     bound.polls = any(

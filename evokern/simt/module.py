@@ -15,14 +15,15 @@ from evokern.simt.operations import lookup
 
 
 class Module:
-    """What `parse` returns.
+    """Parsed PTX module; `parse` returns it.
 
     Attributes:
         entries: the kernels by their names in the PTX.
-        target: the architecture the PTX was made for, for example ``sm_89``.
-        source_name: the name the CUDA source was compiled under.
+        target: the architecture that the PTX was compiled for, for example ``sm_89``.
+        source_name: file name under which the CUDA source was compiled.
         digest: SHA-256 of the text.
-        restored: symbol → bytes of the variables that are restored before each call; set by who knows a declaration.
+        restored: symbol → bytes of the variables that are restored before each call; set by callers that know a
+            declaration.
     """
 
     def __init__(self, ptx: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
@@ -51,7 +52,7 @@ class Module:
         directives = function.directives
         try:
             static = self.program(function.name, function).static_shared
-        except SourceError:  # told when this entry is launched; the others may be fine
+        except SourceError:  # Reported when this entry is launched; the other entries may be valid.
             static = sum(item.size for item in function.locals.values() if item.space == "shared")
         return Entry(
             function.name, tuple(params), static, _three(directives.get("maxntid")),
@@ -62,7 +63,7 @@ class Module:
         """Return the executable form of an entry.
 
         Raises:
-            SourceError: the entry does not exist, or uses what the machine does not execute.
+            SourceError: the entry does not exist, or uses unsupported PTX.
         """
         if function is None and entry not in self.entries:
             raise SourceError(f"no kernel {entry!r} in {self.source_name}: {nearest(entry, self.entries)}")
@@ -71,14 +72,16 @@ class Module:
         return self._programs[entry]
 
     def check(self, entry: str, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
-        """Make sure that every instruction which the entry can reach is one that the machine executes.
+        """Check that the machine supports every instruction that the entry can reach.
 
         Args:
             entry: the kernel.
-            cluster: blocks of a cluster along x, y, z: more than one refuse what cannot be checked between them.
+            cluster: blocks of a cluster along x, y, z; with more than one block, instructions that cannot be
+                checked between
+                blocks are rejected.
 
         Raises:
-            SourceError: the entry does not exist, or what is not supported, with line and instruction.
+            SourceError: the entry does not exist, or is not supported; the message contains line and instruction.
         """
         if (entry, cluster) not in self._checked:
             check(self.program(entry), cluster)
@@ -93,15 +96,17 @@ def _three(numbers: tuple[int, ...] | None) -> tuple[int, int, int] | None:
 
 
 def parse(ptx: str, *, source_name: str = "kernel.cu", headers: Mapping[str, str] | None = None) -> Module:
-    """Read PTX text.
+    """Parse PTX text.
 
     Args:
-        ptx: what the compiler emitted.
-        source_name: name of the CUDA source, to tell its lines from those of headers.
-        headers: texts of the user's own headers by the name in ``#include``; findings and counters then name their
-            lines, and otherwise the line of the source that they were inlined at.
+        ptx: output of the compiler.
+        source_name: name of the CUDA source, to distinguish its lines from those of headers.
+        headers: texts of the user's own headers by their name in ``#include``. Findings and counters then refer to
+            lines of
+            headers, otherwise to the line of the source with the inlined call.
 
     Raises:
-        SourceError: not PTX, or PTX that no entry could be executed of, with line and instruction.
+        SourceError: the text is not PTX, or contains PTX that no entry can execute; the message contains line and
+            instruction.
     """
     return Module(ptx, source_name, headers)

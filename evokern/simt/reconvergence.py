@@ -1,7 +1,7 @@
-"""Where the lanes of a warp meet: before shuffles, votes, matrix instructions and ``bar.warp.sync``.
+"""Reconvergence of a warp's lanes before shuffles, votes, matrix instructions and ``bar.warp.sync``.
 
-Lanes that arrive while others named in their member mask are elsewhere are parked. They go on when the others arrive,
-or have left the kernel; when nothing else can run any more, they go on without them, with a finding.
+Lanes that arrive before other lanes in their member mask are parked. They continue when the others have arrived or
+exited. If no other lanes can run, the parked lanes continue without them, with a finding.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Reconvergence:
         self.forced: set[int] = set()
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the parked lanes for new blocks."""
         self.parked.clear()
         self.forced.clear()
 
     def enter(self, segment: Segment, key: int, active: Active, *, retried: bool = False) -> Active | None:
-        """Return the lanes that may go on, None when all of them have to wait."""
+        """Return the lanes that may continue, None if all of them have to wait."""
         if self.parked:
             known = self.parked.pop(key, None)
             if known is not None:
@@ -71,7 +71,7 @@ class Reconvergence:
         return np.where(present, np.uint32(0xFFFFFFFF), np.uint32(0))
 
     def retry(self) -> bool:
-        """Let parked lanes go on whose missing partners have left; say whether there were any."""
+        """Resume parked lanes whose missing partners have exited; return whether there were any."""
         moved = False
         for key in sorted(self.parked):
             active = self.parked.pop(key)
@@ -88,7 +88,7 @@ class Reconvergence:
         return moved
 
     def force(self) -> bool:
-        """Let the lowest parked lanes go on without their partners, and report it; say whether there were any."""
+        """Resume the lowest parked lanes without their partners and report it; return whether there were any."""
         if not self.parked:
             return False
         key = min(self.parked)

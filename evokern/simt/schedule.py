@@ -1,8 +1,8 @@
-"""Which lanes wait to run which segment, and whose turn is next; where lanes return to from calls.
+"""Scheduling of groups of lanes at segments, and return positions of calls.
 
-Groups of lanes wait, one group per segment and call depth. The group lowest in the code (deepest call first) is next,
-so that whoever is behind runs first and lanes that diverged meet again where their paths join. A group that is kept
-waiting for long gets a turn out of order, so that those that others spin for make progress.
+There is one waiting group per segment and call depth. The group that is lowest in the code (deepest call first) runs
+next. Lanes that are behind thus run first, and diverged lanes meet again where their paths join. A group that waits for
+a long time runs out of order, so that lanes make progress for which others spin.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 
 MAX_DEPTH = 64
-"""Most nested device function calls."""
+"""Maximum nesting of device function calls."""
 PATIENCE = 4000
-"""Segments that other lanes run, polls counting fifty-fold, before a waiting group gets its turn out of order."""
+"""Number of segments (polls count fifty-fold) that other lanes run before a waiting group runs out of order."""
 BURST = 256
-"""Segments that such a group may then run."""
+"""Number of segments that such a group may then run."""
 
 
 class Schedule:
     """Groups of lanes that wait to run.
 
     Attributes:
-        segments: how many segments the program has.
+        segments: number of segments in the program.
         groups: key → lanes that wait there; a key ranks a segment at a call depth.
-        waiting_since: key → clock when the first of them came.
-        clock: segments run so far, polls counting fifty-fold.
+        waiting_since: key → clock at the arrival of the first of these lanes.
+        clock: number of segments run so far; polls count fifty-fold.
         issued: warp instructions issued so far, for the limit.
         depth: call depth of the lanes that run.
         base: key of the first segment at that depth.
@@ -44,17 +44,17 @@ class Schedule:
         self.base = self.key(0, 0)
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.groups.clear()
         self.waiting_since.clear()
         self.issued = 0
 
     def key(self, depth: int, segment: int) -> int:
-        """Return the rank of a segment at a call depth: deeper first, then by layout."""
+        """Return the rank of a segment at a call depth: deeper calls first, then by layout."""
         return (MAX_DEPTH - depth) * self.segments + segment
 
     def push(self, key: int, active: Active) -> None:
-        """Let lanes wait to run a segment; those already there are joined."""
+        """Queue lanes for a segment; they join lanes that already wait there."""
         known = self.groups.get(key)
         if known is None:
             self.groups[key] = active
@@ -74,7 +74,7 @@ class Schedule:
         return key, groups.pop(key), burst
 
     def comes_first(self, key: int) -> bool:
-        """Say whether lanes that come to a segment would be next again, with one group at most waiting."""
+        """Return whether lanes that come to a segment would run next again, given at most one waiting group."""
         return (
             key < min(self.groups)
             and len(self.groups) < 2
@@ -83,12 +83,12 @@ class Schedule:
 
 
 class CallStack:
-    """Where lanes go on when a device function returns.
+    """Positions at which lanes continue when a device function returns.
 
     Attributes:
         returns: call depth → segment to return to, per lane.
-        inside: function called through a pointer → lanes within it, so that recursion is noticed.
-        copies: segment returned to → function → (to, from, bytes) of its result in the parameter area.
+        inside: function called through a pointer → lanes inside it, to detect recursion.
+        copies: segment to return to → function → (to, from, bytes) of its result in the parameter area.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -98,7 +98,7 @@ class CallStack:
         self.copies: dict[int, dict[int, tuple[int, int, int]]] = {}
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         for inside in self.inside.values():
             inside.fill(False)
 
@@ -109,5 +109,5 @@ class CallStack:
         return self.returns[depth]
 
     def lanes_inside(self, function: int) -> Array:
-        """Return the lanes within a function that was called through a pointer."""
+        """Return the lanes inside a function that was called through a pointer."""
         return self.inside.setdefault(function, np.zeros(self._lanes, np.bool_))

@@ -1,4 +1,4 @@
-"""How to run a batch: its shape, its options, and its segments once bound to rows."""
+"""Settings of a batch: its shape, its options, and its segments bound to rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from evokern.simt.chip_view import ANY_CHIP, ChipView
 from evokern.simt.sanitizer.findings import SuspectReads
 
 LEAST_WARPS = 32
-"""An instruction counts at least so many warps against the limit: about what the engine's cost an instruction is
-worth."""
+"""Minimum number of warps that an instruction counts for against the limit; it corresponds to its cost on the CPU."""
 
 End = Callable[[Active], int]
-"""Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""
+"""Function that ends a segment: returns the next segment of all active lanes, or −1 if it has dispatched them itself.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,49 +23,49 @@ class Bound:
     """One segment bound to the rows of this batch."""
 
     segment: Segment
-    """What it was bound from."""
+    """The unbound segment."""
     full: list[Action] | None = None
-    """Steps for when every live lane is active."""
+    """Steps if every live lane is active."""
     masked: list[Action] | None = None
     """Steps for a partial mask."""
     end: End | None = None
-    """The control instruction, None when it falls through."""
+    """The control instruction; None if the segment falls through."""
     fall: int = -1
     """The segment after it."""
     size: int = 0
-    """Instructions."""
+    """Number of instructions."""
     polls: bool = False
-    """True when it waits on memory that others write."""
+    """True if the segment waits for memory that other lanes write."""
     leaves: bool = False
-    """True when it does nothing but leave the kernel."""
+    """True if the segment only exits the kernel."""
     threads: int = 0
-    """Lanes that ran it."""
+    """Number of lanes that ran it."""
     warps: int = 0
     """Warps that ran it."""
     partial: int = 0
-    """Warps that ran it with some of their live lanes elsewhere."""
+    """Warps that ran it while other live lanes of the warp were diverged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run."""
+    """Options of a launch."""
 
     sanitize: bool = True
-    """Check for races, uninitialised data and unwaited copies; bounds and alignment are always checked."""
+    """Check for races, uninitialised data and unfinished copies; bounds and alignment are always checked."""
     count: bool = True
     """Count wavefronts and sectors."""
     instruction_limit: int = 50_000_000
-    """Warp instructions a launch may issue."""
+    """Maximum number of warp instructions that a batch of blocks may issue."""
     past_misaligned: bool = False
-    """Go on after a misaligned access, without it."""
+    """Skip a misaligned access and continue."""
     until_fatal: bool = False
-    """End at the first finding for which a GPU would end the launch."""
+    """End at the first finding that would end the launch on a GPU."""
     enough: Callable[[], bool] | None = None
-    """Asked now and then: True ends the launch."""
+    """Called periodically; True ends the launch."""
     suspects: SuspectReads | None = None
-    """Reads whose values are followed, on a second look at findings."""
+    """Reads whose values are followed in a second run."""
     chip: ChipView = ANY_CHIP
-    """The chip that special registers show."""
+    """Chip whose values the special registers show."""
 
 
 @dataclass(slots=True)
@@ -77,13 +77,13 @@ class Geometry:
     block: tuple[int, int, int]
     """Threads along x, y, z."""
     launches: int
-    """Argument sets that run side by side."""
+    """Number of argument sets that run concurrently."""
     blocks: int
-    """Blocks in the batch, over all launches; whole clusters, whose blocks stand side by side in the order of ranks."""
+    """Blocks in the batch, over all launches; whole clusters, with their blocks ordered by rank."""
     cluster: tuple[int, int, int] = (1, 1, 1)
     """Blocks of a cluster along x, y, z."""
     explicit_cluster: bool = False
-    """Whether the launch or the kernel names the cluster (``%is_explicit_cluster``)."""
+    """Whether the launch or the kernel sets the cluster (``%is_explicit_cluster``)."""
     threads: int = field(init=False)
     """Threads of a block."""
     width: int = field(init=False)

@@ -18,23 +18,23 @@ _CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%global
 
 
 class Specials:
-    """Rows of the special registers of one batch, made when first asked for.
+    """Rows of the special registers of one batch, created on first use.
 
     Attributes:
-        reads: how often a clock was read since the blocks were loaded.
+        reads: number of clock readings since the blocks were loaded.
     """
 
     def __init__(
         self, batch: Batch, schedule: Schedule, shared: SharedSpace, symbols: Mapping[str, Array], time: ChipTime
     ) -> None:
-        """Make them.
+        """Prepare the registers.
 
         Args:
-            batch: whose lanes read them.
-            schedule: tells how far the batch has come.
-            shared: tells how much shared memory there is.
-            symbols: addresses of what is reached without a name.
-            time: when its blocks begin.
+            batch: the lanes.
+            schedule: provides the progress of the batch.
+            shared: provides the size of shared memory.
+            symbols: addresses of hidden allocations.
+            time: clocks of the chip at the start of the blocks.
         """
         self._batch, self._schedule, self._shared, self._symbols, self._time = batch, schedule, shared, symbols, time
         self._chip = batch.options.chip
@@ -44,14 +44,14 @@ class Specials:
         self._rows: dict[str, Array] = {}
 
     def load(self) -> None:
-        """New blocks: what depends on them is filled in again, in place."""
+        """Update rows that depend on the blocks, in place."""
         self.reads, self._later = 0, None
         for name, row in self._rows.items():
             row[...] = self._value(name)
 
     @property
     def cycles(self) -> int:
-        """SM clocks since the blocks were loaded: what a mean warp issued, and the time that readings take."""
+        """SM clocks since the blocks were loaded: issued instructions of an average warp, plus clock readings."""
         return CYCLES_PER_INSTRUCTION * self._schedule.issued // self._warps + READ_CYCLES * self.reads
 
     def type(self, name: str) -> str | None:
@@ -92,15 +92,16 @@ class Specials:
         )
 
     def dynamic(self, name: str) -> bool:
-        """Say whether the register has to be read anew each time."""
+        """Return whether the register has to be evaluated at each read."""
         return name in _CLOCKS
 
     def reader(self, name: str, number: int) -> Callable[[], Array]:
-        """Return a function that reads a clock for all lanes: SM clocks, nanoseconds for the timer.
+        """Return a function that reads a clock for all lanes, in SM clocks, or nanoseconds for the timer.
 
         Args:
-            name: of the clock.
-            number: of the instruction that reads it, whose segment counts as issued when its first one runs.
+            name: name of the clock.
+            number: the instruction that reads it; once the first instruction of its segment runs, the whole
+                segment counts as issued.
         """
         segments = self._batch.program.segments
         segment = next(one for one in segments if one.base <= number < one.base + one.stop - one.start)
@@ -117,14 +118,14 @@ class Specials:
         return read
 
     def _behind(self) -> Array:
-        """Return the SM clocks by which each lane reads later than the first: its launch, its warp's turn."""
+        """Return the SM clocks by which each lane reads later than the first lane, depending on its launch and warp."""
         if self._later is None:
             turn = self._batch.thread // (32 * WARPS_AT_ONCE)
             self._later = (self._batch.launch * LAUNCH_CYCLES + turn).astype(np.uint64)
         return self._later
 
     def row(self, name: str) -> Array | None:
-        """Return the row of a special register, None when it is not known or, being a clock, has no lasting value."""
+        """Return the row of a special register; None for unknown registers and for clocks, which change."""
         if not self._known(name) or self.dynamic(name):
             return None
         if name not in self._rows:

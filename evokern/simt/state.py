@@ -1,4 +1,4 @@
-"""The state of the machine as instructions see it: lanes and registers, memories, and what synchronises lanes."""
+"""The state of the machine for instructions: lanes, registers, memories and synchronisation objects."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from evokern.simt.warpgroup import WarpgroupProducts
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MachineState:
-    """What operations may read and change."""
+    """State that operations may read and change."""
 
     batch: Batch
     """Lanes, their registers, and which of them are active."""
     schedule: Schedule
     """Lanes that wait to run."""
     calls: CallStack
-    """Where lanes return to."""
+    """Segments at which lanes continue after a call."""
     memory: Memory
     """Allocations in global memory."""
     symbols: Mapping[str, Array]
@@ -39,7 +39,7 @@ class MachineState:
     specials: Specials
     """Special registers."""
     order: ThreadOrder | None
-    """What happens before what between threads of a block; None where nobody checks."""
+    """Happens-before order between threads of a block; None without checks."""
     shared: SharedSpace
     """Shared memory."""
     local: LocalSpace
@@ -47,24 +47,24 @@ class MachineState:
     params: ParamSpace
     """Parameters of the kernel and of calls."""
     globals: GlobalSpace
-    """Global memory as the lanes see it."""
+    """Global memory from the lanes' view."""
     barriers: Barriers
     """Barriers of blocks."""
     cluster_barrier: ClusterBarrier
     """Barriers of clusters."""
     copies: AsyncCopies
-    """Asynchronous copies under way."""
+    """Pending asynchronous copies."""
     products: WarpgroupProducts
-    """Products of warpgroups under way."""
+    """Pending products of warpgroups."""
     proxy_fences: ProxyFences
     """Fences between proxies."""
     mbarriers: Mbarriers
     """Mbarriers in shared memory."""
     events: EventCounter | None
-    """Counts what lanes do; None where nobody wants to know."""
+    """Counters of events; None without counting."""
 
     def load(self, blocks: Sequence[tuple[int, int]]) -> None:
-        """Take the places of new blocks: (launch, linear block id) of each."""
+        """Switch to new blocks: (launch, linear block id) of each."""
         self.batch.load(blocks)
         self.schedule.load()
         self.calls.load()

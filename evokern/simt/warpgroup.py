@@ -1,9 +1,9 @@
-"""Products of warpgroups under way: `wgmma.mma_async` from its issue to the wait that its operands have to outlast.
+"""Pending products of warpgroups: `wgmma.mma_async` from its issue to the wait.
 
-The machine computes a product when it is issued. What it reads from shared memory is checked then like any other read,
-and once more when its group is waited for: nobody may have written there in between, and from then on, not from the
-issue, whoever writes has to be ordered behind the readers. A word of B is read by all four warps of a warpgroup; two
-of them stand for all, spread over the operand, so that no single warp's own writes go unnoticed.
+The machine computes a product when it is issued. At that time it checks the reads from shared memory like any other
+read. It checks them again at the wait for the group: a write in between is a finding, and later writers must be
+ordered after the wait. All four warps of a warpgroup read each word of B. Two of them, spread over the operand,
+represent all four, so that no warp's own writes go unnoticed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from evokern.simt.sanitizer.wgmma_hazards import WgmmaHazards
 
 @dataclass(slots=True, eq=False)
 class _Product:
-    """What one instruction has under way."""
+    """Pending product of one instruction."""
 
     active: Active
-    """Lanes that still wait."""
+    """Lanes that have not waited yet."""
     reads: tuple[tuple[Array, bool], ...]
-    """Pieces of shared memory that it reads, one per lane, in units of a piece; whether the row before has the same."""
+    """Pieces of shared memory that it reads, one per lane, in units of a piece; and whether they equal the previous
+    row's."""
     group: Array
     """Group of each lane."""
     number: int
     """Instruction."""
     since: int
-    """Time stamp of the issue: what is written from then on comes too early."""
+    """Time stamp of the issue; later writes are too early."""
 
 
 class WarpgroupProducts:
-    """Products whose group was not waited for, and how many groups each lane has committed."""
+    """Products whose group was not waited for, and the number of groups that each lane has committed."""
 
     def __init__(self, batch: Batch, shared: SharedSpace, proxy_fences: ProxyFences) -> None:
         self._batch, self._shared, self._proxy_fences = batch, shared, proxy_fences
@@ -50,7 +51,7 @@ class WarpgroupProducts:
         self.hazards = WgmmaHazards(batch)
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.pending.clear()
         self.committed.fill(0)
         self.issued.fill(0)
@@ -58,14 +59,14 @@ class WarpgroupProducts:
         self.hazards.load()
 
     def issue(self, active: Active, own: Sequence[Array], common: Sequence[Array], number: int, unit: int) -> None:
-        """Check and record what a product reads.
+        """Check and record the reads of a product.
 
         Args:
             active: the lanes that issue it.
-            own: addresses of pieces within the block's shared memory, bytes, one per active lane in each.
-            common: the same, of pieces that every lane of a unit reads.
+            own: addresses of pieces in the block's shared memory, bytes, one per active lane in each.
+            common: addresses of pieces that every lane of a unit reads.
             number: the instruction.
-            unit: lanes that stand together in the rows of addresses, a warp or a warpgroup.
+            unit: lanes that are adjacent in the rows of addresses, a warp or a warpgroup.
         """
         self.last = number
         if active.all:
@@ -75,11 +76,11 @@ class WarpgroupProducts:
         shadow = self._shared.shadow
         reads: list[tuple[Array, bool]] = []
         for place, address in enumerate((*own, *common)):
-            if self._shared.ranks > 1:  # a descriptor has 18 bits of an address, which lies in the block itself
+            if self._shared.ranks > 1:  # A descriptor has 18 bits of an address, which is in the block itself.
                 address = address + active.pick(self._shared.window)
             sound, index, leaders = self._shared.locate(active, address, 0, PIECE, number)
             if sound is not active or shadow is None:
-                continue  # what lies outside has been told, and ends the launch
+                continue  # Accesses outside were reported, which ends the launch.
             shadow.read(active, index, PIECE, number, leaders)
             self._proxy_fences.check(active, index, PIECE, number, leaders)
             reads.append((index, False))
@@ -130,7 +131,7 @@ class WarpgroupProducts:
                 shadow.read_until_now(product.active, index, PIECE, product.number, product.since)
 
     def finish(self) -> None:
-        """Tell of warpgroups whose warps did not issue the same products, at the end of the blocks."""
+        """Report warpgroups whose warps did not issue the same products; call it at the end of the blocks."""
         self.pending.clear()
         if self.last < 0:
             return
@@ -147,5 +148,5 @@ class WarpgroupProducts:
                 "barrier_divergence",
                 self.last,
                 lane,
-                detail="The four warps of its warpgroup do not issue the same wgmma",
+                detail="The four warps of the warpgroup do not issue the same number of wgmma instructions",
             )

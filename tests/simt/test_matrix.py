@@ -200,8 +200,8 @@ def test_one_rounding_and_its_bound():
     ("arguments", "named"),
     [
         (((16, 8, 32), "f32", "f16", "f16", "f32"), "shape"),
-        (((16, 8, 16), "f32", "f16", "bf16", "f32"), "together"),
-        (((16, 8, 16), "f16", "bf16", "bf16", "f16"), "accumulate"),
+        (((16, 8, 16), "f32", "f16", "bf16", "f32"), "incompatible types"),
+        (((16, 8, 16), "f16", "bf16", "bf16", "f16"), "accumulator"),
         (((16, 8, 16), "f32", "fp16", "fp16", "f32"), "did you mean 'f16'"),
         (((16, 8, 16), "f32", "f16", "f16", "f32", True), "satfinite"),
     ],

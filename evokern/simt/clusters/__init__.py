@@ -1,1 +1,1 @@
-"""Thread-block clusters: which blocks form one, where they meet, and whether they are there."""
+"""Thread-block clusters: their layout, their barrier and the lifetime of their shared memory."""

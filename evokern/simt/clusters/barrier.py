@@ -1,8 +1,8 @@
 """The barrier of a cluster: ``barrier.cluster.arrive`` and ``barrier.cluster.wait`` (PTX ISA 9.0, "barrier.cluster").
 
-A thread arrives, goes on, and waits later until all threads of its cluster that have not left the kernel have arrived.
-What it did before an arrival that releases, the default, is seen by whoever waits; ``.relaxed`` publishes nothing but
-what came before a fence.
+A thread arrives, continues, and later waits until all live threads of its cluster have arrived. An arrival with the
+default semantics releases: waiting threads see everything that the thread did before. With ``.relaxed`` they see only
+what it did before a fence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ClusterBarrier:
     """The barriers of all clusters of a batch.
 
     Attributes:
-        pending: true while somebody has arrived and others have not.
+        pending: whether some threads have arrived and others have not.
     """
 
     def __init__(
@@ -32,45 +32,45 @@ class ClusterBarrier:
         lifetime: ClusterLifetime | None,
         global_shadow: GlobalShadow | None,
     ) -> None:
-        """Make them.
+        """Create the barriers.
 
         Args:
             batch: the lanes.
-            schedule: takes those that go on.
-            order: what happens before what; None where nobody checks.
-            lifetime: told who has waited; None where nobody checks, or without clusters.
-            global_shadow: told which blocks met; None where nobody checks.
+            schedule: scheduler of the lanes that continue.
+            order: happens-before order; None without checks.
+            lifetime: receives the lanes that have waited; None without checks or without clusters.
+            global_shadow: receives the blocks that met; None without checks.
         """
         self._batch, self._schedule, self._order = batch, schedule, order
         self._lifetime, self._global_shadow = lifetime, global_shadow
         self._arrived = np.zeros(batch.lanes, np.bool_)
-        """Lanes that have arrived in the phase that lasts."""
+        """Lanes that have arrived in the current phase."""
         self._passes = np.zeros(batch.lanes, np.bool_)
-        """Lanes whose phase has ended and that have not waited yet."""
+        """Lanes whose phase has ended but that have not waited yet."""
         self._waiting = np.zeros(batch.lanes, np.bool_)
         self._follow = np.zeros(batch.lanes, np.int64)
         self._number = np.zeros(batch.lanes, np.int64)
-        """Instruction of each lane's arrival; of its wait, once it waits."""
+        """Instruction of each lane's arrival, or of its wait once it waits."""
         self._present = np.zeros(batch.lanes, np.bool_)
-        """Lanes that were there when the first of their warp arrived at an aligned barrier."""
+        """Lanes that were live when the first lane of their warp arrived at an aligned barrier."""
         self._moved = np.zeros(batch.lanes, np.bool_)
-        """Lanes that have run anything since."""
+        """Lanes that have executed anything since."""
         self._arrived_at = np.full(batch.lanes, -1)
         """Instruction of each lane's latest arrival."""
         self._waited_at = np.full(batch.lanes, -1)
-        """Instruction at which a lane waited for that arrival; -1 where it has not."""
+        """Instruction at which a lane waited for that arrival; -1 before the wait."""
         self._aligned: set[int] = set()
-        """Instructions that are aligned."""
+        """Instructions with the `.aligned` modifier."""
         self.pending = False
         self._arriving: dict[int, Array] = {}
-        """Leading cluster → what the arrivals of the phase that lasts make known, stamps by thread."""
+        """Leading cluster → knowledge that the arrivals of the current phase publish, stamps by thread."""
         self._ended: dict[int, Array] = {}
-        """The same of the phase before."""
+        """The same for the previous phase."""
         if order is not None:
             order.on_copy(self._copy)
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the barriers for new blocks."""
         for row in (self._arrived, self._passes, self._waiting, self._present, self._moved):
             row.fill(False)
         self._waited_at.fill(-1)
@@ -84,20 +84,20 @@ class ClusterBarrier:
                 known[target] = known[source].copy()
 
     def note_work(self, active: Active) -> None:
-        """Remember lanes that go on while others have arrived."""
+        """Remember lanes that execute while others have arrived."""
         self._moved |= active.mask
 
     def state(self) -> tuple[bytes, ...]:
-        """Return what decides who goes on, for comparison."""
+        """Return the state that decides which lanes continue, for comparison."""
         return tuple(row.tobytes() for row in (self._arrived, self._passes, self._waiting, self._follow))
 
     def arrive(self, active: Active, *, number: int, follow: int, releases: bool, aligned: bool) -> int:
-        """Handle the arrival of lanes, which go on at once; returns the segment that they go on at."""
+        """Handle the arrival of lanes, which continue at once; return the segment at which they continue."""
         twice = active.mask & (self._arrived | self._passes)
         if twice.any():
             self._batch.report_lanes(
                 "barrier_divergence", number, np.flatnonzero(twice),
-                detail="Threads arrive once more at the cluster's barrier before they have waited",
+                detail="Threads arrive at the cluster's barrier twice without a wait in between",
             )  # fmt: skip
             part = self._batch.restrict(active, ~twice[active.lanes])
             if not part.count:
@@ -105,7 +105,7 @@ class ClusterBarrier:
         else:
             part = active
         self._come_to(part.mask, self._arrived, self._arrived_at, number, aligned=aligned)
-        # Of whole warps: what others of them, late or gone, waited for is an earlier phase.
+        # The reset covers whole warps: late or exited lanes of these warps waited in an earlier phase.
         self._waited_at[np.repeat(part.mask.reshape(-1, 32).any(1), 32)] = -1
         if aligned:
             warps = np.repeat(part.mask.reshape(-1, 32).any(1) & ~self._arrived.reshape(-1, 32).any(1), 32)
@@ -125,14 +125,14 @@ class ClusterBarrier:
         return follow
 
     def _come_to(self, mask: Array, before: Array, at: Array, number: int, *, aligned: bool) -> None:
-        """Note where lanes arrive or wait; report warps at different instructions of which one at least is aligned.
+        """Record arrivals or waits; report warps at different instructions if at least one of these is aligned.
 
         Args:
-            mask: lanes that are at the instruction now.
-            before: lanes that were at one in the same phase.
-            at: which.
+            mask: lanes at the instruction now.
+            before: lanes that were at an instruction in the same phase.
+            at: the instruction of each of these lanes.
             number: the instruction.
-            aligned: whether it is aligned.
+            aligned: whether the instruction is aligned.
         """
         if aligned:
             self._aligned.add(number)
@@ -146,16 +146,16 @@ class ClusterBarrier:
         if warps.any():
             self._batch.report_lanes(
                 "barrier_divergence", number, np.flatnonzero(mask & np.repeat(warps, 32)),
-                detail="Others of their warps are at another instruction of the cluster's barrier",
+                detail="Other threads of the same warps are at a different instruction of the cluster's barrier",
             )  # fmt: skip
 
     def wait(self, active: Active, *, number: int, follow: int, aligned: bool) -> int:
-        """Handle lanes that wait; returns the next segment when all of them go on at once, else −1."""
+        """Handle waiting lanes; return the next segment if all of them continue at once, else −1."""
         lost = active.mask & ~(self._arrived | self._passes)
         if lost.any():
             self._batch.report_lanes(
                 "barrier_divergence", number, np.flatnonzero(lost),
-                detail="Threads wait at the cluster's barrier where they have not arrived",
+                detail="Threads wait at the cluster's barrier although they have not arrived",
             )  # fmt: skip
         self._come_to(active.mask, self._waited_at >= 0, self._waited_at, number, aligned=aligned)
         through = active.mask & self._passes
@@ -174,7 +174,7 @@ class ClusterBarrier:
         return -1
 
     def _pass(self, mask: Array) -> None:
-        """Let lanes go on behind the phase that has ended."""
+        """Let lanes continue after the phase that has ended."""
         self._passes &= ~mask
         if self._lifetime is not None:
             self._lifetime.met(mask)
@@ -184,7 +184,7 @@ class ClusterBarrier:
             self._order.cluster_wait(mask, self._ended)
 
     def recheck(self) -> None:
-        """End the phases for which nobody is missing; called after arrivals, and after lanes have left."""
+        """End the phases in which no arrival is missing; call it after arrivals and exits."""
         if not self.pending:
             return
         width, live = self._batch.geometry.cluster_width, self._batch.live
@@ -216,19 +216,19 @@ class ClusterBarrier:
             self._schedule.push(int(key), Active(mask, int(np.count_nonzero(mask)), self._batch.live_count))
 
     def _check_warps(self, ended: Array) -> None:
-        """Report lanes that passed an aligned barrier of their warp by and ended: all of a warp have to run it."""
+        """Report lanes that skipped an aligned barrier of their warp and exited; a whole warp has to execute it."""
         missed = np.repeat(ended.reshape(-1, 32).any(1), 32) & self._present & ~ended & self._moved & ~self._batch.live
         if missed.any():
             warp = int(np.flatnonzero(missed)[0]) // 32
             lane = warp * 32 + int(np.flatnonzero(ended[warp * 32 : warp * 32 + 32])[0])
             self._batch.report(
                 "barrier_divergence", int(self._number[lane]), lane, count=int(np.count_nonzero(ended)),
-                detail=f"{int(np.count_nonzero(missed))} threads of the same warps go past it and end without arriving",
+                detail=f"{int(np.count_nonzero(missed))} threads of the same warps skip it and exit without arriving",
             )  # fmt: skip
         self._present &= ~ended
 
     def report_stuck(self) -> None:
-        """Report lanes that wait for ever."""
+        """Report lanes that wait forever."""
         lanes = np.flatnonzero(self._waiting)
         if not lanes.size:
             return
@@ -238,6 +238,6 @@ class ClusterBarrier:
         missing = int(np.count_nonzero(self._batch.live[mine] & ~self._arrived[mine]))
         self._batch.report(
             "deadlock", int(self._number[lanes[0]]), int(lanes[0]), count=int(lanes.size),
-            detail=f"{int(np.count_nonzero(self._waiting[mine]))} threads wait at their cluster's barrier, where "
-            f"{missing} threads of the cluster never arrive",
+            detail=f"{int(np.count_nonzero(self._waiting[mine]))} threads wait at their cluster's barrier, but "
+                f"{missing} threads of the cluster never arrive",
         )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Thread-block clusters: which blocks form one, in what order, and how an address names a block of it.
+"""Thread-block clusters: their blocks, the order of these, and the block that an address belongs to.
 
-A cluster's blocks run side by side and reach one another's shared memory (PTX ISA 9.0, "Cooperative Thread Arrays" and
-"State spaces", ``.shared::cluster``). An address of that space has in its bits from `RANK_BITS` on the rank of the
-block that it means, a block's own too: every address of ``.shared::cta`` is one of ``.shared::cluster``. Measured on an
-H100: a variable of the block of rank 2 lies at 0x2000400, ``mapa`` gives 0x400 for rank 0, and without the rank's bits
-``ld.shared`` is an illegal instruction, ``ld.shared::cluster`` reads the block of rank 0.
+The blocks of a cluster run concurrently and access each other's shared memory (PTX ISA 9.0, "Cooperative Thread
+Arrays" and "State spaces", ``.shared::cluster``). The bits of an address from `RANK_BITS` up hold the rank of its
+block, even for a thread's own block: every address of ``.shared::cta`` is also an address of ``.shared::cluster``.
+
+An H100 confirms this. A variable of the block of rank 2 has the address 0x2000400, and ``mapa`` returns 0x400 for rank
+0. Without the rank bits, ``ld.shared`` is an illegal instruction and ``ld.shared::cluster`` reads the block of rank 0.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from evokern.ptx.syntax import Function
 from evokern.simt.arrays import Array
 
 RANK_BITS = 24
-"""Bits of a shared::cluster address below the rank of its block."""
+"""Number of low bits of a shared::cluster address that are an offset; the rank is above them."""
 MOST_RANK = 255
-"""Largest rank that an address of 32 bits can name; larger ones, outside of any cluster, become this one."""
+"""Largest rank in a 32-bit address; larger ranks, which no cluster has, are stored as this value."""
 
 Three = tuple[int, int, int]
 
@@ -35,7 +36,7 @@ class Cluster:
     extent: Three
     """Blocks of a cluster along x, y, z."""
     explicit: bool
-    """Whether the launch or the kernel names it."""
+    """Whether the launch or the kernel sets the cluster size."""
 
     @property
     def blocks(self) -> int:
@@ -52,7 +53,7 @@ class Cluster:
 
         Args:
             grid: blocks along x, y, z.
-            called: what messages call the kernel.
+            called: name of the kernel in messages.
 
         Raises:
             UsageError: it does not.
@@ -60,12 +61,12 @@ class Cluster:
         for axis, along, size in zip("xyz", grid, self.extent, strict=True):
             if along % size:
                 raise UsageError(
-                    f"{called}: a grid of {grid} has {along} blocks along {axis}, which clusters of {self.extent} do "
-                    f"not divide: launch a multiple of {size}"
+                    f"{called}: a grid of {grid} has {along} blocks along {axis}, not a multiple of the cluster size "
+                    f"{self.extent}: launch a multiple of {size}"
                 )
 
     def whole(self, grid: Three, blocks: Iterable[int]) -> tuple[int, ...]:
-        """Return the blocks of all clusters that hold any of some blocks, cluster after cluster, each by ranks.
+        """Return all blocks of the clusters that contain the given blocks, ordered by cluster and rank.
 
         Args:
             grid: blocks along x, y, z.
@@ -77,18 +78,18 @@ class Cluster:
         return self.members(grid, dict.fromkeys(int(of_block[block]) for block in blocks))
 
     def members(self, grid: Three, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Return the blocks of some clusters, by the clusters' linear ids in `grid_of`; each cluster's by ranks."""
+        """Return the blocks of clusters, ordered by cluster and rank; clusters are given by linear ids in `grid_of`."""
         if self.blocks == 1:
             return tuple(numbers)
         members = members_of(grid, self.extent)
         return tuple(block for number in numbers for block in members[number])
 
     def grid_of(self, grid: Three) -> Three:
-        """Return a grid in clusters along x, y, z."""
+        """Return the extents of a grid in clusters along x, y, z."""
         return grid[0] // self.extent[0], grid[1] // self.extent[1], grid[2] // self.extent[2]
 
     def drawn(self, grid: Three, most: int, rng: random.Random) -> tuple[int, ...]:
-        """Return the blocks of clusters at drawn places: at most so many blocks, but one cluster at least."""
+        """Return the blocks of randomly chosen clusters: at most `most` blocks, but at least one cluster."""
         clusters = grid[0] * grid[1] * grid[2] // self.blocks
         return self.members(grid, rng.sample(range(clusters), min(clusters, max(most // self.blocks, min(most, 1)))))
 
@@ -98,20 +99,21 @@ def cluster_of(
     wanted: Three | None,
     capability: int,
     called: str = "",
-    remedy: str = "give the launch one",
+    remedy: str = "launch it with a cluster",
 ) -> Cluster:
-    """Return the clusters that a launch of any grid runs in: its own, or those that its kernel demands.
+    """Return the clusters of a launch: its own, or those that its kernel requires.
 
     Args:
         function: the kernel.
-        wanted: blocks of a cluster as the launch names them; None where it names none.
+        wanted: blocks of a cluster that the launch requests; None if it does not.
         capability: compute capability × 10 of the chip.
-        called: what messages call the kernel, where that is not its name in the PTX.
-        remedy: how a launch comes by a cluster, where the kernel demands one.
+        called: name of the kernel in messages; default: its name in the PTX.
+        remedy: how to launch a kernel that requires a cluster.
 
     Raises:
-        UsageError: launch and kernel contradict each other, the chip has no clusters, or the cluster has more blocks
-            than every chip takes.
+        UsageError: launch and kernel contradict each other, the chip has no clusters, or the cluster exceeds the
+            portable
+            size.
     """
     called = called or function.name
     directives = function.directives
@@ -121,11 +123,11 @@ def cluster_of(
         raise UsageError(f"{called}: a cluster of {wanted} has no blocks: use at least 1 along each axis")
     if wanted is not None and demanded is not None and wanted != demanded:
         raise UsageError(
-            f"{called} runs in clusters of {demanded} blocks (__cluster_dims__), and the launch asks for "
-            f"{wanted}: name the same, or leave it away in one of them"
+            f"{called} requires clusters of {demanded} blocks (__cluster_dims__), but the launch uses {wanted}: use "
+            "the same size, or omit it in one of the two"
         )
     if wanted is None and demanded is None and "explicitcluster" in directives:
-        raise UsageError(f"{called} is launched with a cluster only (.explicitcluster): {remedy}")
+        raise UsageError(f"{called} must be launched with a cluster (.explicitcluster): {remedy}")
     cluster = Cluster(wanted or demanded or (1, 1, 1), wanted is not None or demanded is not None)
     extent, blocks = cluster.extent, cluster.blocks
     if blocks == 1:
@@ -134,14 +136,14 @@ def cluster_of(
         raise UsageError(f"{called}: clusters of {extent} need sm_90 or later, not sm_{capability}")
     if blocks > PORTABLE_CLUSTER_BLOCKS:
         raise UsageError(
-            f"{called}: a cluster of {extent} has {blocks} blocks, at most {PORTABLE_CLUSTER_BLOCKS} run on every chip "
-            "that has clusters: use a smaller one"
+            f"{called}: a cluster of {extent} has {blocks} blocks, but the portable maximum is "
+            f"{PORTABLE_CLUSTER_BLOCKS}: use a smaller cluster"
         )
     most = directives.get("maxclusterrank", (blocks,))[0]
     if blocks > most:
         raise UsageError(
-            f"{called}: a cluster of {extent} has {blocks} blocks, its __launch_bounds__ allow {most}: use a "
-            "smaller one, or change them"
+            f"{called}: a cluster of {extent} has {blocks} blocks, but its __launch_bounds__ allow {most}: use a "
+            "smaller cluster or change the bounds"
         )
     return cluster
 
@@ -152,7 +154,7 @@ def _three(numbers: tuple[int, ...]) -> Three:
 
 
 def cluster_numbers(grid: Three, extent: Three) -> Array:
-    """Return, by the linear id of each block, the linear id of its cluster in the grid of clusters."""
+    """Return the linear id of each block's cluster in the grid of clusters, by the block's linear id."""
     x, y, z = _coordinates(grid)
     along = grid[0] // extent[0], grid[1] // extent[1]
     numbers: Array = (z // extent[2] * along[1] + y // extent[1]) * along[0] + x // extent[0]
@@ -160,7 +162,7 @@ def cluster_numbers(grid: Three, extent: Three) -> Array:
 
 
 def members_of(grid: Three, extent: Three) -> list[tuple[int, ...]]:
-    """Return, by the linear id of each cluster, its blocks in the order of their ranks: x fastest, then y, then z."""
+    """Return the blocks of each cluster in rank order (x fastest, then y, then z), by the cluster's linear id."""
     x, y, z = _coordinates(grid)
     rank = (z % extent[2] * extent[1] + y % extent[1]) * extent[0] + x % extent[0]
     order = np.lexsort((rank, cluster_numbers(grid, extent)))

@@ -1,9 +1,9 @@
-"""Whether another block of the cluster is there while its shared memory is accessed.
+"""Whether another block of the cluster is running when its shared memory is accessed.
 
-A block's shared memory is there from its start to its end. That the others have started is known behind a barrier of
-the cluster, or to who has seen something that they did; and a block may not end before every access of others to its
-memory, so that each of these has to be ordered before the end of at least one of its threads (CUDA Programming Guide,
-"Distributed Shared Memory"). Both are a matter of order, not of what happened to run first.
+A block's shared memory exists from its start to its end. A thread knows that another block has started after a cluster
+barrier, or after it has seen an access of that block. A block may exit only after all accesses of other blocks to its
+memory (CUDA Programming Guide, "Distributed Shared Memory"). Each of these accesses must therefore be ordered before
+the end of at least one of its threads. Both conditions depend on order, not on the sequence of one run.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 KIND = "cluster_lifetime"
-"""Kind of its findings."""
+"""Kind of the findings."""
 
 
 class ClusterLifetime:
-    """Accesses to other blocks' shared memory, and what their threads had seen when they left.
+    """Accesses to other blocks' shared memory, and the accesses that exited threads had seen.
 
-    Of each block and each thread of its cluster the latest such access is enough: who has seen it has seen the others.
+    For each block and each thread of its cluster, only the latest access is stored: a thread that has seen it has also
+    seen the earlier ones.
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, name_of: Callable[[int], tuple[str, int]]) -> None:
@@ -31,7 +32,7 @@ class ClusterLifetime:
 
         Args:
             batch: the lanes.
-            order: what happens before what.
+            order: happens-before order.
             name_of: byte within a block's memory → variable, distance from its start.
         """
         self._batch, self._order, self._name_of = batch, order, name_of
@@ -39,26 +40,26 @@ class ClusterLifetime:
         self._latest = np.zeros(shape, np.int64)
         """Stamp of each thread's latest access to each block's memory."""
         self._number = np.zeros(shape, np.int64)
-        """Its instruction."""
+        """Instruction of that access."""
         self._place = np.zeros(shape, np.int64)
-        """Its byte within the block's memory."""
+        """Byte of that access within the block's memory."""
         self._seen = np.zeros(shape, np.int64)
-        """Up to which stamp a block's threads that have left had seen what each thread of the cluster did."""
+        """Latest stamp of each thread of the cluster that the exited threads of a block had seen."""
         self._met = np.zeros(batch.lanes, np.bool_)
-        """Lanes that have waited at a barrier of the cluster."""
+        """Lanes that have waited at a cluster barrier."""
         self._began = 0
         self._used = False
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the records for new blocks."""
         self._began, self._used = self._order.now, False
-        self._order.dirty = True  # whatever is published from now on has a later stamp
+        self._order.dirty = True  # Everything published from now on has a later stamp.
         self._met.fill(False)
         for row in (self._latest, self._seen):
             row.fill(0)
 
     def met(self, mask: Array) -> None:
-        """Note lanes that waited for all threads of their cluster: all its blocks have started."""
+        """Record lanes that waited for all threads of their cluster: all its blocks have started."""
         self._met |= mask
 
     def access(self, active: Active, block: Array, place: Array, number: int) -> None:
@@ -66,8 +67,8 @@ class ClusterLifetime:
 
         Args:
             active: lanes that access.
-            block: place in the batch of the block that each of them means.
-            place: byte within its memory.
+            block: index in the batch of the block that each lane accesses.
+            place: byte within the block's memory.
             number: the instruction.
         """
         batch, lanes = self._batch, active.lanes
@@ -77,8 +78,8 @@ class ClusterLifetime:
         if early.size:
             early = early[~self._knows_of(lanes[early], block[early])]
         for wrong, what in (
-            (np.flatnonzero(~there), "has left by then"),
-            (early, "may not have started: no barrier of the cluster stands before it"),
+            (np.flatnonzero(~there), "has already exited"),
+            (early, "may not have started: no cluster barrier comes before the access"),
         ):
             if wrong.size:
                 at = int(wrong[0])
@@ -91,7 +92,7 @@ class ClusterLifetime:
         self._used = True
 
     def _knows_of(self, lanes: Array, block: Array) -> Array:
-        """Say whether lanes have seen anything that threads of these blocks did since they began."""
+        """Return whether lanes have seen any access of these blocks' threads since the start."""
         width, ranks = self._order.block_width, self._order.ranks
         known = np.zeros(lanes.size, np.bool_)
         for one in np.unique(block):
@@ -103,8 +104,8 @@ class ClusterLifetime:
         return known
 
     def leave(self, active: Active) -> None:
-        """Take lanes that have left the kernel; called when they no longer count as live."""
-        if not self._used:  # what others access from now on is later than anything that these lanes have seen
+        """Remove lanes that have exited the kernel; call it after they no longer count as live."""
+        if not self._used:  # Later accesses of other blocks are later than everything that these lanes have seen.
             return
         width = self._order.block_width
         for blocks, seen in self._order.seen_by_any(active).values():
@@ -116,7 +117,7 @@ class ClusterLifetime:
             for number in np.unique(self._number[block, threads]).tolist():
                 mine = threads[self._number[block, threads] == number]
                 lane = block * width // self._order.width * self._order.width + int(mine[0])
-                what = "may have left by then: no barrier of the cluster stands between it and the block's end"
+                what = "may have exited already: no cluster barrier separates the access from the end of that block"
                 self._report(lane, block, int(self._place[block, mine[0]]), number, mine.size, what)
             self._latest[block] = 0
 
@@ -125,5 +126,5 @@ class ClusterLifetime:
         name, offset = self._name_of(place)
         self._batch.report(
             KIND, number, lane, count=count, address=place, allocation=name, offset=offset,
-            detail=f"Block {at}, whose shared memory it accesses, {what}",
+            detail=f"The access is to shared memory of block {at}, which {what}",
         )  # fmt: skip

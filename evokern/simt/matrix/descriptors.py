@@ -1,16 +1,17 @@
-"""Where a matrix descriptor of `wgmma` finds its operand in shared memory.
+"""Location of an operand of `wgmma` in shared memory, given by a matrix descriptor.
 
-A descriptor names a start address, two offsets and a swizzle; together with the operand's major-ness they give the
-address of each piece of 16 bytes. Source: PTX ISA 9.0, section 9.7.15.5.1.2 "Shared Memory Matrix Layout", its table of
-canonical layouts and section 9.7.15.5.1.2.2 "Matrix Descriptor Format". With W pieces in the swizzle's width (8, 4, 2
-for 128, 64, 32 bytes, 1 without) and 16-bit elements, so that a piece holds eight of them:
+A descriptor contains a start address, two offsets and a swizzle. Together with the operand's major-ness they define
+the address of each piece of 16 bytes. Source: PTX ISA 9.0, section 9.7.15.5.1.2 "Shared Memory Matrix Layout", its
+table of canonical layouts and section 9.7.15.5.1.2.2 "Matrix Descriptor Format". W is the number of pieces in the
+swizzle's width: 8, 4, 2 for 128, 64, 32 bytes, and 1 without a swizzle. Elements have 16 bits, so a piece has eight
+elements:
 
-    K-major, row r, piece j of K        ->  (r % 8) * 16W + (r / 8) * stride + j * 16   (without swizzle: j * leading)
-    MN-major, row k of K, piece q of MN ->  (q % W) * 16 + (q / W) * leading + (k % 8) * 16W + (k / 8) * stride
-    the same without swizzle            ->  q * stride + (k % 8) * 16 + (k / 8) * leading
+    K-major, row r, piece j of K        ->  `(r % 8) * 16W + (r / 8) * stride + j * 16` (without swizzle: `j * leading`)
+    MN-major, row k of K, piece q of MN ->  `(q % W) * 16 + (q / W) * leading + (k % 8) * 16W + (k / 8) * stride`
+    the same without swizzle            ->  `q * stride + (k % 8) * 16 + (k / 8) * leading`
 
-A swizzle then exchanges pieces by the address itself: bits 4 to 6 are xored with bits 7 to 9, of which it takes as many
-as W has. So an operand that begins inside a pattern (the next step of K) needs no other rule.
+A swizzle then permutes pieces by their address: bits 4 to 6 are xored with as many of the bits 7 to 9 as W needs. The
+same rule therefore covers an operand that starts inside a pattern (the next step of K).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ELEMENTS = 8
 STEP = 16
 """Elements along K of one instruction on 16-bit factors."""
 BASE_OFFSET = np.uint64(7 << 49)
-"""Bits that say how far a swizzle pattern is from a multiple of its size; patterns elsewhere are not modelled."""
+"""Bits with the distance of a swizzle pattern from a multiple of its size; only distance 0 is supported."""
 _WIDTHS = (1, 8, 4, 2)
 """Swizzle mode -> pieces in its width."""
 
@@ -39,7 +40,7 @@ class Descriptor:
     """The 64 bits of a matrix descriptor."""
 
     bits: int
-    """As the instruction gets them."""
+    """The descriptor as the instruction receives it."""
 
     def _field(self, first: int) -> int:
         return (self.bits >> first & 0x3FFF) * 16
@@ -89,5 +90,5 @@ class Descriptor:
 
 @lru_cache(maxsize=4096)
 def pieces_of(bits: int, extent: int, transposed: bool) -> Array:
-    """Return `Descriptor.pieces` of a descriptor, kept for the next time; not to be written to."""
+    """Return `Descriptor.pieces` of a descriptor from a cache; do not modify the result."""
     return Descriptor(bits).pieces(extent, transposed=transposed)

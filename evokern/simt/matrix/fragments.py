@@ -1,11 +1,10 @@
-"""Which element of a matrix a lane holds: fragments of `mma.sync` and `wmma`.
+"""Mapping of matrix elements to lanes: fragments of `mma.sync` and `wmma`.
 
-`mma` fragments are fixed by the ISA (8.5, section 9.7.14.5, figures of the fragments of m8n8k4 to m16n8k32; the one
-rule behind them stands in `evokern.simt.matrix.mma`). `wmma` fragments are left open by the ISA (section 9.7.14.4.1:
-"each thread holds a fragment; the distribution is unspecified"), only the number and type of registers are given. The
-distribution here is evokern's own: a wmma tile is cut into `mma` tiles, which is what the generations since sm_80 do,
-and m8n32k16 is the transpose of m32n8k16. A kernel that goes through `wmma.load` and `wmma.store` cannot see the
-difference.
+The ISA fixes the fragments of `mma` (8.5, section 9.7.14.5, figures of the fragments of m8n8k4 to m16n8k32);
+`evokern.simt.matrix.mma` contains the common rule. For `wmma` the ISA defines only the number and type of registers
+(section 9.7.14.4.1: "each thread holds a fragment; the distribution is unspecified"). This module uses its own
+distribution: a wmma tile is split into `mma` tiles, as on all generations since sm_80, and m8n32k16 is the transpose
+of m32n8k16. A kernel that uses `wmma.load` and `wmma.store` cannot see the difference.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _GROUP, _THREAD = LANES // 4, LANES % 4
 
 @dataclass(frozen=True)
 class Fragment:
-    """How one operand of a matrix instruction lies in the registers of a warp.
+    """Layout of one operand of a matrix instruction in the registers of a warp.
 
     Raises:
-        InternalError: elements that do not fill whole registers.
+        InternalError: the elements do not fill whole registers.
     """
 
     kind: str
@@ -44,13 +43,13 @@ class Fragment:
     def __post_init__(self) -> None:
         if self.rows.shape != self.columns.shape or self.rows.shape[0] != 32:
             found = f"{self.rows.shape}, {self.columns.shape}"
-            raise InternalError(f"a fragment needs [32, elements] rows and columns, not {found}")
+            raise InternalError(f"a fragment needs row and column arrays of shape [32, elements], not {found}")
         if self.elements % self.per_register:
             raise InternalError(f"{self.elements} elements of .{self.kind} do not fill whole registers")
 
     @property
     def elements(self) -> int:
-        """Elements a lane holds, repeated ones included."""
+        """Elements per lane, including repeated ones."""
         return int(self.rows.shape[1])
 
     @property
@@ -60,16 +59,16 @@ class Fragment:
 
     @property
     def registers(self) -> int:
-        """Registers a lane uses: 64 bits wide for f64, else 32."""
+        """Registers per lane: 64 bits wide for f64, else 32."""
         return self.elements // self.per_register
 
     def unpack(self, registers: Array) -> Array:
-        """Registers [registers, warps, 32] -> elements in storage type [elements, warps, 32]."""
+        """Convert registers [registers, warps, 32] to elements in storage type [elements, warps, 32]."""
         parts = np.ascontiguousarray(registers)[..., None].view(STORAGE[self.kind])
         return np.ascontiguousarray(parts.transpose(0, 3, 1, 2)).reshape(self.elements, *registers.shape[1:])
 
     def pack(self, elements: Array) -> Array:
-        """Elements [elements, warps, 32] -> registers [registers, warps, 32], uint32 (uint64 for f64)."""
+        """Convert elements [elements, warps, 32] to registers [registers, warps, 32], uint32 (uint64 for f64)."""
         parts = elements.reshape(self.registers, self.per_register, *elements.shape[1:]).transpose(0, 2, 3, 1)
         word = np.uint64 if STORAGE[self.kind].itemsize == 8 else np.uint32
         packed: Array = np.ascontiguousarray(parts, dtype=STORAGE[self.kind]).view(word)[..., 0]
@@ -87,20 +86,20 @@ class Fragment:
             int64 [..., 32, elements].
         """
         if layout not in ("row", "col"):
-            raise InternalError(f"unknown layout {layout!r}: known: row, col")
+            raise InternalError(f"unknown layout {layout!r}; known: row, col")
         major, minor = (self.rows, self.columns) if layout == "row" else (self.columns, self.rows)
         step = np.asarray(leading, dtype=np.int64)
         return major * step[..., None, None] + minor
 
     def gather(self, registers: Array, shape: tuple[int, int]) -> Array:
-        """Registers -> the matrix of every warp, in storage type [warps, rows, columns]."""
+        """Convert registers to one matrix per warp, in storage type [warps, rows, columns]."""
         elements = self.unpack(registers)
         matrix = np.empty((registers.shape[1], *shape), STORAGE[self.kind])
         matrix[:, self.rows, self.columns] = elements.transpose(1, 2, 0)
         return matrix
 
     def scatter(self, matrix: Array) -> Array:
-        """Matrices in storage type [warps, rows, columns] -> registers [registers, warps, 32]."""
+        """Convert matrices in storage type [warps, rows, columns] to registers [registers, warps, 32]."""
         return self.pack(matrix[:, self.rows, self.columns].transpose(2, 0, 1))
 
 
@@ -145,17 +144,17 @@ def _turned(fragment: Fragment) -> Fragment:
 
 
 def _concatenated(first: Fragment, *, down: int = 0, right: int = 0) -> Fragment:
-    """Two equal fragments, the second one shifted: first its elements, then the other's."""
+    """Concatenate a fragment with a shifted copy of itself."""
     rows = np.concatenate([first.rows, first.rows + down], axis=1)
     return Fragment(first.kind, rows, np.concatenate([first.columns, first.columns + right], axis=1))
 
 
 @cache
 def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
-    """Return evokern's fragment of a `wmma` operand, with the register count of the ISA (section 9.7.14.4.1).
+    """Return the fragment of a `wmma` operand; its register count is that of the ISA (section 9.7.14.4.1).
 
-    The fragments of f16 factors hold 16 elements a lane whatever the shape; where the matrix has fewer, every element
-    is held twice, as on hardware.
+    The fragments of f16 factors have 16 elements per lane for all shapes. If the matrix has fewer, every element is
+    held twice, as on hardware.
 
     Args:
         shape: M, N, K.
@@ -163,7 +162,7 @@ def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
         kind: element type of that operand.
 
     Raises:
-        InternalError: an unknown combination.
+        InternalError: the combination is unknown.
     """
     m, n, k = shape
     if operand not in ("a", "b", "c", "d"):

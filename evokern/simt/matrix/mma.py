@@ -1,24 +1,26 @@
-"""Tensor-core instructions over warps: `mma.sync`, `wmma` and the moves of `ldmatrix` and `stmatrix`.
+"""Tensor-core instructions over warps: `mma.sync`, `wmma`, and the data movement of `ldmatrix` and `stmatrix`.
 
-Every `mma` shape of PTX spreads its matrices over a warp by one rule. With g = lane / 4, t = lane % 4 and e elements
-in a register (ISA 8.5, 9.7.14.5, "Matrix Fragments for mma.m8n8k4" to "m16n8k32"):
+All `mma` shapes of PTX distribute their matrices over a warp by one rule. Source: ISA 8.5, 9.7.14.5,
+"Matrix Fragments for mma.m8n8k4" to "m16n8k32". With g = lane / 4, t = lane % 4 and e elements in a register:
 
-    A, register rk*RM + rm, element i  ->  row 8*rm + g,            column (4*rk + t)*e + i
-    B, register rk,         element i  ->  row (4*rk + t)*e + i,    column g
+    A, register rk*RM + rm, element i  ->  row 8*rm + g,            column (4*rk + t)*e + i;
+    B, register rk,         element i  ->  row (4*rk + t)*e + i,    column g;
     C, register 2*rm + h               ->  row 8*rm + g,            column 2*t + h        (f16: two h in one register)
 
-RM is M / 8. Four lanes of one group therefore always own 16 neighbouring bytes of a row, and a whole operand is
-rearranged by moving 16-byte items: that is why `mma` needs no index arrays. `Fragment` spells the same rule out per
-lane and element, for address computation and for `wmma`.
+RM is M / 8. The four lanes of a group therefore hold 16 adjacent bytes of a row, and moving 16-byte items rearranges a
+whole operand without index arrays. `Fragment` applies the same rule per lane and element, for address computation and
+for `wmma`.
 
-Accumulation: products are exact, their sum is taken in float64 and rounded once to the accumulator's type. Hardware
-adds in blocks of 4 to 16 products: it aligns the products of a block and the running sum to the largest exponent, cuts
-what lies below the 23rd to 25th fraction bit, and truncates (M. Fasi, N. Higham, M. Mikaitis, S. Pranesh, "Numerical
-behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). So f32 results differ in the last bits, within
-`accumulation_bound`; integer results are equal. One NVIDIA H200, measured, aligns all K products of an instruction and
-the sum at once, keeps 25 fraction bits of each and truncates: this gave every bit of its f32 results from f16, bf16 and
-tf32 factors; with f16 accumulators it gives the exact sum rounded to nearest, as this module. Native 8-bit
-floating-point units keep fewer bits, about 13 (DeepSeek-V3 report, arXiv 2412.19437, section 3.3.2).
+Accumulation: products are exact; their sum is computed in float64 and rounded once to the accumulator's type. Hardware
+adds blocks of 4 to 16 products. It aligns the products of a block and the running sum to the largest exponent. It then
+drops the bits below the 23rd to 25th fraction bit and truncates. Source: M. Fasi, N. Higham, M. Mikaitis, S. Pranesh,
+"Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021. Therefore f32 results differ in the last bits,
+within `accumulation_bound`; integer results are equal.
+
+An NVIDIA H200 aligns all K products of an instruction and the sum at once, keeps 25 fraction bits of each and
+truncates. This rule reproduces every bit of its f32 results from f16, bf16 and tf32 factors. With f16 accumulators,
+the H200 returns the exact sum rounded to nearest, like this module. Native 8-bit floating-point units keep fewer bits,
+about 13 (DeepSeek-V3 report, arXiv 2412.19437, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -60,10 +62,10 @@ _ACCUMULATORS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Mma:
-    """One `mma.sync` instruction: shape and types, with everything about registers derived from them.
+    """One `mma.sync` instruction: shape and types, and the register layout that follows from them.
 
     Raises:
-        InternalError: a combination that PTX does not have, or that is not modelled.
+        InternalError: PTX does not have the combination, or this module does not support it.
     """
 
     shape: Shape
@@ -84,16 +86,18 @@ class Mma:
         name = f"mma.m{m}n{n}k{k}.{self.d_type}.{self.a_type}.{self.b_type}.{self.c_type}"
         families = ({"s8", "u8"}, {"e4m3", "e5m2"})
         if self.a_type != self.b_type and not any({self.a_type, self.b_type} <= family for family in families):
-            raise InternalError(f"{name}: the factors' types do not go together")
+            raise InternalError(f"{name}: the two factors have incompatible types")
         if self.shape not in _SHAPES.get(self.a_type, ()):
             known = nearest(self.a_type, _SHAPES) if self.a_type not in _SHAPES else f"known: {_SHAPES[self.a_type]}"
-            raise InternalError(f"{name}: shape not modelled for .{self.a_type}; {known}")
+            raise InternalError(f"{name}: unsupported shape for .{self.a_type}; {known}")
         for accumulator in (self.c_type, self.d_type):
             if accumulator not in _ACCUMULATORS[self.a_type]:
                 known = str(_ACCUMULATORS[self.a_type])
-                raise InternalError(f"{name}: .{accumulator} does not accumulate .{self.a_type}; known: {known}")
+                raise InternalError(
+                    f"{name}: an accumulator of .{accumulator} is not supported for .{self.a_type}; known: {known}"
+                )
         if self.satfinite and self.d_type != "s32":
-            raise InternalError(f"{name}: .satfinite is for integer results")
+            raise InternalError(f"{name}: .satfinite requires an integer result")
 
     @cached_property
     def row_tiles(self) -> int:
@@ -102,13 +106,13 @@ class Mma:
 
     @cached_property
     def column_steps(self) -> int:
-        """RK: registers that a lane holds along K."""
+        """RK: registers per lane along K."""
         bytes_a_lane = self.shape[2] // 4 * _ELEMENT_BYTES[self.a_type]
         return bytes_a_lane // (8 if self.a_type == "f64" else 4)
 
     @cached_property
     def registers(self) -> Mapping[str, int]:
-        """Operand -> registers a lane; 64-bit ones for f64, 32-bit ones otherwise."""
+        """Operand -> registers per lane: 64-bit registers for f64, else 32-bit."""
         halves = {"c": self.c_type, "d": self.d_type}
         counts = {"a": self.row_tiles * self.column_steps, "b": self.column_steps}
         counts.update({key: self.row_tiles * (1 if kind == "f16" else 2) for key, kind in halves.items()})
@@ -128,21 +132,21 @@ class Mma:
         left = self._left(a)
         right = self._right(b)
         if self.a_type in ("s8", "u8"):
-            # K products of 8 bits stay below 2^24, where every float32 sum is exact in any order.
+            # K products of 8 bits stay below 2^24, so every float32 sum is exact in any order.
             return self._integer_result(np.matmul(left, right.swapaxes(1, 2)), c)
         total = np.matmul(left, right.swapaxes(1, 2))
         total += self._addend(c)
         return self._result(total)
 
     def _left(self, a: Array) -> Array:
-        """Registers of A -> values [warp, row, k]."""
+        """Convert registers of A to values [warp, row, k]."""
         warps = a.shape[1]
         order = (2, 1, 3, 0)  # [rk, rm, warp, g] -> [warp, rm, g, rk]
         items = quads(a, self.a_type).reshape(self.column_steps, self.row_tiles, warps, 8, -1)
         return self._values(self.a_type, items.transpose(*order, 4), warps, self.shape[0])
 
     def _right(self, b: Array) -> Array:
-        """Registers of B -> values [warp, column, k], columns in the order of `_column_order`."""
+        """Convert registers of B to values [warp, column, k], with columns in the order of `_column_order`."""
         warps = b.shape[1]
         items = quads(b, self.b_type)
         if self._split_columns:
@@ -153,11 +157,11 @@ class Mma:
 
     @cached_property
     def _split_columns(self) -> bool:
-        """Even columns before odd ones, as accumulators of one element a register hold them."""
+        """Whether even columns precede odd ones, as in accumulators with one element per register."""
         return self.d_type != "f16" and self.c_type != "f16"
 
     def _values(self, kind: str, items: Array, warps: int, rows: int) -> Array:
-        """Rearranged 16-byte items -> decoded values [warp, row, k], in the type that is multiplied."""
+        """Decode rearranged 16-byte items to values [warp, row, k], in the type used for the multiplication."""
         flat = np.ascontiguousarray(items)
         if kind in ("s8", "u8"):
             return flat.view(np.int8 if kind == "s8" else np.uint8).reshape(warps, rows, -1).astype(np.float32)
@@ -169,7 +173,7 @@ class Mma:
         return values.reshape(warps, rows, self.shape[2])
 
     def _accumulators(self, c: Array, kind: str) -> Array:
-        """Registers of C -> bit patterns [warp, row, column] in the column order of the product."""
+        """Convert registers of C to bit patterns [warp, row, column] in the column order of the product."""
         warps = c.shape[1]
         if kind == "f16":
             items = quads(c, kind).reshape(self.row_tiles, warps, 8, -1).transpose(1, 0, 2, 3)
@@ -185,7 +189,7 @@ class Mma:
         return decode(self.c_type, np.ascontiguousarray(self._accumulators(c, self.c_type)))
 
     def _result(self, total: Array) -> Array:
-        """float64 sums [warp, row, column] -> registers of D, rounded once."""
+        """Round float64 sums [warp, row, column] once and return them as registers of D."""
         return self._registers(encode(self.d_type, total))
 
     def _integer_result(self, product: Array, c: Array) -> Array:
@@ -198,7 +202,7 @@ class Mma:
         return self._registers(total)
 
     def _registers(self, patterns: Array) -> Array:
-        """Bit patterns [warp, row, column] -> registers [register, warp, 32]."""
+        """Convert bit patterns [warp, row, column] to registers [register, warp, 32]."""
         warps = patterns.shape[0]
         if self.d_type == "f16":
             items = quads(patterns, "f16").reshape(warps, self.row_tiles, 8, -1).transpose(1, 0, 2, 3)
@@ -212,13 +216,13 @@ class Mma:
 
 
 def quads(registers: Array, kind: str) -> Array:
-    """View an array in items of 16 bytes: what the four lanes of a group hold of one register (half of it for f64)."""
+    """View an array in items of 16 bytes: one register (for f64, half a register) of the four lanes of a group."""
     return np.ascontiguousarray(registers).view(np.complex128).reshape(-1, 2 if kind == "f64" else 1)
 
 
 @cache
 def doubles(kind: str) -> Array:
-    """Every value of a format of 8 or 16 bits as float64: one look-up instead of two conversions."""
+    """Return every value of an 8 or 16-bit format as float64; one table look-up replaces two conversions."""
     word = np.dtype(f"u{STORAGE[kind].itemsize}")
     return decode(kind, np.arange(1 << 8 * word.itemsize, dtype=word)).astype(np.float64)
 
@@ -246,16 +250,18 @@ def mma(
 
 
 def accumulation_bound(a: Array, b: Array, c: Array, fraction_bits: int = 23) -> Array:
-    """Bound the difference between hardware and this module for f32 accumulators, per element.
+    """Return the largest difference between hardware and this module for f32 accumulators, per element.
 
-    Each of the K products, of the at most K/4 running sums and of their truncations loses less than 2^-fraction_bits of
-    the largest partial sum, which is at most |c| + sum |a_k b_k|.
+    Each product, running sum (at most K/4) and truncation loses less than 2^-fraction_bits of the largest partial sum.
+    That sum is at most |c| + sum |a_k b_k|.
 
     Args:
         a: values [..., M, K].
         b: values [..., K, N].
         c: values [..., M, N].
-        fraction_bits: what the hardware's alignment keeps; 23 is the least known for 16-bit factors and tf32.
+        fraction_bits: fraction bits that the hardware's alignment keeps; the known minimum is 23 for 16-bit
+            factors and
+            tf32.
     """
     k = a.shape[-1]
     total = np.abs(c) + np.abs(a) @ np.abs(b)

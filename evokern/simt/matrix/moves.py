@@ -1,7 +1,7 @@
-"""`ldmatrix` and `stmatrix`: which bytes of which row belong to which register of which lane.
+"""`ldmatrix` and `stmatrix`: mapping of the bytes of each row to the registers of each lane.
 
-Source: PTX ISA 8.5, sections 9.7.14.5.15 `ldmatrix` and 9.7.14.5.16 `stmatrix`: 8x8 matrices of 16-bit elements, rows
-of 16 bytes; lanes 8r to 8r + 7 give the row addresses of matrix r.
+Source: PTX ISA 8.5, sections 9.7.14.5.15 `ldmatrix` and 9.7.14.5.16 `stmatrix`. Matrices are 8x8 with 16-bit elements,
+so rows have 16 bytes. Lanes 8r to 8r + 7 provide the row addresses of matrix r.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from evokern.errors import InternalError
 from evokern.simt.numerics.formats import Array
 
 ROW_BYTES = 16
-"""Bytes behind each row address."""
+"""Bytes of a row."""
 
 
 @dataclass(frozen=True)
 class MatrixMove:
-    """Where the registers of `ldmatrix` come from, or those of `stmatrix` go.
+    """Source of the registers of `ldmatrix`, or destination of those of `stmatrix`.
 
-    A register is made of `parts` pieces of `part_bytes` bytes, lowest first: one of four bytes, or with `.trans` two
-    of two bytes.
+    A register consists of `parts` pieces of `part_bytes` bytes, lowest first: one piece of four bytes, or with
+    `.trans` two pieces of two bytes.
     """
 
     count: int
-    """Matrices, and so registers a lane: 1, 2 or 4."""
+    """Matrices, and also registers per lane: 1, 2 or 4."""
     provider: Array
-    """Lane whose address is used: int64 [registers, 32 lanes, parts]."""
+    """Lane that provides the address: int64 [registers, 32 lanes, parts]."""
     offset: Array
     """Bytes from that address: int64 [registers, 32 lanes, parts]."""
     part_bytes: int
@@ -37,7 +37,7 @@ class MatrixMove:
 
     @property
     def addressing_lanes(self) -> int:
-        """Lanes whose address counts: the first 8 times `count`."""
+        """Number of lanes whose address is used: the first 8 times `count`."""
         return 8 * self.count
 
     def addresses(self, rows: Array) -> Array:
@@ -54,18 +54,18 @@ class MatrixMove:
         return addresses
 
     def registers(self, pieces: Array) -> Array:
-        """Loaded pieces, uint16 or uint32 [registers, warps, 32, parts], -> uint32 registers [registers, warps, 32]."""
+        """Join pieces, uint16 or uint32 [registers, warps, 32, parts], to uint32 registers [registers, warps, 32]."""
         packed: Array = np.ascontiguousarray(pieces).view(np.uint32)[..., 0]
         return packed
 
     def pieces(self, registers: Array) -> Array:
-        """Registers [registers, warps, 32] -> pieces to store, [registers, warps, 32, parts] of `part_bytes` bytes."""
+        """Split registers [registers, warps, 32] into pieces of `part_bytes` bytes, [registers, warps, 32, parts]."""
         return np.ascontiguousarray(registers)[..., None].view(np.dtype(f"u{self.part_bytes}"))
 
 
 @cache
 def matrix_move(count: int, *, transposed: bool = False) -> MatrixMove:
-    """Return the table of `ldmatrix` or `stmatrix` `.m8n8.x1/.x2/.x4[.trans].b16`.
+    """Return the mapping of `ldmatrix` or `stmatrix` `.m8n8.x1/.x2/.x4[.trans].b16`.
 
     Lane l holds elements (l/4, 2(l%4)) and (l/4, 2(l%4) + 1) of each matrix, or with `.trans` those of its transpose.
 

@@ -1,11 +1,12 @@
-"""`wgmma.mma_async.m64nNk16` over warps: 16 of the 64 rows each, with B the same for all.
+"""`wgmma.mma_async.m64nNk16` over warps: each warp computes 16 of the 64 rows, with the same B.
 
-Fragments (PTX ISA 9.0, section 9.7.15.5.1.1.1): A is that of `mma.m16n8k16`; with g = lane / 4 and t = lane % 4,
+Fragments (PTX ISA 9.0, section 9.7.15.5.1.1.1): A has the fragment of `mma.m16n8k16`.
+With g = lane / 4 and t = lane % 4:
 
     D, register 4*j + 2*h + c   ->  row 8*h + g of the warp's 16,  column 8*j + 2*t + c    (f16: both c in one register)
 
-Sums are exact and rounded once to the accumulator's type, as in `mma`. The four lanes of a group own 16 neighbouring
-bytes of a row when the columns of each tile are taken even ones first (`f32`), or as they are (`f16`).
+As in `mma`, sums are exact and rounded once to the accumulator's type. The four lanes of a group hold 16 adjacent
+bytes of a row. This requires even columns of each tile first for `f32`, and the original column order for `f16`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class WarpgroupProduct:
     """One `wgmma.mma_async` instruction on 16-bit factors.
 
     Raises:
-        InternalError: a combination that PTX does not have, or that is not modelled.
+        InternalError: PTX does not have the combination, or this module does not support it.
     """
 
     shape: tuple[int, int, int]
@@ -45,15 +46,15 @@ class WarpgroupProduct:
     a_type: str
     """Both factors: `f16` or `bf16`."""
     negated: bool = False
-    """Whether the product is subtracted: one of the factors is scaled by -1."""
+    """Whether the product is subtracted: exactly one of the factors is scaled by -1."""
 
     def __post_init__(self) -> None:
         m, n, k = self.shape
         name = f"wgmma m{m}n{n}k{k}.{self.d_type}.{self.a_type}"
         if self.d_type not in _KINDS.get(self.a_type, ()):
-            raise InternalError(f"{name}: types not modelled; known: f16 to f16 or f32, bf16 to f32")
+            raise InternalError(f"{name}: unsupported types; known: f16 to f16 or f32, bf16 to f32")
         if m != ROWS or k != STEP or n % 8 or not 8 <= n <= 256:
-            raise InternalError(f"{name}: no such shape; M is 64, K is 16, N a multiple of 8 up to 256")
+            raise InternalError(f"{name}: unsupported shape; M must be 64, K 16, and N a multiple of 8 up to 256")
 
     @property
     def columns(self) -> int:
@@ -62,7 +63,7 @@ class WarpgroupProduct:
 
     @property
     def registers(self) -> int:
-        """Registers of D a lane."""
+        """Registers of D per lane."""
         return self.columns // (4 if self.d_type == "f16" else 2)
 
     def left_of_registers(self, registers: Array) -> Array:
@@ -72,7 +73,7 @@ class WarpgroupProduct:
         return self._values(items).reshape(warps, WARP_ROWS, STEP)
 
     def left(self, pieces: Array, *, transposed: bool) -> Array:
-        """Return A from shared memory as values [units, rows, 16]; pieces as `Descriptor.pieces`, units in front."""
+        """Return A from shared memory as values [units, rows, 16]; pieces as in `Descriptor.pieces`, units first."""
         return self._factor(pieces, transposed).swapaxes(1, 2) if transposed else self._factor(pieces, transposed)
 
     def right(self, pieces: Array, *, transposed: bool) -> Array:
@@ -83,7 +84,7 @@ class WarpgroupProduct:
         return factor if transposed else factor.swapaxes(1, 2)
 
     def _factor(self, pieces: Array, transposed: bool) -> Array:
-        """Pieces -> values [units, extent, 16], or with `transposed` [units, 16, extent]."""
+        """Convert pieces to values [units, extent, 16], or with `transposed` [units, 16, extent]."""
         units = pieces.shape[0]
         return self._values(pieces).reshape(units, STEP if transposed else -1, pieces.shape[2] * ELEMENTS)
 
@@ -96,10 +97,10 @@ class WarpgroupProduct:
         """Execute the instruction.
 
         Args:
-            left: A, values [units, 16 or 64, 16]: a unit is a warp or a whole warpgroup.
+            left: values of A, [units, 16 or 64, 16]; a unit is a warp or a whole warpgroup.
             right: B of each unit, [units, 16, N], from `right`.
-            accumulators: registers of D before, uint32 [registers, warps, 32].
-            keep: bool [warps]: whether D is added to.
+            accumulators: previous registers of D, uint32 [registers, warps, 32].
+            keep: bool [warps]: whether the product is added to D.
 
         Returns:
             Registers of D, uint32 [registers, warps, 32].
@@ -115,7 +116,7 @@ class WarpgroupProduct:
         return self._after(encode(self.d_type, total))
 
     def _before(self, registers: Array) -> Array:
-        """Registers of D -> values [warps, 16, N] in the order of the product's columns."""
+        """Convert registers of D to values [warps, 16, N] in the column order of the product."""
         warps, tiles = registers.shape[1], self.columns // 8
         items = quads(registers, self.d_type)
         if self.d_type == "f16":
@@ -126,7 +127,7 @@ class WarpgroupProduct:
         return decode(self.d_type, flat.reshape(warps, WARP_ROWS, self.columns))
 
     def _after(self, patterns: Array) -> Array:
-        """Bit patterns [warps, 16, N] -> registers of D."""
+        """Convert bit patterns [warps, 16, N] to registers of D."""
         warps, tiles = patterns.shape[0], self.columns // 8
         items = quads(patterns, self.d_type)
         if self.d_type == "f16":
@@ -137,7 +138,7 @@ class WarpgroupProduct:
 
 
 def _even_first(pieces: Array, transposed: bool) -> Array:
-    """Bring the columns of each tile of eight into the order in which registers of f32 accumulators hold them."""
+    """Reorder the columns of each tile of eight to match the registers of f32 accumulators."""
     if transposed:
         inner = np.ascontiguousarray(pieces).view(np.uint16).reshape(*pieces.shape, 4, 2).swapaxes(-1, -2)
         return np.ascontiguousarray(inner).reshape(*pieces.shape[:-1], -1).view(pieces.dtype)

@@ -1,4 +1,4 @@
-"""`wmma.mma.sync`: one or two `mma` tiles, with evokern's distribution of elements (`fragments`)."""
+"""`wmma.mma.sync`: one or two `mma` tiles, with the element distribution of `fragments`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from evokern.simt.numerics.formats import Array
 
 @dataclass(frozen=True)
 class Wmma:
-    """One `wmma.mma.sync` instruction (PTX ISA 8.5, section 9.7.14.4.5). Layouts belong to loads and stores alone.
+    """One `wmma.mma.sync` instruction (PTX ISA 8.5, section 9.7.14.4.5); only loads and stores depend on a layout.
 
     Raises:
-        InternalError: a combination that PTX does not have.
+        InternalError: PTX does not have the combination.
     """
 
     shape: Shape
@@ -54,7 +54,7 @@ class Wmma:
             Registers of D, [registers, warps, 32].
         """
         tile = self._tile
-        if self.shape == (8, 32, 16):  # the transposed product: D' = B' A'
+        if self.shape == (8, 32, 16):  # The transposed product is D' = B' A'.
             a, b = b, a
         a_step, b_step, c_step = (tile.registers[operand] for operand in "abc")
         results = []
@@ -66,14 +66,14 @@ class Wmma:
 
     @cached_property
     def _tile(self) -> Mma:
-        """The `mma` that makes one tile of the result."""
+        """The `mma` that computes one tile of the result."""
         rows = 8 if self.a_type == "f64" else 16
         kinds = (self.d_type, self.a_type, self.a_type, self.c_type)
         return bind_mma((rows, 8, self.shape[2]), *kinds, self.satfinite)
 
     @cached_property
     def _rows_differ(self) -> bool:
-        """Tiles stand below each other (m32, and m8n32 transposed) rather than side by side."""
+        """Whether tiles are above each other (m32, and m8n32 transposed) rather than side by side."""
         return 32 in self.shape
 
 

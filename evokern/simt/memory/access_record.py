@@ -1,7 +1,7 @@
-"""Which bytes of global memory launches read and wrote, and from which block each store came.
+"""Record of the global memory accesses of launches: bytes read and written, and the block of each store.
 
-A launch says of itself only what it leaves behind: an element that holds the right value by accident, or one that was
-never written, looks like any other. With a record one sees what was written, and by whom.
+The result of a launch does not show whether it wrote an element: an unwritten element may hold the correct value by
+accident. A record shows which elements were written, and by which block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ONES = {width: np.full(width, 1, np.uint8).view(RAW[width])[0] for width in RAW
 
 
 class _Marks:
-    """One byte for each byte of a memory's storage; pages that nobody touches are never backed."""
+    """One mark per byte of a memory's storage; untouched pages use no physical memory."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -30,9 +30,9 @@ class _Marks:
         self._views: dict[int, Array] = {}
 
     def view(self, width: int) -> Array:
-        """Return the marks in units of a width, as unsigned integers of it (16 bytes: as complex numbers)."""
+        """Return the marks in units of a width, as unsigned integers (16 bytes: as complex numbers)."""
         size = self._memory.storage.size
-        if self._bytes.size != size:  # module variables may have been placed since
+        if self._bytes.size != size:  # Module variables may have been placed since the previous call.
             grown = np.zeros(size, np.uint8)
             grown[: self._bytes.size] = self._bytes
             self._bytes, self._views = grown, {}
@@ -42,7 +42,7 @@ class _Marks:
         return view
 
     def set(self, index: Array, width: int) -> None:
-        """Mark accesses: positions in units of the width, bytes of each."""
+        """Mark accesses: positions in units of the width, bytes of each access."""
         self.view(width)[index] = _ONES[width]
 
     def elements(self, buffer: Buffer, itemsize: int) -> Array:
@@ -51,37 +51,38 @@ class _Marks:
         return marks.reshape(-1, itemsize)
 
     def touched(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Return which elements of an allocation have a mark on any byte; elements of 1, 2, 4 or 8 bytes."""
-        first = buffer.offset // itemsize  # allocations are aligned to far more
+        """Return which elements of an allocation have a mark on any byte; elements have 1, 2, 4 or 8 bytes."""
+        first = buffer.offset // itemsize  # Allocations have a far larger alignment.
         return np.asarray(self.view(itemsize)[first : first + buffer.size // itemsize] != 0)
 
 
 class WriteRecord:
-    """What launches wrote into a memory while it was recorded."""
+    """Writes of launches to a memory during a recording."""
 
     def __init__(self, memory: Memory, *, by_block: bool) -> None:
         """Prepare a record.
 
         Args:
-            memory: where the buffers live.
-            by_block: keep each store with its block, for some blocks; otherwise one mark per byte, for any number.
+            memory: memory that contains the buffers.
+            by_block: keep each store with its block, for a few blocks; otherwise keep one mark per byte, for any
+                number.
         """
         self._by_block = by_block
         self._marks = _Marks(memory)
         self._stores: list[tuple[int, Array, Array]] = []
 
     def read(self, index: Array, width: int) -> None:
-        """Take reads, of which nothing is kept."""
+        """Ignore reads."""
 
     def write(self, index: Array, width: int, block: Array) -> None:
-        """Take writes; arguments as `AccessRecorder.write`."""
+        """Record writes; arguments as in `AccessRecorder.write`."""
         if self._by_block:
             self._stores.append((width, index.astype(np.int64) * width, block))
         else:
             self._marks.set(index, width)
 
     def written(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Return which elements of a buffer were written: every byte of them, or kept by block any part.
+        """Return which elements of a buffer were written completely; with `by_block`, also those written partly.
 
         Args:
             buffer: the allocation.
@@ -95,11 +96,11 @@ class WriteRecord:
         return np.asarray(self._marks.elements(buffer, itemsize).all(1))
 
     def elements(self, buffer: Buffer, itemsize: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return (block, element) of every element that each block wrote, each pair once, by block then element.
+        """Return (block, element) of every element that each block wrote, without repetition, by block then element.
 
         Args:
             buffer: the allocation.
-            itemsize: bytes of an element; one that is written in parts counts from its first part on.
+            itemsize: bytes of an element; an element that is written in parts counts from its first part on.
         """
         count = buffer.size // itemsize
         pairs: list[Any] = [
@@ -112,7 +113,7 @@ class WriteRecord:
         return found // count, found % count
 
     def _covered(self, buffer: Buffer, itemsize: int) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-        """Yield, for stores of one width that fell into a buffer, their blocks and the elements that each touched."""
+        """Yield, for the stores of each width to a buffer, their blocks and the elements that they touched."""
         for width, starts, blocks in self._stores:
             inside = (starts >= buffer.offset) & (starts < buffer.offset + buffer.size)
             if inside.any():
@@ -121,36 +122,36 @@ class WriteRecord:
 
 
 class Footprint:
-    """Which elements launches read and wrote, and which of them they read before they wrote them."""
+    """Elements that launches read, wrote, and read before writing."""
 
     def __init__(self, memory: Memory) -> None:
         self._read, self._written, self._found = (_Marks(memory) for _ in range(3))
 
     def read(self, index: Array, width: int) -> None:
-        """Take reads; arguments as `AccessRecorder.read`. Reads of bulk copies do not come here."""
+        """Record reads; arguments as in `AccessRecorder.read`. Bulk copies do not report reads here."""
         self._read.set(index, width)
-        if width > 8:  # of 16 bytes: two halves, which have integers to calculate with
+        if width > 8:  # 16-byte accesses are handled as two halves, because NumPy has no 16-byte integers.
             index, width = (np.asarray(index)[:, None] * 2 + np.arange(2)).reshape(-1), 8
         fresh = ~self._written.view(width)[index] & _ONES[width]
         self._found.view(width)[index] |= fresh
 
     def write(self, index: Array, width: int, block: Array) -> None:
-        """Take writes; arguments as `AccessRecorder.write`."""
+        """Record writes; arguments as in `AccessRecorder.write`."""
         self._written.set(index, width)
 
     def of(self, buffer: Buffer, itemsize: int) -> tuple[npt.NDArray[np.bool_], ...]:
-        """Return which elements were read, written, and read while nothing had written them yet.
+        """Return which elements were read, written, and read before any write to them.
 
         Args:
             buffer: the allocation.
-            itemsize: bytes of an element, 1, 2, 4 or 8; one byte of it is enough.
+            itemsize: bytes of an element, 1, 2, 4 or 8; an access to one byte counts as an access to the element.
         """
         return tuple(marks.touched(buffer, itemsize) for marks in (self._read, self._written, self._found))
 
 
 @contextmanager
 def recording(memory: Memory, recorder: Recorder) -> Iterator[Recorder]:
-    """Let a recorder take what launches in this memory read and write, while the context lasts."""
+    """Record the reads and writes of launches in a memory while the context is active."""
     memory.recorder = recorder
     try:
         yield recorder

@@ -1,7 +1,8 @@
-"""Global memory: allocations in one flat storage, with guard zones that belong to nobody.
+"""Global memory: allocations in one flat storage, separated by guard zones.
 
-Device addresses are storage positions plus `GLOBAL_BASE`. Shared and local memory have windows of their own in the
-generic address space, far below. Guard zones cost address space only: pages nobody writes are never backed.
+Device addresses are storage positions plus `GLOBAL_BASE`. Shared and local memory have their own windows in the
+generic address space, at much lower addresses. Guard zones use only address space: unwritten pages use no physical
+memory.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from evokern.simt.arrays import RAW, Array
 from evokern.simt.chip_view import ChipTime
 
 WINDOW_BITS = 40
-"""Generic addresses: the window is address >> 40."""
+"""Bits of an address below its window: the window is address >> 40."""
 SHARED_WINDOW = 1 << WINDOW_BITS
 LOCAL_WINDOW = 2 << WINDOW_BITS
 GLOBAL_BASE = 16 << WINDOW_BITS
 GUARD_BYTES = 1 << 20
-"""Least distance between two allocations; an index that is off by up to this many bytes cannot land in a neighbour."""
+"""Minimum distance of two allocations; an index error of up to this many bytes cannot reach a neighbour."""
 ALIGNMENT = 512
-"""Of every allocation, as cudaMalloc gives it."""
+"""Alignment of every allocation, as in cudaMalloc."""
 MEMORY_LIMIT = 1 << 32
-"""Most bytes one launch may hold in allocations."""
+"""Maximum bytes of allocations per launch."""
 
 
 class AccessRecorder(Protocol):
-    """Takes what launches read and write."""
+    """Receiver of the reads and writes of launches."""
 
     def read(self, index: Array, width: int) -> None:
-        """Take reads: positions in the storage in units of the width, bytes of each."""
+        """Receive reads: positions in the storage in units of the width, bytes of each."""
 
     def write(self, index: Array, width: int, block: Array) -> None:
-        """Take writes: positions in the storage in units of the width, bytes of each, linear id of each one's block."""
+        """Receive writes: positions in the storage in units of the width, bytes of each, linear ids of the blocks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,21 +45,21 @@ class Buffer:
     """One allocation."""
 
     name: str
-    """For messages."""
+    """Name in messages."""
     address: int
     """Device address of its first byte."""
     size: int
     """Bytes."""
     writable: bool
-    """False for an input: a write is a finding."""
+    """False for an input; a write is a finding."""
     initialised: bool
-    """False when the kernel has to write before it reads."""
+    """False if the kernel has to write before it reads."""
     dtype: np.dtype[Any]
-    """Element type that `read` returns."""
+    """Element type of the array that `read` returns."""
     shape: tuple[int, ...]
-    """Shape that `read` returns."""
+    """Shape of the array that `read` returns."""
     memory: Memory
-    """Where it lives."""
+    """Memory that contains the allocation."""
     space: str = "global"
     """``global``, ``const`` or ``param``, for messages."""
 
@@ -68,7 +69,7 @@ class Buffer:
         return self.address - GLOBAL_BASE
 
     def read(self) -> Array:
-        """Return a copy of the contents, in the dtype and shape it was allocated with."""
+        """Return a copy of the contents, with the dtype and shape of the allocation."""
         raw = self.memory.storage[self.offset : self.offset + self.size]
         return raw.view(self.dtype).reshape(self.shape).copy()
 
@@ -80,7 +81,7 @@ class Buffer:
         """
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if raw.size != self.size:
-            raise UsageError(f"buffer {self.name!r} holds {self.size} bytes, was given {raw.size}")
+            raise UsageError(f"buffer {self.name!r} holds {self.size} bytes, but got {raw.size}")
         self.memory.storage[self.offset : self.offset + self.size] = raw
 
 
@@ -90,9 +91,9 @@ class Memory:
     Attributes:
         buffers: all allocations, by ascending address.
         module_data: (module, number of the launch) → its variables by symbol.
-        module_initial: the same → what the variables begin with, where that is not zeros.
-        recorder: takes every read and write while somebody wants to know (`evokern.simt.memory.access_record`).
-        time: how far the clocks of the chip went by the launches so far.
+        module_initial: (module, number of the launch) → initial values of the variables, unless zero.
+        recorder: receiver of every read and write during a recording (`evokern.simt.memory.access_record`).
+        time: elapsed time of the chip's clocks over the launches so far.
     """
 
     def __init__(self) -> None:
@@ -121,27 +122,28 @@ class Memory:
         """Copy an array into device memory.
 
         Args:
-            name: for messages.
-            data: any dtype and shape; with ``initialised=False`` the contents are what the kernel finds but must
-                not read.
+            name: name in messages.
+            data: any dtype and shape; with ``initialised=False`` the kernel finds these contents but must not read
+                them.
             writable: False for an input.
-            initialised: False when the kernel has to write before it reads.
+            initialised: False if the kernel has to write before it reads.
             space: ``global``, ``const`` or ``param``, for messages.
-            lead: bytes from a multiple of the usual alignment to its start, as for a view into a larger allocation.
+            lead: bytes from a multiple of the usual alignment to the start, to simulate a view into a larger
+                allocation.
 
         Returns:
             The allocation.
 
         Raises:
-            UsageError: more than 4 GiB in all.
+            UsageError: the allocations exceed 4 GiB in all.
         """
         data = np.asarray(data)
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self._bytes += raw.size
         if self._bytes > MEMORY_LIMIT:
             raise UsageError(
-                f"allocation {name!r} of {raw.size} bytes passes the PTX machine's {MEMORY_LIMIT >> 30} GiB: "
-                "use a smaller problem"
+                f"allocation {name!r} of {raw.size} bytes exceeds the PTX machine's {MEMORY_LIMIT >> 30} GiB: use a "
+                "smaller problem"
             )
         start = -(-self._end // ALIGNMENT) * ALIGNMENT + lead
         buffer = Buffer(name, GLOBAL_BASE + start, raw.size, writable, initialised, data.dtype, data.shape, self, space)
@@ -153,7 +155,7 @@ class Memory:
 
     @property
     def storage(self) -> Array:
-        """All bytes; grown when allocations came since the last look."""
+        """All bytes; grown if there are new allocations."""
         if self._pending:
             grown = np.zeros(-(-(self._end + 64) // 64) * 64, np.uint8)
             waiting = {start for start, _ in self._pending}
@@ -170,7 +172,7 @@ class Memory:
         return self._storage
 
     def view(self, width: int) -> Array:
-        """Return the storage as elements of so many bytes."""
+        """Return the storage as elements of `width` bytes."""
         storage = self.storage
         view = self._views.get(width)
         if view is None:
@@ -178,7 +180,7 @@ class Memory:
         return view
 
     def find(self, offset: int) -> Buffer | None:
-        """Return the allocation that holds an storage position, None in a guard zone."""
+        """Return the allocation that contains a storage position, None in a guard zone."""
         index = bisect.bisect_right(self._starts, offset) - 1
         if index < 0:
             return None
@@ -194,5 +196,5 @@ class Memory:
         return min(around, key=lambda item: max(item.offset - offset, offset - (item.offset + item.size - 1)))
 
     def bounds(self) -> tuple[Array, Array]:
-        """Return first positions and sizes of all allocations, for look-ups over lanes."""
+        """Return the first positions and the sizes of all allocations, for vectorised look-ups."""
         return np.array(self._starts, np.int64), np.array([item.size for item in self.buffers], np.int64)

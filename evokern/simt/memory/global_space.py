@@ -1,4 +1,4 @@
-"""Global memory as the lanes see it: bounds per allocation, writes to inputs, and what the shadow keeps."""
+"""Global memory from the lanes' view: bounds per allocation, writes to inputs, and calls of the shadow memory."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class Site:
-    """What one instruction remembers between executions: the allocation that each launch hit last time."""
+    """Cache of one instruction: the allocation that each launch accessed last."""
 
     __slots__ = ("buffers", "frozen", "known", "load", "low", "room")
 
     def __init__(self) -> None:
         self.load = -1
-        """Blocks for which it was noted."""
+        """Number of the load of blocks for which the cache is valid."""
         self.known: Array = np.zeros(0, np.int64)
-        """Launch → place of its allocation among all, −1 before it was seen."""
+        """Launch → index of its allocation; −1 before its first access."""
         self.low: Array = np.zeros(0, np.int64)
-        """Where the allocation of each lane begins."""
+        """Start of each lane's allocation."""
         self.room = -1
-        """Bytes of the smallest of them."""
+        """Bytes of the smallest of these allocations."""
         self.frozen = False
-        """Whether the kernel may write to none of them."""
+        """Whether all of these allocations are read-only."""
         self.buffers: tuple[Buffer, ...] = ()
-        """These allocations; empty where one access of a launch hit several."""
+        """The allocations; empty if one access of a launch touched several."""
 
     def reset(self) -> None:
-        """Know nothing: the next access is looked at one lane at a time."""
+        """Clear the cache, so that the next access checks each lane."""
         self.load, self.room, self.frozen, self.buffers = -1, -1, False, ()
 
     @property
     def initialised(self) -> bool:
-        """Whether all of them held something before the launch."""
+        """Whether all of the allocations were initialised before the launch."""
         return bool(self.buffers) and all(buffer.initialised for buffer in self.buffers)
 
 
@@ -55,7 +55,7 @@ class GlobalSpace:
         self.loads = 0
 
     def load(self) -> None:
-        """New blocks."""
+        """Prepare for new blocks."""
         self.loads += 1
         self.block_key[:] = BLOCK.pack_all((self._batch.block_id + 1).astype(np.uint64))
         self.starts, self.sizes = self.memory.bounds()
@@ -63,7 +63,7 @@ class GlobalSpace:
             self.within.load()
 
     def last_stamp(self) -> int:
-        """Return a stamp that no access to global memory has, of this batch and of those before it."""
+        """Return a stamp that no access to global memory has, in this batch or an earlier one."""
         if self.shadow is None:
             return 0
         if self._order is not None:
@@ -77,12 +77,12 @@ class GlobalSpace:
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int, site: Site, *, write: bool
     ) -> tuple[Active | None, Array]:
-        """Check addresses and turn them into storage indices in units of the width; see `SharedSpace.locate`."""
+        """Check addresses and convert them to storage indices in units of the width; see `SharedSpace.locate`."""
         where = address.view(np.int64) - (GLOBAL_BASE - offset)
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
         if site.load == self.loads and lowest_bits(where) & (width - 1) == 0:
-            # Below its allocation a lane's distance wraps to a huge number: one comparison serves both ends.
+            # Below its allocation, a lane's distance wraps to a huge number, so one comparison checks both ends.
             distance = (where - active.pick(site.low)).view(np.uint64)
             if int(distance.max()) <= site.room - width:
                 return active, where >> (width.bit_length() - 1)
@@ -117,7 +117,7 @@ class GlobalSpace:
         return active, where >> (width.bit_length() - 1)
 
     def _remember(self, active: Active, which: Array, site: Site, write: bool) -> None:
-        """Note the allocations of an access, unless a launch hit several or may not write to one."""
+        """Cache the allocations of an access, unless a launch accessed several or may not write to one."""
         launches = active.pick(self._batch.launch)
         known = np.full(self._batch.geometry.launches, -1) if site.load != self.loads else site.known
         hit = known.copy()
@@ -145,12 +145,12 @@ class GlobalSpace:
             return self._batch.restrict(active, ~bad), where[~bad]
         return active, where
 
-    # ---- what the shadow keeps
+    # ---- shadow memory
 
     def note_read(
         self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool
     ) -> None:
-        """Check and record reads; a volatile or acquiring read takes part in the order of blocks instead."""
+        """Check and record reads; volatile and acquire reads instead take part in the order of blocks."""
         if self.memory.recorder is not None:
             self.memory.recorder.read(index, width)
         if self.shadow is None or site.frozen:
@@ -170,7 +170,7 @@ class GlobalSpace:
         self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *,
         synchronises: bool, releases: bool = False,
     ) -> None:  # fmt: skip
-        """Check and record writes; a volatile or releasing write takes part in the order of blocks."""
+        """Check and record writes; volatile and release writes take part in the order of blocks."""
         self.writes += 1
         if self.memory.recorder is not None:
             self.memory.recorder.write(index, width, self._batch.block_id[active.lanes])
@@ -196,7 +196,7 @@ class GlobalSpace:
             self._order.store_at(active, "global", index * width, releases=releases)
 
     def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
-        """Record atomic updates, which take part in the order of blocks and do not race with each other."""
+        """Record atomic updates; they take part in the order of blocks and do not race with each other."""
         self.writes += 1
         if self.memory.recorder is not None:
             self.memory.recorder.read(index, width)
@@ -227,5 +227,5 @@ class GlobalSpace:
     def _describe(self, at: int, lane: int) -> tuple[str, int, str]:
         buffer = self.memory.find(at) or self.memory.nearest(at)
         if buffer is None:
-            return "", at, "There are no allocations"
+            return "", at, "No memory is allocated"
         return buffer.name, at - buffer.offset, f"{buffer.name} has {buffer.size} bytes"

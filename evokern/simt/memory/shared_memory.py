@@ -1,7 +1,7 @@
-"""Shared, local and parameter memory: byte arrays with one stretch per block or per lane.
+"""Shared, local and parameter memory: byte arrays with one range per block or per lane.
 
-The stretches of a cluster's blocks lie side by side in the order of their ranks; `evokern.simt.clusters.layout` says
-which of them an address of ``.shared::cluster`` means.
+The ranges of a cluster's blocks are ordered by rank; `evokern.simt.clusters.layout` maps an address of
+``.shared::cluster`` to a block.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from evokern.simt.sanitizer.shared_shadow import SharedShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 _HALF = 1 << RANK_BITS - 1
-"""Half of what lies between the memories of two ranks, bytes."""
+"""Half the distance between the memories of two ranks, bytes."""
 
 
 def _wrapped(where: Array) -> Array:
-    """Return sums of 32 bits as addresses, those a little below nought as they are."""
+    """Return 32-bit sums as signed addresses, so that those slightly below zero are negative."""
     wrapped: Array = ((where + _HALF) & 0xFFFFFFFF) - _HALF
     return wrapped
 
 
 class SharedSpace:
-    """Shared memory of all blocks of the batch, one stretch after the other."""
+    """Shared memory of all blocks of the batch, one range per block."""
 
     def __init__(self, batch: Batch, dynamic: int, order: ThreadOrder | None) -> None:
-        """Make room for the shared variables of the program.
+        """Allocate the shared variables of the program.
 
         Args:
             batch: the lanes.
-            order: what happens before what; None where nobody checks.
-            dynamic: bytes that the launch adds.
+            order: happens-before order; None without checks.
+            dynamic: bytes of dynamic shared memory.
         """
         self._batch = batch
         static, layout = batch.program.static_shared, batch.program.shared
@@ -57,14 +57,14 @@ class SharedSpace:
         self.order = order
         self.ranks = batch.geometry.ranks
         self.window = batch.block_slot % self.ranks << RANK_BITS
-        """Where a block's own memory begins among shared::cluster addresses, for each lane."""
+        """Start of the own block's memory among shared::cluster addresses, for each lane."""
         self.lifetime = ClusterLifetime(batch, order, self.name_of) if order is not None and self.ranks > 1 else None
         self.shadow = (
             SharedShadow(batch, order, self.bytes.size, self.place_of) if order is not None and self.size else None
         )
 
     def load(self) -> None:
-        """New blocks: contents are arbitrary on a GPU, zero here."""
+        """Reset the memory for new blocks: contents are arbitrary on a GPU, zero here."""
         self.bytes.fill(0)
         if self.shadow is not None:
             self.shadow.load()
@@ -72,7 +72,7 @@ class SharedSpace:
             self.lifetime.load()
 
     def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
-        """Return (address within its block, variable, distance from its start) of a position in all blocks' memory."""
+        """Return (address in its block, variable, distance from its start) of a position in all blocks' memory."""
         address = position % self.stride
         return address, *self.name_of(address)
 
@@ -91,7 +91,7 @@ class SharedSpace:
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int, *, cluster: bool = False
     ) -> tuple[Active | None, Array, LeaderLanes]:
-        """Check addresses and turn them into indices in units of the width.
+        """Check addresses and convert them to indices in units of the width.
 
         Args:
             active: lanes that access.
@@ -99,14 +99,14 @@ class SharedSpace:
             offset: bytes to add.
             width: bytes of the access.
             number: the instruction, for findings.
-            cluster: whether addresses may mean other blocks of the cluster.
+            cluster: whether addresses may belong to other blocks of the cluster.
 
         Returns:
-            The lanes whose access is sound (None when none is), their indices, and the part of these lanes that stands
-            for all of them in the shadow.
+            The lanes with a valid access (None if there are none), their indices, and the lanes that represent them in
+            the shadow.
 
         Raises:
-            Stopped: a misaligned address, where it ends a launch at once.
+            Stopped: an address is misaligned and that ends the launch.
         """
         leaders = self.leader_lanes(active, address)
         where = address.astype(np.int64)
@@ -114,8 +114,10 @@ class SharedSpace:
             where += offset
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
-        wraps = address.dtype.itemsize == 4  # the sum of a 32-bit base and its offset: [0xfffffffc + 4] is byte 0
-        if self.ranks > 1:  # counted from the block's own memory from here on
+        wraps = (
+            address.dtype.itemsize == 4
+        )  # The sum of a 32-bit base and its offset wraps: [0xfffffffc + 4] is byte 0.
+        if self.ranks > 1:  # From here on, addresses are relative to the block's own memory.
             where = (_wrapped(where) if wraps else where) - active.pick(self.window)
         few = where[leaders.chosen]
         if lowest_bits(few) & (width - 1):
@@ -145,8 +147,9 @@ class SharedSpace:
     def _in_cluster(
         self, active: Active, where: Array, width: int, number: int, leaders: LeaderLanes
     ) -> tuple[Active | None, Array, LeaderLanes]:
-        """Do so for addresses of which some mean another block; lanes whose block or byte is not there are told."""
-        # To the nearest multiple: a little below a block's memory is outside of that block, not within another one.
+        """Locate addresses that may belong to another block; report lanes whose block or byte does not exist."""
+        # Round to the nearest multiple: an address slightly below a block's memory is outside that block, not in
+        # another.
         further = (where + _HALF) >> RANK_BITS
         at = where - (further << RANK_BITS)
         own = self._batch.block_slot[active.lanes]
@@ -168,24 +171,24 @@ class SharedSpace:
         return active, at >> (width.bit_length() - 1), leaders
 
     def _outside(self, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe) -> None:
-        """Report accesses outside of shared memory, by the address within the memory of the block that is meant."""
+        """Report accesses outside of shared memory, with the address relative to the accessed block."""
         first, lane = int(where[bad][0]), int(active.lanes[bad][0])
         _, at = self._rank_of(first, lane)
-        # Far past the end of an own array is no other block's memory, where only own memory is reached.
+        # Without cluster addresses, an index far past the end of an array does not belong to another block.
         base = at - first if describe == self._describe_in_cluster or 0 <= at < self.size else 0
         outside(self._batch, active, where, bad, width, number, describe, base=base)
 
     def _rank_of(self, address: int, lane: int) -> tuple[int, int]:
-        """Return whose memory an address means, counted from the lane's own, and where it lies there."""
+        """Return the rank of an address, counted from the lane's own block, and the offset in that block's memory."""
         further = address + _HALF >> RANK_BITS
         return int(self._batch.block_slot[lane]) % self.ranks + further, address - (further << RANK_BITS)
 
     def _describe_in_cluster(self, address: int, lane: int) -> tuple[str, int, str]:
         rank, at = self._rank_of(address, lane)
         if not 0 <= rank < self.ranks:
-            return "shared memory", at, f"The address is of rank {rank}, and the cluster has {self.ranks} blocks"
+            return "shared memory", at, f"The address belongs to rank {rank}, but the cluster has {self.ranks} blocks"
         name, offset = self.name_of(at)
-        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to that of rank {rank}"
+        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to rank {rank}"
 
     def _indices(
         self, active: Active, where: Array, width: int, leaders: LeaderLanes
@@ -195,16 +198,16 @@ class SharedSpace:
         return active, where >> (width.bit_length() - 1), leaders
 
     def met(self, active: Active) -> None:
-        """Note that lanes have met at a warp-synchronous instruction."""
+        """Record that lanes have met at a warp-synchronous instruction."""
         if self.order is not None and self.order.dirty:
             self.order.met(active)
 
     def leader_lanes(self, active: Active, address: Array) -> LeaderLanes:
-        """Return the lanes that stand for all lanes of an access, given their addresses within the block.
+        """Return the lanes that represent all lanes of an access, given their addresses in the block.
 
         Args:
             active: lanes that access.
-            address: one address, one per active lane, or several rows of them where all lanes are active.
+            address: one address, one per active lane, or several rows of them if all lanes are active.
         """
         return (
             LeaderLanes(active, EVERYTHING)
@@ -216,16 +219,14 @@ class SharedSpace:
         rank, at = self._rank_of(address, lane)
         if at == address or not (0 <= rank < self.ranks and 0 <= at < self.size):
             return *self.name_of(address), f"The block has {self.size} bytes of shared memory"
-        detail = f"The address is of the cluster's block of rank {rank}, which this instruction does not reach: "
+        detail = f"The address belongs to the cluster's block of rank {rank}, which this instruction cannot access: "
         if rank == 0:
-            detail += (
-                f"a block's own addresses hold its rank from bit {RANK_BITS} on, which this one may have lost; or "
-            )
-        return *self.name_of(at), f"{detail}use one of shared::cluster"
+            detail += f"the block's own rank (bits from {RANK_BITS} up) may be missing in the address; otherwise "
+        return *self.name_of(at), f"{detail}use an instruction with shared::cluster"
 
 
 class LocalSpace:
-    """Per-lane local memory (arrays and spills that the compiler placed there)."""
+    """Local memory of each lane: arrays and spills that the compiler placed there."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -237,7 +238,7 @@ class LocalSpace:
         self.base = np.arange(batch.lanes) * self.stride
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the memory for new blocks."""
         self.bytes.fill(0)
         if self.written is not None:
             self.written.fill(False)
@@ -249,7 +250,7 @@ class LocalSpace:
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int
     ) -> tuple[Active | None, Array]:
-        """Check addresses and turn them into indices in units of the width; see `SharedSpace.locate`."""
+        """Check addresses and convert them to indices in units of the width; see `SharedSpace.locate`."""
         where = address.astype(np.int64)
         if offset:
             where += offset
@@ -286,7 +287,7 @@ class LocalSpace:
             self.written.view(RAW[width])[index] = np.ones(width, np.bool_).view(RAW[width])
 
     def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
-        """Report reads of bytes that nobody wrote."""
+        """Report reads of bytes that were never written."""
         if self.written is None:
             return
         seen = self.written.view(RAW[width]).take(index, mode="clip").view(np.bool_)
@@ -303,15 +304,15 @@ class LocalSpace:
 
 
 class ParamSpace:
-    """Kernel parameters (one block per launch) and the parameters of device function calls (one stretch per lane)."""
+    """Kernel parameters (one block per launch) and parameters of device function calls (one range per lane)."""
 
     def __init__(self, batch: Batch, blocks: Array, symbols: Mapping[str, Array]) -> None:
-        """Lay the parameters out.
+        """Allocate the parameters.
 
         Args:
             batch: the lanes.
             blocks: parameter block of each launch, bytes.
-            symbols: addresses of what lies in global memory; that of the parameter blocks is ``%params``.
+            symbols: addresses in global memory; ``%params`` is the address of the parameter blocks.
         """
         self._batch, self._symbols = batch, symbols
         self.blocks = blocks
@@ -327,12 +328,12 @@ class ParamSpace:
         self._rows: list[tuple[Array, Array]] = []
 
     def load(self) -> None:
-        """New blocks: rows that differ between launches are filled in again."""
+        """Refill rows that differ between launches for new blocks."""
         for row, per_launch in self._rows:
             row[...] = per_launch[self._batch.launch]
 
     def per_lane(self, per_launch: Array) -> Array:
-        """Return one value per launch as a row: of length one where all launches agree."""
+        """Return one value per launch as a row, of length one if all launches agree."""
         if per_launch.shape[0] == 1 or bool((per_launch == per_launch[0]).all()):
             return per_launch[:1].copy()
         row = per_launch[self._batch.launch]
@@ -347,11 +348,11 @@ class ParamSpace:
         return self.per_lane(raw.view(dtype).reshape(-1))
 
     def address(self, name: str, offset: int) -> Array:
-        """Return the address of an entry parameter: the parameter block as an allocation of its own."""
+        """Return the address of an entry parameter; the parameter block is an allocation of its own."""
         blocks = self._symbols["%params"]
         return self.per_lane(blocks + np.uint64(self.offsets[name] + offset))
 
     def column(self, start: int, type_name: str) -> Array:
-        """Return a place in the per-lane area as a row."""
+        """Return a place of the per-lane area as a row."""
         dtype = np.dtype(DTYPES[type_name])
         return np.ndarray((self._batch.lanes,), dtype, self.area, start, (self.stride,))

@@ -1,9 +1,9 @@
 """The arithmetic of PTX over arrays of lanes: formats, conversions, rounded arithmetic, approximations, integers.
 
-Pure functions of NumPy arrays of any shape, one element a lane, in the storage types of `STORAGE`. They run once per
-instruction over hundreds to thousands of lanes, so each has a fast path of few vector operations for what kernels do
-most (rounding to nearest, no NaN, no subnormals) and falls back to careful code for the lanes that need it. Every
-function names the section of the PTX ISA that it follows. Call them inside `quiet()`.
+All functions are pure functions of NumPy arrays of any shape, with one element per lane in the storage types of
+`STORAGE`. They run once per instruction over hundreds to thousands of lanes. Each has a fast path of few vector
+operations for the common case: rounding to nearest, no NaN, no subnormals. Other lanes use a slower exact path. Every
+function cites its section of the PTX ISA. Call them inside `quiet()`.
 """
 
 from evokern.simt.numerics.approximation import ERROR_BOUNDS

@@ -1,8 +1,8 @@
 """Exactly rounded f32 and f64 arithmetic in the four IEEE 754 directions.
 
-f32 to nearest uses the processor where one operation rounds once. f32 multiply-add and every directed f32 result go
-through float64: a product of two f32 is exact there, and a sum that is not gets rounded to odd (`exact.sum_to_odd`)
-before the one visible rounding. f64 beyond the processor's own operations stands in `exact`.
+f32 rounding to nearest uses the CPU if one operation rounds once. f32 multiply-add and every directed f32 result use
+float64. A product of two f32 is exact in float64. An inexact sum is rounded to odd (`exact.sum_to_odd`) before the
+final rounding. `exact` contains the f64 operations that the CPU lacks.
 
 Sources: PTX ISA 8.5, sections 9.7.3.3 `add` to 9.7.3.15 `sqrt`; NaN results of f32 are 0x7fffffff (section 9.7.3).
 """
@@ -29,9 +29,9 @@ def _double(values: Array) -> Array:
 def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
     """Return a*b + c of float32, rounded once.
 
-    The float64 product is exact, so only the sum can be rounded twice, and that shows only where the float64 sum lies
-    exactly half-way between two f32: its 29 low bits are 1 followed by zeros, or the result is subnormal. Those lanes
-    are redone.
+    The float64 product is exact, so only the sum can be rounded twice. This matters only if the float64 sum is exactly
+    half-way between two f32: its 29 low bits are 1 followed by zeros, or the result is subnormal. Those lanes are
+    computed again.
     """
     product = _double(a) * _double(b)
     wide = _double(c)
@@ -49,7 +49,7 @@ def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
 
 
 def _directed_sum_f32(x: Array, y: Array, rounding: str) -> Array:
-    """Return x + y of float64 operands, rounded once to f32; exact cancellation is -0 rounding down (IEEE 754 6.3)."""
+    """Return x + y of float64 operands, rounded once to f32; exact cancellation gives -0 when rounding down."""
     total = sum_to_odd(x, y)
     if rounding == "rm":
         total = np.where((total == 0) & (np.signbit(x) != np.signbit(y)), -0.0, total)
@@ -57,11 +57,11 @@ def _directed_sum_f32(x: Array, y: Array, rounding: str) -> Array:
 
 
 def _step(values: Array, difference: Array, rounding: str) -> Array:
-    """Move a result rounded to nearest by one place where the direction asks for it.
+    """Move a result rounded to nearest by one unit in the last place if the direction requires it.
 
     Args:
         values: float64 results rounded to nearest.
-        difference: anything with the sign of (exact result - `values`).
+        difference: any array with the sign of (exact result - `values`).
         rounding: direction.
     """
     if rounding == "rz":
@@ -75,7 +75,7 @@ def _step(values: Array, difference: Array, rounding: str) -> Array:
 
 
 def _div_f64_directed(a: Array, b: Array, rounding: str) -> Array:
-    """Settle the quotient by its remainder, whose sign is exact: operands and quotient are scaled near 1."""
+    """Correct the quotient with the sign of its remainder, which is exact for operands and quotients near 1."""
     a, b = np.broadcast_arrays(a, b)
     quotient = a / b
     a_fraction, a_exponent = np.frexp(a)
@@ -96,7 +96,7 @@ def _sqrt_f64_directed(a: Array, rounding: str) -> Array:
 
 
 def f32_operation(name: str, rounding: str) -> Callable[..., Array]:
-    """Return the f32 operation `name` rounded by `rounding` on float32 arrays, before `.ftz`, `.sat` and NaN rules."""
+    """Return the f32 operation `name` with a rounding, on float32 arrays, before the `.ftz`, `.sat` and NaN rules."""
     if rounding == "rn":
         return _F32_NEAREST[name]
     directed: Mapping[str, Callable[..., Array]] = {
@@ -104,8 +104,8 @@ def f32_operation(name: str, rounding: str) -> Callable[..., Array]:
         "sub": lambda a, b: _directed_sum_f32(_double(a), -_double(b), rounding),
         "mul": lambda a, b: round_to_f32(_double(a) * _double(b), rounding),
         "fma": lambda a, b, c: _directed_sum_f32(_double(a) * _double(b), _double(c), rounding),
-        # Quotients and roots of 24-bit numbers differ from any 24-bit number by 2^-48 or are equal to it, so that the
-        # float64 result lies on the right side of it.
+        # Quotients and roots of 24-bit numbers differ from any 24-bit number by 2^-48 or are equal to it. The float64
+        # result is therefore on the correct side of it.
         "div": lambda a, b: round_to_f32(_double(a) / _double(b), rounding),
         "rcp": lambda a: round_to_f32(1.0 / _double(a), rounding),
         "sqrt": lambda a: round_to_f32(np.sqrt(_double(a)), rounding),
@@ -120,19 +120,18 @@ _UNROUNDED: Mapping[str, Callable[..., Array]] = {
     "div.full": lambda a, b: a / b,
     "rcp": lambda a: 1.0 / a,
 }
-"""What results were before rounding, from float64 operands: on the same side of 2^-126 as the exact value. Sums are
-exact where they are small."""
+"""Unrounded results from float64 operands, on the same side of 2^-126 as the exact value; small sums are exact."""
 
 
 def flush_f32(name: str, operands: Sequence[Array], result: Array) -> Array:
-    """Replace tiny f32 results by zero of the same sign: those below the smallest normal number before rounding.
+    """Replace f32 results below the smallest normal number (before rounding) by zero of the same sign.
 
     A product just below 2^-126 that would round to it is flushed too: an NVIDIA H200 gives zero there.
 
     Args:
         name: the operation.
         operands: float32, flushed.
-        result: float32, rounded as if without `.ftz`.
+        result: float32, rounded as without `.ftz`.
     """
     magnitude = np.abs(result)
     small = magnitude <= _TINY_F32
@@ -150,7 +149,7 @@ def flush_f32(name: str, operands: Sequence[Array], result: Array) -> Array:
 
 
 def f64_operation(name: str, rounding: str) -> Callable[..., Array]:
-    """Return the f64 operation `name` rounded by `rounding`, on float64 arrays."""
+    """Return the f64 operation `name` with a rounding, on float64 arrays."""
     if rounding == "rn":
         return _F64_NEAREST[name]
     one = np.ones(())

@@ -1,7 +1,7 @@
-"""One entry to all floating-point operations: name, type and modifiers in, a function of arrays out.
+"""Binding of floating-point operations: returns a function of arrays for a name, a type and modifiers.
 
-An instruction is decoded once and executed many times, so the choice between fast and careful code is made when it is
-bound; results are cached by their arguments.
+An instruction is decoded once and executed many times, so the choice between fast and exact code is made when it is
+bound. Results are cached by their arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXACT_OPERATIONS = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt")
 """Operations with one exact rounding."""
 
 APPROXIMATE_OPERATIONS = tuple(F32_APPROXIMATIONS)
-"""Operations under `.approx` (and `div.full`)."""
+"""Operations with `.approx` (and `div.full`)."""
 
 _HALF_FUNCTIONS: dict[str, Callable[[Array], Array]] = {"ex2": np.exp2, "tanh": np.tanh}
 
@@ -41,9 +41,9 @@ def bind(
     """Return a floating-point operation as a function of storage arrays.
 
     Args:
-        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`. `mad`
-            of the
-            ISA is `fma`.
+        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`.
+            Use `fma` for
+            the ISA's `mad`.
         kind: `f32 f64 f16 bf16 f16x2 bf16x2`.
         rounding: `rn`, and for f32 and f64 also `rz rm rp`.
         approx: the `.approx` form; it ignores `rounding`.
@@ -52,12 +52,14 @@ def bind(
         relu: `.relu` (`fma` of the half formats).
 
     Returns:
-        Function of as many arrays as the operation has operands, each in the storage type of `kind` or with items of
-        its width, and of broadcastable shapes with at least one axis. It returns a new array in storage type and
-        wants `quiet()`.
+        A function with one array per operand. Each array is in the storage type of `kind`, or has items of its
+            width. Shapes
+        must be broadcastable and have at least one axis. The function returns a new array in storage type; call it
+            inside
+        `quiet()`.
 
     Raises:
-        InternalError: a combination that PTX does not have.
+        InternalError: PTX does not have the combination.
     """
     base, pair = (kind[:-2], True) if kind.endswith("x2") else (kind, False)
     if base in ("f16", "bf16"):
@@ -65,7 +67,7 @@ def bind(
         return packed(scalar) if pair else scalar
     if kind not in ("f32", "f64") or relu or (kind == "f64" and sat):
         raise InternalError(
-            f"{name}.{kind} does not exist with the modifiers rounding={rounding}, sat={sat}, relu={relu}"
+            f"{name}.{kind} has no variant with the modifiers rounding={rounding}, sat={sat}, relu={relu}"
         )
     if kind == "f64":
         return _bind_f64(name, rounding, approx)
@@ -86,7 +88,7 @@ def _bind_half(
         return half_function(_HALF_FUNCTIONS[name], kind, ftz=ftz)
     _known(name, ("add", "sub", "mul", "fma"), kind)
     if rounding != "rn":
-        raise InternalError(f"{name}.{kind} rounds to nearest even only, not .{rounding}")
+        raise InternalError(f"{name}.{kind} supports only rounding to nearest even, not .{rounding}")
     return half_operation(name, kind, ftz=ftz, sat=sat, relu=relu)
 
 
@@ -108,7 +110,7 @@ def _f32_core(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
 
 
 def _dress_f32(core: Callable[..., Array], name: str, *, ftz: bool, sat: bool) -> Callable[..., Array]:
-    """Put operand and result rules around an f32 operation."""
+    """Wrap an f32 operation with the rules for operands and results."""
 
     def apply(*operands: Array) -> Array:
         values = [operand.view(np.float32) for operand in operands]
@@ -141,7 +143,7 @@ def bind_extreme(
         InternalError: another name.
     """
     if name not in ("min", "max"):
-        raise InternalError(f"no extreme {name!r}: known: min, max")
+        raise InternalError(f"no extremum {name!r}; known: min, max")
     base = kind.removesuffix("x2")
     scalar = select_extreme(base, largest=name == "max", ftz=ftz, nan=nan, xorsign=xorsign)
     return packed(scalar) if base != kind else scalar

@@ -40,7 +40,7 @@ _BINARY: tuple[tuple[int, _Binary], ...] = (
 
 
 def _expansion(lut: int, first: int) -> tuple[int, int]:
-    """Truth tables of lop3 in the two other operands with operand number `first` at 0 and at 1."""
+    """Return lop3's truth tables in the other two operands, with operand number `first` at 0 and at 1."""
     others = [operand for operand in range(3) if operand != first]
     tables = [0, 0]
     for index in range(8):
@@ -61,16 +61,16 @@ def _expansion_cost(at_zero: int, at_one: int) -> int:
 def lop3(lut: int) -> Callable[[Array, Array, Array], Array]:
     """Return `lop3.b32` for an immediate table (PTX ISA 9.7.7.5) as a function of three arrays.
 
-    The table is expanded along the operand x that costs least: f = g0(y, z) ^ (x & (g0 ^ g1)(y, z)).
+    The table is expanded along the cheapest operand x: f = g0(y, z) ^ (x & (g0 ^ g1)(y, z)).
 
     Args:
         lut: immLut, 0 to 255: the function applied to 0xF0, 0xCC and 0xAA.
 
     Raises:
-        InternalError: a table out of range.
+        InternalError: the table is out of range.
     """
     if not 0 <= lut <= 255:
-        raise InternalError(f"lop3 takes a table of 0 to 255, not {lut}")
+        raise InternalError(f"lop3 needs a table from 0 to 255, not {lut}")
     first = min(range(3), key=lambda operand: _expansion_cost(*_expansion(lut, operand)))
     at_zero, at_one = _expansion(lut, first)
     base, change = _BINARY[at_zero][1], _BINARY[at_zero ^ at_one][1]
@@ -99,7 +99,7 @@ _PRMT_MODES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "ecr": ((0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 2, 2), (0, 1, 2, 3)),
     "rc16": ((0, 1, 0, 1), (2, 3, 2, 3), (0, 1, 0, 1), (2, 3, 2, 3)),
 }
-"""Mode -> for each value of c[1:0], the source byte of result bytes 0 to 3 (table of PTX ISA 9.7.9.7)."""
+"""Mode -> source byte of result bytes 0 to 3 for each value of c[1:0] (table of PTX ISA 9.7.9.7)."""
 
 
 def prmt(a: Array, b: Array, selector: Array | int, mode: str = "") -> Array:
@@ -108,11 +108,12 @@ def prmt(a: Array, b: Array, selector: Array | int, mode: str = "") -> Array:
     Args:
         a: uint32, bytes 0 to 3 of the source.
         b: uint32, bytes 4 to 7.
-        selector: four selectors of four bits, or for a named mode its two low bits; an int is quicker than an array.
+        selector: four selectors of four bits, or for a named mode its two low bits; an int is faster than an
+            array.
         mode: empty, or `f4e b4e rc8 ecl ecr rc16`.
 
     Raises:
-        InternalError: unknown mode.
+        InternalError: the mode is unknown.
     """
     if mode:
         if mode not in _PRMT_MODES:
@@ -134,7 +135,7 @@ def prmt(a: Array, b: Array, selector: Array | int, mode: str = "") -> Array:
 
 
 def _prmt_constant(a: Array, b: Array, selector: int) -> Array:
-    """Permute by a constant selector: strided copies of bytes, or of halves where they stay whole."""
+    """Permute by a constant selector with strided copies of bytes, or of 16-bit halves if these stay whole."""
     a, b = (np.ascontiguousarray(x, dtype=np.uint32) for x in np.broadcast_arrays(a, b))
     codes = [(selector >> (4 * place)) & 15 for place in range(4)]
     result = np.empty(a.shape, np.uint32)
@@ -157,15 +158,14 @@ def bfe(a: Array, position: Array | int, length: Array | int) -> Array:
 
     Args:
         a: uint32, int32, uint64 or int64.
-        position: start; its low 8 bits count. Single numbers, as immediates are, are quicker than
-            arrays of many.
-        length: bits; its low 8 bits count, and 0 gives 0.
+        position: start, modulo 256. A single number (an immediate) is faster than an array.
+        length: number of bits, modulo 256; 0 gives 0.
     """
     width = a.dtype.itemsize * 8
     first, bits = _constant(position), _constant(length)
     if first is not None and bits is not None and 0 < bits <= width - first:
         up, down = a.dtype.type(width - first - bits), a.dtype.type(width - bits)
-        extracted: Array = (a << up) >> down  # an arithmetic shift spreads the field's sign
+        extracted: Array = (a << up) >> down  # An arithmetic shift extends the field's sign.
         return extracted
     start = np.asarray(position).astype(np.int64) & 0xFF
     count = np.asarray(length).astype(np.int64) & 0xFF
@@ -187,8 +187,8 @@ def bfi(source: Array, target: Array, position: Array | int, length: Array | int
     Args:
         source: uint32 or uint64.
         target: same type.
-        position: start; its low 8 bits count, and a start beyond the width changes nothing.
-        length: bits; its low 8 bits count.
+        position: start, modulo 256; a start beyond the width changes nothing.
+        length: number of bits, modulo 256.
     """
     width = target.dtype.itemsize * 8
     first, bits = _constant(position), _constant(length)
@@ -205,20 +205,20 @@ def bfi(source: Array, target: Array, position: Array | int, length: Array | int
 
 
 def _constant(value: Array | int) -> int | None:
-    """The low 8 bits of an operand that is one number, as immediates are; None for one number a lane."""
+    """Return the low 8 bits of an operand that is a single number (an immediate); None for one number per lane."""
     if isinstance(value, int):
         return value & 0xFF
     return int(value.item()) & 0xFF if value.size == 1 else None
 
 
 def _mask64(count: Array) -> Array:
-    """The `count` low bits of a uint64, 0 to 64."""
+    """Return a uint64 with the `count` low bits set, 0 to 64."""
     shifted = np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - np.clip(count, 1, 64).astype(np.uint64))
     return np.where(count > 0, shifted, np.uint64(0))
 
 
 def bit_length(a: Array) -> Array:
-    """Position of the highest one plus one, 0 for 0, as uint32; for uint32 and uint64 arrays."""
+    """Return the position of the highest set bit plus one, 0 for 0, as uint32; for uint32 and uint64 arrays."""
     if a.dtype.itemsize == 4:
         return np.frexp(a.astype(np.float64))[1].astype(np.uint32)
     upper = (a >> np.uint64(32)).astype(np.float64)
@@ -232,10 +232,10 @@ def clz(a: Array) -> Array:
 
 
 def bfind(a: Array, *, shiftamt: bool = False) -> Array:
-    """Find the highest non-sign bit (PTX ISA 9.7.1.17), as uint32; 0xffffffff when there is none.
+    """Find the highest non-sign bit (PTX ISA 9.7.1.17), as uint32; 0xffffffff if there is none.
 
     Args:
-        a: uint32, int32, uint64 or int64; for negative numbers the highest zero is sought.
+        a: uint32, int32, uint64 or int64; for negative numbers the highest zero is searched.
         shiftamt: return the left shift that brings the bit to the top instead of its position.
     """
     if a.dtype.kind == "i":
@@ -277,7 +277,7 @@ def shf(direction: str, a: Array, b: Array, count: Array | int, *, clamp: bool =
         direction: `l` or `r`.
         a: uint32, lower half.
         b: uint32, upper half.
-        count: places; `.wrap` takes its low 5 bits.
+        count: shift distance; `.wrap` uses its low 5 bits.
         clamp: `.clamp`: counts above 32 act as 32.
     """
     if isinstance(count, int) or count.size == 1:
@@ -292,7 +292,7 @@ def shf(direction: str, a: Array, b: Array, count: Array | int, *, clamp: bool =
 
 
 def _shf_constant(direction: str, a: Array, b: Array, count: int, clamp: bool) -> Array:
-    """A funnel shift by one count for all lanes: two shifts of 32 bits instead of one of 64."""
+    """Shift all lanes by one count: two shifts of 32 bits instead of one of 64."""
     places = min(count, 32) if clamp else count & 31
     kept, other = (b, a) if direction == "l" else (a, b)
     if places in (0, 32):

@@ -44,11 +44,11 @@ def convert(
         to: `u8` to `s64`, `f16`, `bf16`, `f32`, `f64`, `tf32`, `e4m3`, `e5m2`.
         source: likewise.
         values: array whose items have the width of `source`.
-        rounding: `rn rz rm rp rna` to a floating-point type, `rni rzi rmi rpi` to an integer or to an integral value
-            of the
-            same type; None where the conversion is exact.
+        rounding: `rn rz rm rp rna` to a floating-point type, `rni rzi rmi rpi` to an integer or to an integral
+            value of the
+            same type; None if the conversion is exact.
         ftz: flush f32 operands and results that are subnormal.
-        sat: clamp: to the range of an integer type, to [0, 1] for a floating-point one.
+        sat: clamp to the range of an integer type, or to [0, 1] for a floating-point type.
         satfinite: clamp to the largest finite value.
         relu: clamp negative results to 0.
 
@@ -56,7 +56,7 @@ def convert(
         Array in the storage type of `to`.
 
     Raises:
-        InternalError: an unknown type or rounding.
+        InternalError: the type or the rounding is unknown.
     """
     values = stored(source, values)
     if _is_integer(source):
@@ -168,7 +168,7 @@ def _magnitude(values: Array) -> tuple[Array, Array]:
 
 
 def _wide_to_odd(values: Array) -> Array:
-    """64-bit integers as float64, rounded to odd: what does not fit 53 bits is jammed into the last of them."""
+    """Return 64-bit integers as float64, rounded to odd: bits beyond 53 are or-ed into the last one."""
     negative, magnitude = _magnitude(values)
     low = np.uint64(0x7FF)
     cut = (magnitude & ~low) | (((magnitude & low) != 0).astype(np.uint64) << np.uint64(11))
@@ -177,7 +177,7 @@ def _wide_to_odd(values: Array) -> Array:
 
 
 def _wide_to_f64(values: Array, rounding: str) -> Array:
-    """64-bit integers to float64 in a direction: round to nearest, compare as integers, step back."""
+    """Convert 64-bit integers to float64 in a direction: round to nearest, compare as integers, step back."""
     negative, magnitude = _magnitude(values)
     numbers = magnitude.astype(np.float64)
     top = numbers >= 2.0**64
@@ -194,17 +194,17 @@ def _wide_to_f64(values: Array, rounding: str) -> Array:
 
 
 def _float_to_integer(source: str, to: str, numbers: Array, rounding: str) -> Array:
-    """Round, clamp to the target's range, and settle NaN.
+    """Round, clamp to the target's range, and handle NaN.
 
-    NaN becomes 0 unless the source is f64 or the target has 64 bits, where it becomes 1 << (width - 1) (PTX ISA 8.5,
+    NaN becomes 0 unless the source is f64 or the target has 64 bits; then it becomes 1 << (width - 1) (PTX ISA 8.5,
     9.7.9.21, Integer Notes).
     """
     if rounding not in INTEGER_ROUNDINGS:
-        raise InternalError(f"no rounding .{rounding} to an integer: {nearest(rounding, INTEGER_ROUNDINGS)}")
+        raise InternalError(f".{rounding} is not a rounding to an integer: {nearest(rounding, INTEGER_ROUNDINGS)}")
     target = STORAGE[to]
     limits = np.iinfo(target)
     wide = numbers.astype(np.float64)
-    if rounding != "rzi":  # the cast below truncates by itself
+    if rounding != "rzi":  # The cast below truncates.
         wide = INTEGER_ROUNDINGS[rounding](wide)
     if target.itemsize < 8:
         result = np.minimum(np.maximum(wide, limits.min), limits.max)
@@ -217,12 +217,12 @@ def _float_to_integer(source: str, to: str, numbers: Array, rounding: str) -> Ar
 
 
 def _as_number(pattern: int, target: np.dtype[Any]) -> float:
-    """The value of a bit pattern in an integer type."""
+    """Return the value of a bit pattern in an integer type."""
     return float(np.array(pattern, f"u{target.itemsize}").view(target)[()])
 
 
 def _to_64_bits(wide: Array, target: np.dtype[Any]) -> Array:
-    """Clamp to 64 bits, whose upper limit float64 cannot hold."""
+    """Clamp to 64 bits; float64 cannot represent their upper limit."""
     limits = np.iinfo(target)
     beyond, below = wide >= float(limits.max), wide < float(limits.min)
     unordered = np.isnan(wide)

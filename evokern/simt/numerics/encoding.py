@@ -1,4 +1,4 @@
-"""Rounding of real values into the formats of PTX, once, and the modifiers that bend the result.
+"""Rounding of real values to the formats of PTX, once, and modifiers of the result.
 
 Sources: PTX ISA 8.5, section 9.7.9.21 `cvt` for the rounding modes, `.satfinite`, `.relu`, `.sat`, the canonical NaNs;
 IEEE 754-2019, sections 4.3 and 7.4, for the directions and for overflow.
@@ -34,7 +34,9 @@ def round_to_f32(values: Array, rounding: str = "rn") -> Array:
     elif rounding == "rp":
         bits += np.where(back < values, np.where(np.signbit(nearest_even), -1, 1), 0).astype(np.int32)
     else:
-        raise InternalError(f"no rounding .{rounding} from float64 to float32: {nearest(rounding, ROUNDINGS[:4])}")
+        raise InternalError(
+            f".{rounding} is not a rounding from float64 to float32: {nearest(rounding, ROUNDINGS[:4])}"
+        )
     return nearest_even
 
 
@@ -48,10 +50,10 @@ _ROUND_INTEGRAL: Mapping[str, Callable[[Array], Array]] = {
 
 
 def round_to_format(kind: str, values: Array, rounding: str = "rn") -> Array:
-    """Round float64 values to the nearest values of a narrower format, overflow included, as float64.
+    """Round float64 values to the nearest values of a narrower format, including overflow, as float64.
 
-    The value is scaled so that the format's last place is one, rounded to an integer and scaled back; every step but
-    the rounding is exact. `rna` adds one half before the floor, which is exact for formats of fewer than 52 bits.
+    The value is scaled so that the format's last place is one, rounded to an integer and scaled back. Only the
+    rounding is inexact. `rna` adds one half before the floor, which is exact for formats of fewer than 52 bits.
 
     Args:
         kind: a format of at most 24 significand bits.
@@ -71,7 +73,7 @@ def round_to_format(kind: str, values: Array, rounding: str = "rn") -> Array:
 
 
 def _overflow_limit(target: FloatFormat, rounding: str, negative: Array) -> Array:
-    """IEEE 754 7.4: to infinity when rounding to nearest or away from zero, else to the largest finite value."""
+    """Return the overflow result (IEEE 754 7.4): infinity, or the largest finite value if rounding towards zero."""
     if rounding in ("rn", "rna"):
         to_infinity: Array = np.ones_like(negative)
     elif rounding == "rz":
@@ -82,7 +84,7 @@ def _overflow_limit(target: FloatFormat, rounding: str, negative: Array) -> Arra
 
 
 def _pack_bf16_nearest(values: Array) -> Array:
-    """float32 -> bf16 to nearest even, in integers."""
+    """Convert float32 to bf16 to nearest even, with integer arithmetic."""
     bits = values.view(np.uint32)
     rounded = bits >> 16
     rounded &= 1
@@ -93,27 +95,27 @@ def _pack_bf16_nearest(values: Array) -> Array:
 
 
 def _pack_tf32_away(values: Array) -> Array:
-    """float32 -> tf32 to nearest, ties away from zero, in integers: half a unit is added and the 13 low bits fall."""
+    """Convert float32 to tf32 to nearest, ties away from zero: add half a unit and drop the 13 low bits."""
     bits = values.view(np.uint32) + np.uint32(0x1000)
     bits &= np.uint32(0xFFFFE000)
     return bits
 
 
 def _pack_exact(kind: str, values: Array) -> Array:
-    """Bit patterns of float64 values that `kind` represents exactly."""
+    """Return the bit patterns of float64 values that `kind` represents exactly."""
     if kind == "f16":
         return values.astype(np.float16)
     if kind in ("bf16", "tf32"):
         single = values.astype(np.float32).view(np.uint32)
         return (single >> 16).astype(np.uint16) if kind == "bf16" else single
-    if kind == "e5m2":  # the upper half of an f16
+    if kind == "e5m2":  # The upper half of an f16.
         return (values.astype(np.float16).view(np.uint16) >> 8).astype(np.uint8)
-    scaled = np.ldexp(values, -8).astype(np.float16).view(np.uint16)  # e4m3's bias is 8 below f16's
+    scaled = np.ldexp(values, -8).astype(np.float16).view(np.uint16)  # The bias of e4m3 is 8 below that of f16.
     return ((scaled >> 8) & 0x80 | (scaled >> 7) & 0x7F).astype(np.uint8)
 
 
 def _upper_half_odd(values: Array) -> Array:
-    """Upper half of float32 patterns, rounded to odd: lost bits set the last one that is kept."""
+    """Return the upper half of float32 patterns, rounded to odd: lost bits set the last kept bit."""
     bits = values.view(np.uint32)
     odd: Array = (bits >> 16) | ((bits & np.uint32(0xFFFF)) != 0)
     return odd
@@ -121,10 +123,10 @@ def _upper_half_odd(values: Array) -> Array:
 
 @cache
 def _fp8_codes(kind: str, rounding: str, satfinite: bool, relu: bool) -> Array:
-    """8-bit code of every upper half of a float32.
+    """Return the 8-bit code of every upper half of a float32.
 
-    The half has 8 significant bits, and two more than the 8-bit formats have are enough after rounding to odd: the
-    table rounds as the whole float32 would.
+    After rounding to odd, the half has 8 significant bits, at least two more than the 8-bit formats need. The table
+    therefore gives the same rounding as the whole float32.
     """
     upper = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
     with quiet():
@@ -139,15 +141,15 @@ def encode(
     satfinite: bool = False,
     relu: bool = False,
 ) -> Array:
-    """Round values into a format, once, and return its bit patterns in the storage type.
+    """Round values to a format, once, and return its bit patterns in the storage type.
 
     Args:
         kind: a key of `FORMATS`.
-        values: float32 or float64; both are taken as exact.
+        values: float32 or float64, taken as exact.
         rounding: one of `ROUNDINGS`.
-        satfinite: results beyond the largest finite value, infinities included, become it with the sign kept
-            (PTX ISA 9.7.9.21; always so for e4m3, which has no infinity, and asked for by every conversion to e5m2).
-        relu: negative results become +0 and NaN the canonical NaN.
+        satfinite: clamp results beyond the largest finite value, including infinities, with the sign kept (PTX ISA
+            9.7.9.21). It always applies to e4m3, which has no infinity; every conversion to e5m2 sets it.
+        relu: convert negative results to +0 and NaN to the canonical NaN.
 
     Returns:
         Storage array of the same shape; NaN is `CANONICAL_NAN` except in f64.
@@ -176,9 +178,9 @@ def encode(
 
 
 def canonical(kind: str, packed: Array, values: Array) -> Array:
-    """Put the canonical NaN of `kind` wherever `values` is NaN, in place, and return `packed`.
+    """Write the canonical NaN of `kind` wherever `values` is NaN, in place, and return `packed`.
 
-    A dot product of the values with themselves is NaN exactly when one of them is: one pass, without a temporary.
+    The dot product of the values with themselves is NaN exactly if one of them is NaN: one pass, without a temporary.
     """
     flat = values.ravel()
     square = np.dot(flat, flat)
@@ -190,11 +192,11 @@ def canonical(kind: str, packed: Array, values: Array) -> Array:
 
 
 def flush(values: Array, smallest_normal: float = FORMATS["f32"].smallest_normal) -> Array:
-    """Replace subnormal values by zero of the same sign (`.ftz`, PTX ISA 9.7.3); returns the argument if there is none.
+    """Replace subnormal values by zero of the same sign (`.ftz`, PTX ISA 9.7.3); return the argument if there is none.
 
     Args:
         values: float32, or the decoded values of a narrower format.
-        smallest_normal: of that format.
+        smallest_normal: smallest normal number of that format.
     """
     small = np.abs(values) < values.dtype.type(smallest_normal)
     if np.count_nonzero(small):

@@ -1,13 +1,13 @@
 """float64 multiply-add with exactly one rounding, in all four directions.
 
-NumPy has no fused multiply-add. Two methods stand here, and the second is the truth for the first:
+NumPy has no fused multiply-add. This module has two methods; the tests compare the first with the second:
 
 - `fma_nearest`: error-free transformations, about 40 vector operations. Algorithm 5 ("Fma emulation") of S. Boldo and
   G. Melquiond, "Emulation of a FMA and correctly-rounded sums: proved algorithms using rounding to odd", IEEE
-  Transactions on Computers 57(4), 2008. Valid while no partial product under- or overflows; other lanes take the
+  Transactions on Computers 57(4), 2008. It is valid while no partial product under- or overflows; other lanes use the
   second method.
-- `fma_directed`: integers of 128 bits as two uint64 arrays, the smaller addend shifted right with its lost bits jammed
-  into the last place. Valid for every finite operand and every direction.
+- `fma_directed`: integers of 128 bits as two uint64 arrays. The smaller addend is shifted right, and its lost bits are
+  or-ed into the last place. It is valid for every finite operand and every direction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def two_product(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the rounded product and its exact error (Dekker 1971), for products away from under- and overflow."""
+    """Return the rounded product and its exact error (Dekker 1971), for products without under- or overflow."""
     product = x * y
     scaled = _SPLIT * x
     x_high = scaled - (scaled - x)
@@ -75,7 +75,7 @@ def fma_nearest(a: Array, b: Array, c: Array) -> Array:
 
 
 def _shift_left(high: Array, low: Array, count: Array) -> tuple[Array, Array]:
-    """Shift 128-bit integers left by 0 to 127 places."""
+    """Shift 128-bit integers left by 0 to 127 bits."""
     count = count.astype(np.uint64)
     far = count >= _U(64)
     near = count & _U(63)
@@ -84,7 +84,7 @@ def _shift_left(high: Array, low: Array, count: Array) -> tuple[Array, Array]:
 
 
 def _shift_right_jam(high: Array, low: Array, count: Array) -> tuple[Array, Array]:
-    """Shift 128-bit integers right by any count; lost ones set the last bit."""
+    """Shift 128-bit integers right by any count; lost bits set the last bit."""
     count = np.minimum(count, 127).astype(np.uint64)
     far = count >= _U(64)
     near = count & _U(63)
@@ -97,7 +97,7 @@ def _shift_right_jam(high: Array, low: Array, count: Array) -> tuple[Array, Arra
 
 
 def _bit_length(values: Array) -> Array:
-    """Bits of a uint64: 0 for 0."""
+    """Return the bit length of a uint64, 0 for 0."""
     upper = values >> _U(32)
     _, upper_length = np.frexp(upper.astype(np.float64))
     _, lower_length = np.frexp((values & _U(0xFFFFFFFF)).astype(np.float64))
@@ -120,7 +120,7 @@ def _significand(values: Array) -> tuple[Array, Array]:
 
 
 def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """Multiply uint64 by uint64 into 128 bits, by halves of 32 bits."""
+    """Multiply uint64 by uint64 into 128 bits, using halves of 32 bits."""
     mask = _U(0xFFFFFFFF)
     x0, x1, y0, y1 = x & mask, x >> _U(32), y & mask, y >> _U(32)
     low, middle, cross = x0 * y0, x1 * y0, x0 * y1
@@ -151,7 +151,7 @@ def fma_directed(a: Array, b: Array, c: Array, rounding: str) -> Array:
     small_high, small_low = np.where(swap, p_high, c_high), np.where(swap, p_low, c_low)
     exponent = np.where(swap, c_exponent, p_exponent)
     negative = np.where(swap, sign_c, sign_p)
-    # One place of room for the carry: the 22 zeros below a 106-bit product keep every bit that cancellation can need.
+    # Leave one bit for the carry: the 22 zeros below a 106-bit product keep every bit that cancellation can need.
     big_high, big_low = _shift_right_jam(big_high, big_low, np.ones_like(exponent))
     distance = exponent - np.where(swap, p_exponent, c_exponent) + 1
     small_high, small_low = _shift_right_jam(small_high, small_low, distance)
@@ -171,7 +171,7 @@ def fma_directed(a: Array, b: Array, c: Array, rounding: str) -> Array:
 
 
 def _round_magnitude(high: Array, low: Array, exponent: Array, negative: Array, rounding: str) -> Array:
-    """Bits of the float64 magnitude nearest, in the direction, to a 128-bit significand with its leading one on top."""
+    """Round a normalised 128-bit significand to the bits of a float64 magnitude."""
     tiny = np.maximum(-1022 - exponent, 0)
     _, window = _shift_right_jam(high, low, 73 + tiny)  # 53 bits, a guard bit and a sticky bit
     kept, below = window >> _U(2), window & _U(3)

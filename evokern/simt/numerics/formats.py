@@ -1,7 +1,7 @@
 """Number formats of PTX as bit patterns, and their exact values.
 
-Values travel in one *storage type* per PTX type (`STORAGE`): NumPy's own for f16, f32 and f64, unsigned integers that
-hold the bit pattern for the formats that NumPy lacks. Rounding into a format stands in `encoding`.
+Each PTX type has one *storage type* (`STORAGE`): NumPy's own for f16, f32 and f64, and an unsigned integer with the
+bit pattern for formats that NumPy lacks. `encoding` rounds values to a format.
 
 Sources: PTX ISA 8.5, sections 5.2.1 (fundamental types) and 5.2.3 (alternate floating-point formats: bf16, tf32, e4m3,
 e5m2) and 9.7.9.21 `cvt` for the canonical NaNs; the bit layouts of e4m3 and e5m2 are those of "FP8 Formats for Deep
@@ -42,7 +42,7 @@ STORAGE: Mapping[str, np.dtype[Any]] = {
         for bits in (8, 16, 32, 64)
     },
 }
-"""PTX type -> NumPy type of an array that holds it, one element a lane (packed types: low half = element 0)."""
+"""PTX type -> NumPy type of an array of values, one element per lane (packed types: low half = element 0)."""
 
 CANONICAL_NAN: Mapping[str, int] = {
     "f32": 0x7FFFFFFF,
@@ -52,7 +52,7 @@ CANONICAL_NAN: Mapping[str, int] = {
     "e4m3": 0x7F,
     "e5m2": 0x7F,
 }
-"""The bit pattern that an operation gives for NaN; f64 keeps the payload of its operand."""
+"""Bit pattern of a NaN result; f64 keeps the payload of its operand instead."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class FloatFormat:
     """A binary floating-point format.
 
     Raises:
-        InternalError: a precision that float64 cannot hold.
+        InternalError: float64 cannot represent the precision.
     """
 
     precision: int
-    """Significand bits, the implicit one included."""
+    """Significand bits, including the implicit one."""
     minimum_exponent: int
     """Exponent of the smallest normal number."""
     largest: float
@@ -72,7 +72,7 @@ class FloatFormat:
 
     def __post_init__(self) -> None:
         if not 2 <= self.precision <= 53:
-            raise InternalError(f"a format of {self.precision} significand bits cannot be rounded in float64")
+            raise InternalError(f"float64 cannot round to a format of {self.precision} significand bits")
 
     @property
     def smallest_normal(self) -> float:
@@ -89,11 +89,11 @@ FORMATS: Mapping[str, FloatFormat] = {
     "e5m2": FloatFormat(3, -14, 57344.0),
     "e4m3": FloatFormat(4, -6, 448.0),
 }
-"""The formats of PTX that `encode` rounds to."""
+"""Formats of PTX that `encode` supports."""
 
 
 def quiet() -> np.errstate:
-    """Return the context in which these functions run: no warning for overflow, invalid or division by zero.
+    """Return the context for these functions: no warnings for overflow, invalid or division by zero.
 
     Entering it costs about a microsecond, so the caller enters it once for many instructions.
     """
@@ -101,14 +101,14 @@ def quiet() -> np.errstate:
 
 
 def stored(kind: str, values: Array) -> Array:
-    """View `values` in the storage type of PTX type `kind`; the bits stay as they are.
+    """View `values` in the storage type of PTX type `kind` without changing bits.
 
     Args:
         kind: a key of `STORAGE`.
         values: any array whose items have the width of `kind`.
 
     Raises:
-        InternalError: unknown type, or items of another width.
+        InternalError: the type is unknown, or the items have another width.
     """
     dtype = STORAGE.get(kind)
     if dtype is None:
@@ -116,9 +116,7 @@ def stored(kind: str, values: Array) -> Array:
     if values.dtype == dtype:
         return values
     if values.dtype.itemsize != dtype.itemsize:
-        raise InternalError(
-            f"an array of {values.dtype} cannot hold .{kind}: {dtype.itemsize} bytes an item are needed"
-        )
+        raise InternalError(f"an array of {values.dtype} cannot hold .{kind}: each item needs {dtype.itemsize} bytes")
     return values.view(dtype)
 
 
@@ -129,7 +127,7 @@ def _f16_table() -> Array:
 
 
 _F16 = _f16_table()
-"""Every f16 as float32: a look-up costs a third of NumPy's own cast, which converts one number at a time."""
+"""Every f16 as float32: a look-up takes a third of the time of NumPy's own cast."""
 
 
 def _decode_f16(bits: Array) -> Array:
@@ -147,7 +145,7 @@ def _decode_tf32(bits: Array) -> Array:
 
 
 def _fp8_table(fraction_bits: int, bias: int) -> Array:
-    """All 256 values of an 8-bit format as float32; an exponent of ones is settled by the caller."""
+    """Return all 256 values of an 8-bit format as float32; the caller handles exponents of all ones."""
     codes = np.arange(256)
     fraction = codes & ((1 << fraction_bits) - 1)
     exponent = (codes & 0x7F) >> fraction_bits
@@ -184,11 +182,11 @@ _DECODERS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def decode(kind: str, bits: Array) -> Array:
-    """Return the values of bit patterns, exactly.
+    """Return the exact values of bit patterns.
 
     Args:
         kind: a key of `FORMATS`. The 13 low bits of a tf32 register are ignored (PTX ISA 5.2.3).
-        bits: patterns in any type of the right width.
+        bits: patterns in any type of the correct width.
 
     Returns:
         float64 for f64, float32 otherwise, of the same shape.

@@ -1,11 +1,11 @@
-"""f16 and bf16 arithmetic with one rounding, alone or packed in pairs.
+"""f16 and bf16 arithmetic with one rounding, for scalars and packed pairs.
 
-Operands are decoded to float32, which holds both formats, and the result is rounded once:
+Operands are decoded to float32, which represents both formats exactly, and the result is rounded once:
 
-- sums and products of f16 and bf16 are rounded to float32 first and then again. That is harmless, because float32 has
-  at least 2p + 2 bits for p = 11 and 8 (S. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3),
-  1995), and f16 products are exact anyway;
-- multiply-add sums in float64. An f16 sum that is inexact there is never half-way between two f16. A bf16 sum can be,
+- Sums and products of f16 and bf16 are rounded to float32 and then to the format. The first rounding is harmless,
+  because float32 has at least 2p + 2 bits for p = 11 and 8 (S. Figueroa, "When is double rounding innocuous?", SIGNUM
+  Newsletter 30(3), 1995). Products of f16 are exact.
+- Multiply-add sums in float64. An f16 sum that is inexact there is never half-way between two f16. A bf16 sum can be,
   and is then rounded to odd.
 
 Sources: PTX ISA 8.5, sections 9.7.4.1 `add` to 9.7.4.8 `max`.
@@ -23,17 +23,17 @@ from evokern.simt.numerics.formats import FORMATS, Array, decode
 
 
 def _fma_f16(a: Array, b: Array, c: Array) -> Array:
-    """Decoded f16 operands -> float64 sum whose rounding to f16 is the exact one."""
+    """Return a float64 sum of decoded f16 operands that rounds to the exact f16 result."""
     total: Array = (a * b).astype(np.float64) + c
     return total
 
 
 def _fma_bf16(a: Array, b: Array, c: Array) -> Array:
-    """Decoded bf16 operands -> float32 sum whose rounding to bf16 is the exact one.
+    """Return a float32 sum of decoded bf16 operands that rounds to the exact bf16 result.
 
-    Two roundings can differ from one only where the float32 sum lies half-way between two bf16, subnormal or not,
-    because bf16 is the upper half of float32. Those lanes are summed to odd, and the odd sum is cut to float32 with its
-    lost bits jammed into the last place.
+    bf16 is the upper half of float32, so two roundings can differ from one only if the float32 sum is half-way between
+    two bf16. Those lanes are summed to odd. The odd sum is then truncated to float32, and its lost bits are or-ed into
+    the last place.
     """
     product = a.astype(np.float64) * b
     total = product + c
@@ -76,7 +76,7 @@ def half_operation(name: str, kind: str, *, ftz: bool, sat: bool, relu: bool) ->
         result = operation(*values)
         if sat:
             result = saturate(result)
-        if ftz:  # what is tiny before it is rounded, as for f32
+        if ftz:  # Results that are tiny before rounding are flushed, as for f32.
             result = flush(result, smallest)
         return encode(kind, result, relu=relu)
 
@@ -100,7 +100,7 @@ def half_function(function: Callable[[Array], Array], kind: str, *, ftz: bool) -
 
 
 def packed(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Turn a function of 16-bit patterns into one of registers that hold two of them, low half first."""
+    """Turn a function of 16-bit patterns into a function of registers with two patterns, low half first."""
 
     def apply(*registers: Array) -> Array:
         halves = [np.ascontiguousarray(register)[..., None].view(np.uint16) for register in registers]
@@ -111,7 +111,7 @@ def packed(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _minimum_or_maximum(largest: bool, a: Array, b: Array) -> Array:
-    """Return fmin or fmax with -0 below +0, which `np.fmin` leaves open."""
+    """Return fmin or fmax with -0 below +0, which `np.fmin` does not guarantee."""
     result: Array = np.fmax(a, b) if largest else np.fmin(a, b)
     zero = result == 0
     if np.count_nonzero(zero):
@@ -130,7 +130,7 @@ def select_extreme(
         kind: `f32`, `f64`, `f16` or `bf16`; arrays in storage type.
         largest: `max` instead of `min`.
         ftz: flush subnormal operands and results.
-        nan: `.NaN`: the result is the canonical NaN when either operand is NaN; without it, only when both are.
+        nan: `.NaN`: the result is the canonical NaN if either operand is NaN; without it, only if both are.
         xorsign: `.xorsign.abs`: compare magnitudes, and give the result the exclusive or of the operands' signs.
 
     Returns:

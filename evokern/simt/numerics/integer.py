@@ -11,7 +11,7 @@ from evokern.simt.numerics.formats import Array
 
 
 def mul_hi(a: Array, b: Array) -> Array:
-    """Upper half of the product of two 16, 32 or 64-bit integers, signed or unsigned (PTX ISA 9.7.1.3 `mul.hi`)."""
+    """Return the upper half of the product of two 16, 32 or 64-bit integers (PTX ISA 9.7.1.3 `mul.hi`)."""
     size = a.dtype.itemsize
     if size < 8:
         wide = np.dtype(f"{a.dtype.kind}{2 * size}")
@@ -23,13 +23,13 @@ def mul_hi(a: Array, b: Array) -> Array:
     middle, cross = x1 * y0, x0 * y1
     carry = ((x0 * y0) >> half) + (middle & mask) + (cross & mask)
     high: Array = x1 * y1 + (middle >> half) + (cross >> half) + (carry >> half)
-    if a.dtype.kind == "i":  # unsigned product minus what the two sign bits were worth
+    if a.dtype.kind == "i":  # Subtract the contribution of the two sign bits from the unsigned product.
         high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
     return high.view(a.dtype)
 
 
 def mul24(a: Array, b: Array, *, high: bool = False) -> Array:
-    """Product of the 24 low bits of 32-bit integers (PTX ISA 9.7.1.5): bits 31..0, or 47..16 with `high`."""
+    """Return bits 31..0 (with `high`: 47..16) of the product of 24-bit integers (PTX ISA 9.7.1.5)."""
     if a.dtype.kind == "i":
         x, y = ((v.astype(np.int64) << 40) >> 40 for v in (a, b))
     else:
@@ -45,7 +45,7 @@ def sad(a: Array, b: Array, c: Array) -> Array:
 
 
 def saturated(name: str, a: Array, b: Array) -> Array:
-    """`add.sat.s32` and `sub.sat.s32` (PTX ISA 9.7.1.1, 9.7.1.2): clamp instead of wrap.
+    """Return `add.sat.s32` or `sub.sat.s32` (PTX ISA 9.7.1.1, 9.7.1.2): clamp instead of wrap.
 
     Args:
         name: `add` or `sub`.
@@ -60,12 +60,12 @@ def dp4a(a: Array, b: Array, c: Array) -> Array:
     """Return c + the dot product of four bytes (PTX ISA 9.7.1.23).
 
     Args:
-        a: uint32 for `.u32`, int32 for `.s32`; its four bytes take that sign.
-        b: likewise, independently.
+        a: uint32 for `.u32`, int32 for `.s32`; its four bytes have the same signedness.
+        b: likewise, independent of `a`.
         c: 32 bits; the sum wraps.
 
     Returns:
-        int32 when `a` or `b` is signed, else uint32.
+        int32 if `a` or `b` is signed, else uint32.
     """
     x, y = _bytes(a), _bytes(b)
     product = x * y
@@ -78,7 +78,7 @@ def dp2a(a: Array, b: Array, c: Array, *, high: bool = False) -> Array:
     """Return c + the dot product of the two halves of `a` with two bytes of `b` (PTX ISA 9.7.1.24).
 
     Args:
-        a: uint32 or int32; its halves take that sign.
+        a: uint32 or int32; its halves have the same signedness.
         b: uint32 or int32; bytes 0 and 1 are used, or 2 and 3 with `high`.
         c: 32 bits; the sum wraps.
         high: `.hi` instead of `.lo`.

@@ -1,4 +1,4 @@
-"""Asynchronous copies (PTX ISA 9.7.9.25), fences (9.7.13.4), and hints that change no result."""
+"""Asynchronous copies (PTX ISA 9.7.9.25), fences (9.7.13.4), and hints that do not change results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from evokern.simt.operations.table import operation
 
 @operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)
 def cp(i: Instruction, b: Binder) -> Action:
-    """``cp.async`` in its forms; bulk and tensor copies are refused."""
+    """Bind ``cp.async`` in its forms; bulk and tensor copies are rejected."""
     if i.has("bulk", "tensor", "reduce"):
-        raise Unsupported(f"bulk and tensor copies ({i.name})")
+        raise Unsupported(f"bulk and tensor copies ({i.name}) are not supported")
     state, active_of = b.state, b.active
     if i.has("commit_group"):
         return lambda: state.copies.commit(active_of())
@@ -30,7 +30,7 @@ def cp(i: Instruction, b: Binder) -> Action:
     if i.has("wait_group"):
         operand = i.operands[0]
         if not isinstance(operand, Immediate):
-            raise Unsupported("cp.async.wait_group of a register")
+            raise Unsupported("cp.async.wait_group with a register operand is not supported")
         most = int(operand.value)
         return lambda: state.copies.wait(active_of(), most)
     if i.has("mbarrier"):
@@ -42,7 +42,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
     state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     width_operand = i.operands[2]
     if not isinstance(width_operand, Immediate) or int(width_operand.value) not in (4, 8, 16):
-        raise Unsupported(f"{i.name} of {width_operand!r} bytes")
+        raise Unsupported(f"{i.name} of {width_operand!r} bytes is not supported")
     width = int(width_operand.value)
     extra = i.operands[3] if len(i.operands) > 3 and "cache_hint" not in i.name else None
     if "cache_hint" in i.name and len(i.operands) > 4:
@@ -129,7 +129,7 @@ def _source_size(extra: Operand | None, b: Binder) -> tuple[Array | None, Array 
 
 
 def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
-    """``cp.async.mbarrier.arrive``: the copies land here, the earliest moment at which the barrier may complete."""
+    """Bind ``cp.async.mbarrier.arrive``: the copies arrive at the earliest moment at which the barrier may complete."""
     state, number, active_of = b.state, b.pc, b.active
     row, offset = address_rows(i.operands[0], b, "shared")
     increment = not i.has("noinc")
@@ -145,7 +145,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
 
 @operation("membar fence", "9.7.13.4", pipe="control", kind="effect", results=0)
 def fence(i: Instruction, b: Binder) -> Action:
-    """Memory fences: every access is visible at once here; what they order is noted for the race check."""
+    """Bind memory fences: every access is visible immediately, so fences only inform the race check."""
     if i.has("proxy") and i.has("tensormap"):
         raise Unsupported(f"{i.name}")
     state, active_of = b.state, b.active
@@ -167,7 +167,7 @@ def fence(i: Instruction, b: Binder) -> Action:
 
 
 def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
-    """A fence whose scope ends at the block or at the cluster; one of barrier objects alone orders nothing else."""
+    """Bind a fence in the scope of the block or cluster; a fence for barrier objects alone orders nothing else."""
     order, active_of = b.state.order, b.active
     if order is None or i.has("mbarrier_init") or any(word.startswith("sync_restrict") for word in i.modifiers):
         return lambda: None
@@ -177,7 +177,7 @@ def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
 @operation("nanosleep", "9.7.19.2", pipe="control", results=0)
 @operation("griddepcontrol", "9.7.13.13", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """What changes no result here: a wait for time to pass, and the order of grids, which never overlap."""
+    """Bind instructions without effect here: delays, and the order of grids, which never overlap."""
 
     def run() -> None:
         return None
@@ -187,5 +187,5 @@ def idle(i: Instruction, b: Binder) -> Action:
 
 @operation("createpolicy", "9.7.9.18")
 def createpolicy(i: Instruction, b: Binder) -> Action:
-    """Make a cache eviction policy: opaque bits, which the instructions that take them use as a hint."""
+    """Create a cache eviction policy: opaque bits that other instructions use as a hint."""
     return partial(np.copyto, b.dst(i.operands[0], "u64"), np.zeros(1, np.uint64))

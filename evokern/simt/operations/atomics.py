@@ -1,7 +1,7 @@
 """Atomic updates and reductions in global and shared memory (PTX ISA 9.7.13.5-6).
 
-Lanes that hit the same address are served in rounds, in the order of their numbers; integer reductions without a result
-are done in one call.
+Lanes with the same address are served in rounds, in the order of their numbers. Integer reductions without a result
+take one call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CONDITIONAL: dict[str, Update] = {"cas": _swap, "inc": _increment, "dec": _decr
 
 
 def update_of(name: str, kind: str) -> Update:
-    """Return what an atomic operation does to a value."""
+    """Return the update function of an atomic operation."""
     if name == "exch":
         return lambda old, new: new
     if name in _CONDITIONAL:
@@ -73,7 +73,7 @@ def update_of(name: str, kind: str) -> Update:
 
 @operation("atom", "9.7.13.5", pipe="load_store", kind="effect", results=1)
 def atom(i: Instruction, b: Binder) -> Action:
-    """Read, update and write in one step; the old value is the result."""
+    """Read, update and write atomically; the result is the old value."""
     return _atomic(i, b, i.operands[0], i.operands[1], i.operands[2:])
 
 
@@ -94,7 +94,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     if name in ("exch", "cas"):
         typed = f"u{8 * TYPE_BYTES[kind]}"
     update = update_of(name, kind)
-    flushes = name == "add" and kind == "f32"  # in global memory alone (PTX ISA 9.7.13.5, "Notes")
+    flushes = name == "add" and kind == "f32"  # In global memory only (PTX ISA 9.7.13.5, "Notes").
     in_memory = numerics.bind("add", "f32", ftz=True) if flushes else update
     size = TYPE_BYTES[kind]
     columns = [operand.items if isinstance(operand, Vector) else (operand,) for operand in values]
@@ -111,7 +111,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
         if quick and step is update:
             _AT[name].at(memory, index, operands[0])
             return
-        if quick:  # sums in between stay as they are: their order is undefined
+        if quick:  # Intermediate sums are not flushed, because their order is undefined.
             memory[index] = numerics.flush(memory[index])
             np.add.at(memory, index, numerics.flush(operands[0]))
             memory[index] = numerics.flush(memory[index])
@@ -141,7 +141,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
 
 
 def _rounds(memory: Array, index: Array, operands: list[Array], update: Update) -> Array:
-    """Update in the order of the lanes, one lane per address and round; return the old values."""
+    """Update in lane order, one lane per address and round; return the old values."""
     if index.size == 1 or np.unique(index).size == index.size:
         old = memory[index]
         memory[index] = np.ascontiguousarray(update(old, *operands)).view(memory.dtype)

@@ -15,9 +15,9 @@ from evokern.simt.operations.table import operation
 
 @operation("mapa", "9.7.9.23")
 def mapa(i: Instruction, b: Binder) -> Action:
-    """Return the address in the block of a rank that corresponds to one in the block's own shared memory.
+    """Return the address in the block of a given rank that corresponds to an own shared-memory address.
 
-    A rank outside of the cluster gives an address that no access allows.
+    For a rank outside the cluster, the result is an address that no access may use.
     """
     kind = kind_of(i)
     address, rank, out = b.src(i.operands[1], kind), b.src(i.operands[2], "u32"), b.dst(i.operands[0], kind)
@@ -27,7 +27,7 @@ def mapa(i: Instruction, b: Binder) -> Action:
 
     def mapped() -> Array:
         named = np.minimum(rank, np.uint32(MOST_RANK)).astype(dtype)
-        # A base a little below the block's memory, to which an offset is added later, stays as far below the other's.
+        # A base slightly below the block's memory (an offset is added later) keeps its distance in the other block.
         found: Array = (address & window) + (named << shift) + ((address + half) & below) - half
         return found
 
@@ -36,7 +36,7 @@ def mapa(i: Instruction, b: Binder) -> Action:
 
 @operation("getctarank", "9.7.9.24")
 def getctarank(i: Instruction, b: Binder) -> Action:
-    """Return the rank of the block that a shared address means."""
+    """Return the rank of the block to which a shared address belongs."""
     kind = kind_of(i)
     address, out = b.src(i.operands[1], kind), b.dst(i.operands[0], "u32")
     shift, most = address.dtype.type(RANK_BITS), address.dtype.type((1 << 32 - RANK_BITS) - 1)

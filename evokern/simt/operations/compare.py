@@ -34,8 +34,8 @@ def _floats(kind: str, row: Array, ftz: bool) -> Array:
 def comparison(word: str, kind: str, ftz: bool) -> Any:
     """Return a comparison as a function of two rows.
 
-    An unordered comparison (``ltu`` …) is the complement of the opposite ordered one, and ``ne`` on floating-point
-    types is false for NaN where NumPy's is true.
+    An unordered comparison (``ltu`` …) is the complement of the opposite ordered one. For NaN, ``ne`` on
+    floating-point types is false, unlike in NumPy.
     """
     floating = FAMILY[kind] in ("float", "half")
     convert = FAMILY[kind] == "half" or (ftz and kind == "f32")

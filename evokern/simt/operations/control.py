@@ -22,8 +22,8 @@ from evokern.simt.state import MachineState
 @operation("bar barrier", "9.7.13.1-3", pipe="control", kind="control", results=0)
 @operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
-    """Bound by `bind_control`, which also knows the segment."""
-    raise Unsupported(f"{i.name} in this place")
+    """Placeholder for the table; `bind_control` binds control instructions, because it needs the segment."""
+    raise Unsupported(f"{i.name} is not supported here")
 
 
 def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
@@ -45,9 +45,9 @@ def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
 
 def _label(b: Binder, routine: Routine, operand: Operand) -> int:
     if not isinstance(operand, Symbol):
-        raise Unsupported(f"branch to {operand!r}")
+        raise Unsupported(f"a branch to {operand!r} is not supported")
     if operand.name not in routine.function.labels:
-        raise Unsupported(f"branch to the unknown label {operand.name}")
+        raise Unsupported(f"branch to the undefined label {operand.name}")
     known = b.state.batch.program.label_segment.get((routine.number, operand.name))
     if known is None:
         raise Unsupported(f"branch to {operand.name}, past the last instruction")
@@ -100,7 +100,7 @@ def _guarded(state: MachineState, end: End, guard: Array | None, negated: bool, 
 
 
 def _leave(state: MachineState, active: Active) -> None:
-    """Take lanes out of the launch; barriers without a count may now be complete."""
+    """Remove lanes from the launch; barriers without a count may now be complete."""
     state.batch.leave(active.mask, active.count)
     state.barriers.recheck()
     if state.shared.lifetime is not None:
@@ -145,13 +145,13 @@ def _return(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _indexed(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """``brx.idx`` (9.7.12.4): a jump table."""
+    """Bind ``brx.idx`` (9.7.12.4): a jump table."""
     batch, schedule = b.state.batch, b.state.schedule
     index = b.src(i.operands[0], "u32")
     operand = i.operands[1]
     names = segment.routine.function.branch_targets.get(operand.name) if isinstance(operand, Symbol) else None
     if names is None:
-        raise Unsupported("brx.idx without its table")
+        raise Unsupported("brx.idx without a branch table")
     targets = np.array([_label(b, segment.routine, Symbol(name)) for name in names])
 
     def end(active: Active) -> int:
@@ -180,7 +180,7 @@ def _trap(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """Direct and indirect calls (9.7.12.5): arguments are copied to the callee's parameters, results back on return."""
+    """Bind direct and indirect calls (9.7.12.5): copy arguments to the callee, and results back on return."""
     state, batch = b.state, b.state.batch
     operands = list(i.operands)
     returns = operands.pop(0).items if isinstance(operands[0], Vector) else ()  # type: ignore[union-attr]
@@ -191,7 +191,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     if isinstance(callee, Symbol):
         return bind_intrinsic(state, segment.routine, callee.name, returns, arguments, b.pc, fall)
     if not isinstance(callee, Register):
-        raise Unsupported(f"call of {callee!r}")
+        raise Unsupported(f"a call of {callee!r} is not supported")
     target = b.src(callee, "u64")
     ends: dict[int, End] = {}
 
@@ -201,7 +201,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
             routine = batch.program.routines[int(value)] if int(value) < len(batch.program.routines) else None
             if routine is None or routine.function.is_entry:
                 batch.report_lanes(
-                    "trap", segment.base, active.lanes, detail="A call through a pointer that is no function"
+                    "trap", segment.base, active.lanes, detail="The call's pointer does not point to a function"
                 )
                 batch.stop()
                 return -1
@@ -229,7 +229,7 @@ def _enter(
     copies: list[tuple[int, int, int]] = []
     for operand, formal in zip(arguments, callee.function.params, strict=True):
         if not isinstance(operand, Symbol) or operand.name not in caller.params:
-            raise Unsupported(f"call argument {operand!r}")
+            raise Unsupported(f"call argument {operand!r} is not supported")
         copies.append((callee.params[formal.name], caller.params[operand.name], formal.size))
     for operand, formal in zip(returns, callee.function.returns, strict=True):
         if isinstance(operand, Symbol) and operand.name in caller.params:
@@ -241,14 +241,15 @@ def _enter(
         depth = schedule.depth
         if depth + 1 >= MAX_DEPTH:
             batch.report_lanes(
-                "trap", segment.base, active.lanes, detail=f"Device function calls nest deeper than {MAX_DEPTH - 1}"
+                "trap", segment.base, active.lanes, detail=f"Device functions nest deeper than {MAX_DEPTH - 1} calls"
             )
             batch.stop()
         if indirect:
             inside = calls.lanes_inside(callee.number)
             if inside[active.mask].any():
                 raise batch.program.refuse(
-                    batch.program.instructions[segment.base], f"recursive call of {callee.function.name}"
+                    batch.program.instructions[segment.base],
+                    f"recursive call of {callee.function.name} is not simulated",
                 )
             inside[active.mask] = True
         calls.returns_at(depth)[active.mask] = fall
@@ -261,14 +262,14 @@ def _enter(
 
 
 def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
+    """Bind ``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
     operands = list(i.operands)
     number = b.pc
     if i.has("red"):
         result, operands = operands[0], operands[1:]
         source = operands.pop()
         if not isinstance(source, Register):
-            raise Unsupported("bar.red of a constant")
+            raise Unsupported("bar.red with a constant operand is not supported")
         row = b.src(Register(source.name), "pred")
         kind = "popc" if i.has("popc") else "and" if i.has("and") else "or"
         out = b.file.row(*b.routine.slots[result.name][:2], "u32" if kind == "popc" else "pred")  # type: ignore[union-attr]
@@ -295,7 +296,7 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:
-    """``barrier.cluster`` (9.7.13.3): arrive, with or without publishing, and wait, which always acquires."""
+    """Bind ``barrier.cluster`` (9.7.13.3): arrive, with or without release, and wait, which always acquires."""
     barrier, aligned = b.state.cluster_barrier, i.has("aligned")
     if i.has("arrive"):
         releases = not i.has("relaxed")
@@ -306,7 +307,7 @@ def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:
 
 
 def _named_apart(active: Active, named: Array) -> Array | None:
-    """Return the lanes that each active lane names as bits; None where all of a warp's name one another."""
+    """Return the lanes in each active lane's mask as bits; None if all lanes of each warp name each other."""
     here = np.repeat(ballot(active.mask), 32)[active.lanes]
     members = np.broadcast_to(active.pick(named), here.shape)
     return None if bool((members & here == here).all()) else members.astype(np.int64)

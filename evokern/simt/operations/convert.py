@@ -82,7 +82,7 @@ def mov(i: Instruction, b: Binder) -> Action:
     target, source = i.operands
     clock = source.name if isinstance(source, Register) and b.state.specials.dynamic(source.name) else ""
     if clock and isinstance(target, Vector):
-        raise Unsupported(f"{clock} read into a vector")
+        raise Unsupported(f"reading {clock} into a vector is not supported")
     if isinstance(source, Vector) or isinstance(target, Vector):
         return _pack(i, b, kind)
     if clock:
@@ -124,12 +124,12 @@ def _pack(i: Instruction, b: Binder, kind: str) -> Action:
                 out[...] = piece
 
         return split
-    raise Unsupported(f"{i.name} from vector to vector")
+    raise Unsupported(f"{i.name} from vector to vector is not supported")
 
 
 @operation("cvta", "9.7.9.20")
 def cvta(i: Instruction, b: Binder) -> Action:
-    """Addresses between generic and a state space."""
+    """Convert addresses between generic and a state space."""
     kind = kind_of(i)
     words = (word.split("::")[0] for word in i.modifiers)
     space = next((word for word in words if word in ("global", "shared", "local", "const", "param")), None)
@@ -142,7 +142,7 @@ def cvta(i: Instruction, b: Binder) -> Action:
 
 @operation("isspacep", "9.7.9.19")
 def isspacep(i: Instruction, b: Binder) -> Action:
-    """Ask whether a generic address lies in a state space."""
+    """Test whether a generic address is in a state space."""
     value = b.src(i.operands[1], "u64")
     bits = np.array([WINDOW_BITS], np.uint64)
     space = i.modifiers[0].split("::")[0]

@@ -24,7 +24,7 @@ def _rounding(i: Instruction) -> str:
 
 @operation("add sub mul", "9.7.3.3-5", family="float", pipe="fp32")
 def arithmetic(i: Instruction, b: Binder) -> Action:
-    """Sum, difference and product with one rounding."""
+    """Compute a sum, difference or product with one rounding."""
     kind = kind_of(i)
     if "f32" in i.modifiers[:-1] or "f16" in i.modifiers or "bf16" in i.modifiers:
         raise Unsupported(f"mixed-precision {i.name}")
@@ -38,7 +38,7 @@ def arithmetic(i: Instruction, b: Binder) -> Action:
 
 @operation("fma mad", "9.7.3.6-7", family="float", pipe="fp32")
 def fma(i: Instruction, b: Binder) -> Action:
-    """Product and sum with one rounding."""
+    """Compute a product plus a sum with one rounding."""
     kind = kind_of(i)
     x, y, z = (b.src(operand, kind) for operand in i.operands[1:4])
     function = numerics.bind("fma", kind, rounding=_rounding(i), ftz=i.has("ftz"), sat=i.has("sat"))
@@ -47,7 +47,7 @@ def fma(i: Instruction, b: Binder) -> Action:
 
 @operation("div", "9.7.3.8", family="float", pipe="fp32")
 def div(i: Instruction, b: Binder) -> Action:
-    """Quotient: exactly rounded, ``.full`` or ``.approx``."""
+    """Compute a quotient: exactly rounded, ``.full`` or ``.approx``."""
     kind = kind_of(i)
     x, y = (b.src(operand, kind) for operand in i.operands[1:3])
     approximate = i.has("approx", "full")
@@ -58,7 +58,7 @@ def div(i: Instruction, b: Binder) -> Action:
 
 @operation("rcp sqrt", "9.7.3.13, 9.7.3.15", family="float", pipe="sfu")
 def root(i: Instruction, b: Binder) -> Action:
-    """Reciprocal and square root: exactly rounded or ``.approx``."""
+    """Compute a reciprocal or square root: exactly rounded or ``.approx``."""
     kind = kind_of(i)
     function = numerics.bind(i.opcode, kind, rounding=_rounding(i), approx=i.has("approx"), ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))
@@ -66,7 +66,7 @@ def root(i: Instruction, b: Binder) -> Action:
 
 @operation("rsqrt sin cos lg2 ex2 tanh", "9.7.3.16-22", family="float", pipe="sfu")
 def approximation(i: Instruction, b: Binder) -> Action:
-    """Functions that the chips approximate; here within the bounds of the ISA."""
+    """Compute functions that chips approximate, within the error bounds of the ISA."""
     kind = kind_of(i)
     function = numerics.bind(i.opcode, kind, approx=True, ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))
@@ -74,13 +74,13 @@ def approximation(i: Instruction, b: Binder) -> Action:
 
 @operation("ex2 tanh", "9.7.4.9-10", family="half", pipe="sfu")
 def half_approximation(i: Instruction, b: Binder) -> Action:
-    """Base-2 exponential and hyperbolic tangent of halves."""
+    """Compute the base-2 exponential or hyperbolic tangent of halves."""
     return approximation(i, b)
 
 
 @operation("abs neg", "9.7.3.9-10", family="float", pipe="fp32")
 def sign(i: Instruction, b: Binder) -> Action:
-    """Absolute value and negation: the sign bit alone, unless ``.ftz`` flushes."""
+    """Compute an absolute value or negation: changes only the sign bit, unless ``.ftz`` flushes."""
     kind = kind_of(i)
     x, out = b.src(i.operands[1], kind), b.dst(i.operands[0], kind)
     function = np.absolute if i.opcode == "abs" else np.negative
@@ -91,7 +91,7 @@ def sign(i: Instruction, b: Binder) -> Action:
 
 @operation("abs neg", "9.7.4.5-6", family="half", pipe="fp16")
 def half_sign(i: Instruction, b: Binder) -> Action:
-    """Absolute value and negation of halves: the sign bit alone, unless ``.ftz`` flushes."""
+    """Compute an absolute value or negation of halves: changes only the sign bit, unless ``.ftz`` flushes."""
     kind = kind_of(i)
     bits = "u32" if kind.endswith("x2") else "u16"
     mask = {"u32": 0x7FFF7FFF, "u16": 0x7FFF}[bits]
@@ -107,13 +107,13 @@ def half_sign(i: Instruction, b: Binder) -> Action:
 
 @operation("min max", "9.7.3.11-12", family="float", pipe="fp32")
 def extreme(i: Instruction, b: Binder) -> Action:
-    """Smaller and larger; a number beats NaN unless ``.NaN``."""
+    """Compute a minimum or maximum; a number takes precedence over NaN unless ``.NaN`` is set."""
     return _extreme(i, b)
 
 
 @operation("min max", "9.7.4.7-8", family="half", pipe="fp16")
 def half_extreme(i: Instruction, b: Binder) -> Action:
-    """Smaller and larger half."""
+    """Compute a minimum or maximum of halves."""
     return _extreme(i, b)
 
 
@@ -129,7 +129,7 @@ def _extreme(i: Instruction, b: Binder) -> Action:
 
 @operation("copysign", "9.7.3.2", family="float", pipe="fp32")
 def copysign(i: Instruction, b: Binder) -> Action:
-    """The second operand with the sign of the first."""
+    """Return the second operand with the sign of the first."""
     kind = kind_of(i)
     sign_of, value = b.src(i.operands[1], kind), b.src(i.operands[2], kind)
     return partial(np.copysign, value, sign_of, b.dst(i.operands[0], kind))
@@ -137,7 +137,7 @@ def copysign(i: Instruction, b: Binder) -> Action:
 
 @operation("testp", "9.7.3.1", family="float", pipe="fp32")
 def testp(i: Instruction, b: Binder) -> Action:
-    """Class of a number."""
+    """Test the class of a number."""
     kind = kind_of(i)
     x = b.src(i.operands[1], kind)
     tiny = np.finfo(x.dtype).tiny
@@ -154,7 +154,7 @@ def testp(i: Instruction, b: Binder) -> Action:
 
 @operation("add sub mul fma", "9.7.4.1-4", family="half", pipe="fp16")
 def half_arithmetic(i: Instruction, b: Binder) -> Action:
-    """Arithmetic of halves, one rounding each."""
+    """Compute with halves, with one rounding each."""
     kind = kind_of(i)
     if i.has("oob"):
         raise Unsupported(f"{i.name}")

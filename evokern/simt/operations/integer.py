@@ -20,12 +20,12 @@ def kind_of(instruction: Instruction) -> str:
     """Return the instruction's data type."""
     kind = data_type(instruction)
     if kind is None:
-        raise Unsupported(f"{instruction.name} without a type")
+        raise Unsupported(f"{instruction.name} has no type")
     return kind
 
 
 def assign(out: Array, function: Any, *sources: Any) -> Action:
-    """Return a step that stores what a function of rows returns."""
+    """Return a step that stores the result of a function of rows."""
 
     def run() -> None:
         out[...] = function(*sources)
@@ -34,7 +34,7 @@ def assign(out: Array, function: Any, *sources: Any) -> Action:
 
 
 def unsigned(kind: str) -> str:
-    """Return the type of the same width without sign: two's complement arithmetic does not care."""
+    """Return the unsigned type of the same width; two's complement arithmetic does not depend on the sign."""
     return f"u{8 * TYPE_BYTES[kind]}"
 
 
@@ -45,7 +45,7 @@ def _each(i: Instruction, b: Binder, kind: str) -> tuple[Array, list[Array]]:
 
 @operation("add sub", "9.7.1.1-2, 9.7.2.1-4", family="integer")
 def add(i: Instruction, b: Binder) -> Action:
-    """Wrapping sums and differences; ``.sat`` clamps, ``.cc`` keeps the carry."""
+    """Compute wrapping sums and differences; ``.sat`` clamps, ``.cc`` stores the carry."""
     kind = kind_of(i)
     if kind in ("u16x2", "s16x2"):
         return _pairwise(i, b, {"add": np.add, "sub": np.subtract}[i.opcode])
@@ -77,7 +77,7 @@ def _pairwise(i: Instruction, b: Binder, function: Any) -> Action:
 
 @operation("addc subc", "9.7.2.2, 9.7.2.4", family="integer")
 def addc(i: Instruction, b: Binder) -> Action:
-    """Sums and differences with the carry of the instruction before."""
+    """Compute sums and differences with the carry of the previous instruction."""
     return _carry(i, b, with_carry=True)
 
 
@@ -117,7 +117,7 @@ def _carry(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
 
 @operation("mul", "9.7.1.3", family="integer")
 def mul(i: Instruction, b: Binder) -> Action:
-    """Products: ``.lo``, ``.hi`` or ``.wide``."""
+    """Compute products: ``.lo``, ``.hi`` or ``.wide``."""
     kind = kind_of(i)
     if i.has("wide"):
         wide = f"{kind[0]}{16 * TYPE_BYTES[kind]}"
@@ -133,7 +133,7 @@ def mul(i: Instruction, b: Binder) -> Action:
 
 @operation("mad", "9.7.1.4", family="integer")
 def mad(i: Instruction, b: Binder) -> Action:
-    """Multiply and add, like `mul`; ``.sat`` clamps the signed upper half's sum."""
+    """Multiply and add, like `mul`; ``.sat`` clamps the sum of the signed upper half."""
     kind = kind_of(i)
     multiply, plus = np.multiply, np.add
     if i.has("cc"):
@@ -168,7 +168,7 @@ def mad(i: Instruction, b: Binder) -> Action:
 
 @operation("madc", "9.7.2.6", family="integer")
 def madc(i: Instruction, b: Binder) -> Action:
-    """Multiply and add with the carry of the instruction before."""
+    """Multiply and add with the carry of the previous instruction."""
     return _madc(i, b, with_carry=True)
 
 
@@ -197,7 +197,7 @@ def _madc(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
 
 @operation("mul24 mad24", "9.7.1.5-6", family="integer")
 def mul24(i: Instruction, b: Binder) -> Action:
-    """Products of 24-bit numbers."""
+    """Compute products of 24-bit numbers."""
     out, sources = _each(i, b, kind_of(i))
     high = i.has("hi")
     if i.opcode == "mul24":
@@ -207,14 +207,14 @@ def mul24(i: Instruction, b: Binder) -> Action:
 
 @operation("sad", "9.7.1.7", family="integer")
 def sad(i: Instruction, b: Binder) -> Action:
-    """C + |a − b|."""
+    """Compute c + |a − b|."""
     out, sources = _each(i, b, kind_of(i))
     return assign(out, numerics.sad, *sources)
 
 
 @operation("div rem", "9.7.1.8-9", family="integer")
 def div(i: Instruction, b: Binder) -> Action:
-    """Quotient towards zero and its remainder; with a zero divisor both are all ones, as an NVIDIA H200 gives."""
+    """Compute a quotient towards zero or its remainder; for a zero divisor both are all ones, as on an NVIDIA H200."""
     out, (x, y) = _each(i, b, kind_of(i))
     divide = i.opcode == "div"
 
@@ -231,14 +231,14 @@ def div(i: Instruction, b: Binder) -> Action:
 
 @operation("abs neg", "9.7.1.10-11", family="integer")
 def absolute(i: Instruction, b: Binder) -> Action:
-    """Absolute value and negation."""
+    """Compute an absolute value or negation."""
     out, (x,) = _each(i, b, kind_of(i))
     return partial(np.absolute if i.opcode == "abs" else np.negative, x, out)
 
 
 @operation("min max", "9.7.1.12-13", family="integer")
 def extreme(i: Instruction, b: Binder) -> Action:
-    """Smaller and larger of two; ``.relu`` clamps below at zero."""
+    """Compute a minimum or maximum; ``.relu`` clamps below at zero."""
     function = np.minimum if i.opcode == "min" else np.maximum
     if kind_of(i) in ("u16x2", "s16x2"):
         return _pairwise(i, b, function)
@@ -250,21 +250,21 @@ def extreme(i: Instruction, b: Binder) -> Action:
 
 @operation("popc clz", "9.7.1.14-15", family="integer")
 def count(i: Instruction, b: Binder) -> Action:
-    """Ones, and leading zeros."""
+    """Count ones or leading zeros."""
     source = b.src(i.operands[1], unsigned(kind_of(i)))
     return assign(b.dst(i.operands[0], "u32"), numerics.popc if i.opcode == "popc" else numerics.clz, source)
 
 
 @operation("bfind", "9.7.1.16", family="integer")
 def bfind(i: Instruction, b: Binder) -> Action:
-    """Position of the highest bit that is not a sign."""
+    """Find the highest non-sign bit."""
     source = b.src(i.operands[1], kind_of(i))
     return assign(b.dst(i.operands[0], "u32"), partial(numerics.bfind, shiftamt=i.has("shiftamt")), source)
 
 
 @operation("fns", "9.7.1.17", family="integer")
 def fns(i: Instruction, b: Binder) -> Action:
-    """Position of the n-th set bit, counted from a base."""
+    """Find the n-th set bit, counted from a base."""
     mask, base, offset = b.src(i.operands[1], "u32"), b.src(i.operands[2], "u32"), b.src(i.operands[3], "s32")
     out = b.dst(i.operands[0], "u32")
 
@@ -291,14 +291,14 @@ def fns(i: Instruction, b: Binder) -> Action:
 
 @operation("brev", "9.7.1.18", family="integer")
 def brev(i: Instruction, b: Binder) -> Action:
-    """Bits in reverse."""
+    """Reverse the bits."""
     out, (x,) = _each(i, b, unsigned(kind_of(i)))
     return assign(out, numerics.brev, x)
 
 
 @operation("bfe", "9.7.1.19", family="integer")
 def bfe(i: Instruction, b: Binder) -> Action:
-    """Bit field, extended by its sign."""
+    """Extract a bit field, extended by its sign."""
     source = b.src(i.operands[1], kind_of(i))
     place, length = b.src(i.operands[2], "u32"), b.src(i.operands[3], "u32")
     return assign(b.dst(i.operands[0], kind_of(i)), numerics.bfe, source, place, length)
@@ -306,7 +306,7 @@ def bfe(i: Instruction, b: Binder) -> Action:
 
 @operation("bfi", "9.7.1.20", family="integer")
 def bfi(i: Instruction, b: Binder) -> Action:
-    """Bit field inserted."""
+    """Insert a bit field."""
     kind = unsigned(kind_of(i))
     source, target = b.src(i.operands[1], kind), b.src(i.operands[2], kind)
     place, length = b.src(i.operands[3], "u32"), b.src(i.operands[4], "u32")
@@ -315,7 +315,7 @@ def bfi(i: Instruction, b: Binder) -> Action:
 
 @operation("szext", "9.7.1.21", family="integer")
 def szext(i: Instruction, b: Binder) -> Action:
-    """Extend from a bit width."""
+    """Extend a number from a bit width."""
     kind = kind_of(i)
     value, width = b.src(i.operands[1], kind), b.src(i.operands[2], "u32")
     clamp = i.has("clamp")
@@ -337,7 +337,7 @@ def szext(i: Instruction, b: Binder) -> Action:
 
 @operation("bmsk", "9.7.1.22", family="integer")
 def bmsk(i: Instruction, b: Binder) -> Action:
-    """Mask of so many bits from a position."""
+    """Create a mask from a position and a width."""
     place, width = b.src(i.operands[1], "u32"), b.src(i.operands[2], "u32")
     clamp = i.has("clamp")
 
@@ -356,7 +356,7 @@ def bmsk(i: Instruction, b: Binder) -> Action:
 
 @operation("dp4a dp2a", "9.7.1.23-24", family="integer")
 def dot(i: Instruction, b: Binder) -> Action:
-    """Dot products of bytes, and of halves with bytes."""
+    """Compute dot products of bytes, or of halves with bytes."""
     kinds = [word for word in i.modifiers if word in ("u32", "s32")]
     x, y = b.src(i.operands[1], kinds[0]), b.src(i.operands[2], kinds[1])
     z = b.src(i.operands[3], "u32")
@@ -371,7 +371,7 @@ def dot(i: Instruction, b: Binder) -> Action:
 
 @operation("and or xor", "9.7.8.1-3")
 def logic(i: Instruction, b: Binder) -> Action:
-    """Bitwise logic, and logic on predicates."""
+    """Compute bitwise logic, or logic on predicates."""
     kind = kind_of(i)
     function = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[i.opcode]
     if kind == "pred":
@@ -382,13 +382,13 @@ def logic(i: Instruction, b: Binder) -> Action:
 
 
 def predicate(operand: Any, b: Binder) -> Array:
-    """Return a predicate operand; the compiler complements only in guards and set instructions."""
+    """Return a predicate operand; the compiler negates predicates only in guards and set instructions."""
     return b.pred(operand)
 
 
 @operation("not cnot", "9.7.8.4-5")
 def invert(i: Instruction, b: Binder) -> Action:
-    """Complement, and "is zero"."""
+    """Compute the complement, or test for zero."""
     kind = kind_of(i)
     out, (x,) = _each(i, b, kind if kind == "pred" else unsigned(kind))
     if i.opcode == "cnot":
@@ -398,17 +398,17 @@ def invert(i: Instruction, b: Binder) -> Action:
 
 @operation("lop3", "9.7.8.6")
 def lop3(i: Instruction, b: Binder) -> Action:
-    """Any function of three bits."""
+    """Compute any function of three bits."""
     table = i.operands[4]
     if not isinstance(table, Immediate) or i.has("BoolOp") or len(i.operands) != 5:
-        raise Unsupported("lop3 with a predicate result")
+        raise Unsupported("lop3 with a predicate result is not supported")
     x, y, z = (b.src(operand, "u32") for operand in i.operands[1:4])
     return assign(b.dst(i.operands[0], "u32"), numerics.lop3(int(table.value)), x, y, z)
 
 
 @operation("shl shr", "9.7.8.8-9", family="integer")
 def shift(i: Instruction, b: Binder) -> Action:
-    """Shifts; counts beyond the width shift everything out."""
+    """Shift; counts beyond the width shift all bits out."""
     kind = kind_of(i)
     typed = kind if i.opcode == "shr" and kind[0] == "s" else unsigned(kind)
     function = np.left_shift if i.opcode == "shl" else np.right_shift
@@ -429,7 +429,7 @@ def shift(i: Instruction, b: Binder) -> Action:
 
 @operation("shf", "9.7.8.7", family="integer")
 def funnel(i: Instruction, b: Binder) -> Action:
-    """Funnel shift."""
+    """Compute a funnel shift."""
     x, y, amount = (b.src(operand, "u32") for operand in i.operands[1:4])
     function = partial(numerics.shf, "l" if i.has("l") else "r", clamp=i.has("clamp"))
     return assign(b.dst(i.operands[0], "u32"), function, x, y, amount)

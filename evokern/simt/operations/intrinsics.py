@@ -1,4 +1,4 @@
-"""Functions that the CUDA runtime provides on the device: printf, assert, and a malloc that is refused."""
+"""Functions that the CUDA runtime provides on the device: printf and assert; malloc is rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evokern.simt.settings import End
 from evokern.simt.state import MachineState
 
 PRINT_LIMIT = 1 << 20
-"""Characters of device output kept per launch, like the FIFO of a GPU."""
+"""Maximum characters of device output per launch, similar to the FIFO of a GPU."""
 _FORMAT = re.compile(r"%([-+ #0]*)(\d+|\*)?(?:\.(\d+|\*))?(hh|h|ll|l|z|t|j)?([diouxXcsfFeEgGaAp%])")
 
 
@@ -31,7 +31,7 @@ def bind_intrinsic(
     """Bind the call of a runtime function.
 
     Raises:
-        Unsupported: a function that the machine does not have.
+        Unsupported: the machine does not support the function.
     """
     starts = [routine.params[item.name] for item in arguments if isinstance(item, Symbol)]
     if name == "vprintf":
@@ -62,9 +62,9 @@ def bind_intrinsic(
         return failed
     if name in ("malloc", "free"):
         raise Unsupported(
-            f"{name} on the device is not simulated (the runtime's heap; new and delete use it too): take a workspace"
+            f"{name} on the device is not simulated (new and delete also use the runtime's heap): pass a workspace"
         )
-    raise Unsupported(f"call of {name}")
+    raise Unsupported(f"calls of {name} are not supported")
 
 
 def _string(state: MachineState, address: int) -> str:

@@ -26,7 +26,7 @@ _FACTOR = {"f16": 2, "bf16": 2, "s8": 1, "u8": 1, "tf32": 4, "f64": 8, "f32": 4,
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
-    """Return the registers of a vector operand, or the single one."""
+    """Return the registers of a vector operand, or the single register."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -34,7 +34,7 @@ def mma_of(i: Instruction) -> Any:
     """Return the function of an mma or wmma.mma instruction.
 
     Raises:
-        Unsupported: a shape or type that the tensor-core model does not have.
+        Unsupported: the tensor-core model does not support the shape or type.
     """
     kinds = [word for word in i.modifiers if word in _KINDS]
     try:
@@ -47,7 +47,7 @@ def mma_of(i: Instruction) -> Any:
                 return bind_wmma(shape, kinds[0], "f16", kinds[1], i.has("satfinite"))
             return bind_wmma(shape, kinds[0], kinds[1], kinds[3], i.has("satfinite"))
         if i.has("sp") or any(word.startswith("sp") for word in i.modifiers) or "block_scale" in i.modifiers:
-            raise Unsupported(f"sparse or scaled {i.name}")
+            raise Unsupported(f"sparse or scaled {i.name} is not supported")
         if not i.has("row") or not i.has("col") or len(kinds) != 4:
             raise Unsupported(f"{i.name}")
         return bind_mma(shape_of(i), kinds[0], kinds[1], kinds[2], kinds[3], i.has("satfinite"))
@@ -57,12 +57,12 @@ def mma_of(i: Instruction) -> Any:
 
 @operation("mma", "9.7.14.5.14", pipe="tensor", kind="effect", converged=True)
 def mma(i: Instruction, b: Binder) -> Action:
-    """D = a × b + c on the registers of whole warps."""
+    """Compute D = a × b + c on the registers of whole warps."""
     return bind_products([i], b)
 
 
 def bind_products(group: list[Instruction], b: Binder) -> Action:
-    """Bind matrix products of the same kind that do not depend on each other, to run as one."""
+    """Bind independent matrix products of the same kind to run as one."""
     function = mma_of(group[0])
     batch, shared, active_of = b.state.batch, b.state.shared, b.active
     wide = "f64" in group[0].modifiers
@@ -72,7 +72,7 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
     count = len(group)
 
     def rows(place: int) -> Array:
-        """Rows of one operand, registers outermost, instructions within."""
+        """Return the rows of one operand, with registers as the outer and instructions as the inner index."""
         table = [[slot_of(item, b, kind) for item in items_of(i.operands[place])] for i in group]
         return np.array(table).T.reshape(-1)
 
@@ -97,19 +97,19 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
 
 
 def slot_of(operand: Operand, b: Binder, kind: str) -> int:
-    """Return the row of the register file that holds an operand of a matrix instruction."""
+    """Return the register row that holds an operand of a matrix instruction."""
     name = getattr(operand, "name", None)
     known = b.routine.slots.get(name) if isinstance(name, str) else None
     if known is not None and known[0] == kind:
         return known[1]
     if isinstance(operand, Immediate):
         return b.constant_row(operand, kind)
-    raise Unsupported(f"operand {operand!r} of a matrix instruction")
+    raise Unsupported(f"operand {operand!r} of a matrix instruction is not supported")
 
 
 @operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="effect", converged=True)
 def ldmatrix(i: Instruction, b: Binder) -> Action:
-    """Load 8×8 matrices from shared memory: rows of 16 bytes, whose addresses come from the lanes."""
+    """Load 8×8 matrices from shared memory: rows of 16 bytes, with addresses provided by the lanes."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
     batch, active_of = b.state.batch, b.active
@@ -148,7 +148,7 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
 
 
 def _addressing(batch: Batch, active: Active, row: Array, generic: bool, lanes: int) -> tuple[Active, Array]:
-    """Return the lanes that give row addresses, and the addresses in shared space."""
+    """Return the lanes that provide row addresses, and their addresses in shared space."""
     if lanes < 32:
         mask = active.mask & (batch.thread % 32 < lanes)
         active = Active(mask, int(np.count_nonzero(mask)), batch.lanes + 1)
@@ -160,7 +160,7 @@ def _addressing(batch: Batch, active: Active, row: Array, generic: bool, lanes: 
 
 @operation("stmatrix", "9.7.14.5.16", pipe="load_store", kind="effect", results=0, converged=True)
 def stmatrix(i: Instruction, b: Binder) -> Action:
-    """Store 8×8 matrices to shared memory; the mirror image of ldmatrix."""
+    """Store 8×8 matrices to shared memory, as the inverse of ldmatrix."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
     batch, active_of = b.state.batch, b.active
@@ -209,14 +209,14 @@ def movmatrix(i: Instruction, b: Binder) -> Action:
 
 @operation("wmma", "9.7.14.4", pipe="tensor", kind="effect", converged=True)
 def wmma(i: Instruction, b: Binder) -> Action:
-    """Fragments loaded, multiplied and stored."""
+    """Load, multiply or store fragments."""
     if i.has("mma"):
         return bind_products([i], b)
     return _wmma_move(i, b, store=i.has("store"))
 
 
 def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
-    """``wmma.load`` and ``wmma.store``: every element of a fragment has its row and column."""
+    """Bind ``wmma.load`` and ``wmma.store``: every element of a fragment has its row and column."""
     state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     operand = next(word for word in i.modifiers if word in ("a", "b", "c", "d"))
     kind = next(word for word in i.modifiers if word in _FACTOR)

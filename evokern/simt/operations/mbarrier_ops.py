@@ -18,10 +18,10 @@ _ONE = np.ones(1, np.int64)
 
 @operation("mbarrier", "9.7.13.15", pipe="load_store", kind="effect", results=1)
 def mbarrier(i: Instruction, b: Binder) -> Action:
-    """Initialise, arrive, announce bytes, test and wait."""
+    """Initialise, arrive, announce bytes, test or wait."""
     state, number, active_of = b.state, b.pc, b.active
     if any("cluster" in word for word in i.modifiers):
-        raise Unsupported(f"{i.name}: mbarriers of other blocks of a cluster")
+        raise Unsupported(f"{i.name} on mbarriers of other blocks in a cluster is not supported")
     kind = i.modifiers[0]
     operands = list(i.operands)
     result: Operand | None = None

@@ -1,4 +1,4 @@
-"""Single-element accesses at computed addresses, for instructions that are not plain loads and stores."""
+"""Single-element accesses at computed addresses, for instructions other than plain loads and stores."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ElementAccess = Callable[[Active, Array, Array | None], Array]
 
 
 def element_access(state: MachineState, number: int, space: str, width: int) -> ElementAccess:
-    """Return a function that loads or stores one element per lane, with every check.
+    """Return a function that loads or stores one element per lane, with all checks.
 
-    Wavefronts are not counted: the elements of a fragment travel together, and the caller counts.
+    The function does not count wavefronts, because a fragment's elements move together; the caller counts them.
 
     Args:
         state: the machine's state.

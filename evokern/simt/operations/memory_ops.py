@@ -1,7 +1,7 @@
 """Loads and stores (PTX ISA 9.7.9.8-11) and prefetches.
 
-The state space is in the instruction or, for generic addresses, in the address: its window. A load takes all lanes'
-elements with one gather; vectors are gathered whole and then split into rows.
+The instruction defines the state space; for generic addresses, the window of the address does. A load gathers the
+elements of all lanes in one step. Vectors are gathered whole and then split into rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPACES = ("global", "shared", "local", "const", "param")
 
 
 def space_of(i: Instruction) -> str:
-    """Return the state space of a memory instruction, ``generic`` when it names none."""
+    """Return the state space of a memory instruction, ``generic`` if it names none."""
     words = {word.split("::")[0]: word for word in i.modifiers}
     for space in _SPACES:
         if space in words:
@@ -33,20 +33,22 @@ def space_of(i: Instruction) -> str:
 
 
 def reaches_cluster(i: Instruction) -> bool:
-    """Say whether the addresses of an instruction may mean shared memory of other blocks of the cluster."""
+    """Return whether an instruction's addresses may belong to other blocks of the cluster."""
     return i.has("shared::cluster") or space_of(i) == "generic"
 
 
 def synchronises_near(i: Instruction, b: Binder) -> bool:
-    """Say whether an instruction synchronises in the scope of its block, which in a cluster is less than all.
+    """Return whether an instruction synchronises only in the scope of its block, which is smaller than the cluster.
 
     Raises:
-        Unsupported: it may do so in global memory, where the blocks of a cluster have no order of their own.
+        Unsupported: it may do so in global memory, which has no order of its own for the blocks of a cluster.
     """
     if b.state.batch.geometry.ranks == 1 or not i.has("cta", "cluster"):
         return False
     if space_of(i) != "shared":
-        raise Unsupported("global memory synchronised in the scope of a block or cluster, where blocks form clusters")
+        raise Unsupported(
+            "in a cluster, synchronisation through global memory in the scope of a block or cluster is not supported"
+        )
     return i.has("cta")
 
 
@@ -68,7 +70,7 @@ def address_rows(operand: Operand, b: Binder, space: str) -> tuple[Array, int]:
 def _columns(operand: Operand, b: Binder, kind: str, count: int, *, store: bool) -> list[Array]:
     items = operand.items if isinstance(operand, Vector) else (operand,)
     if len(items) != count:
-        raise Unsupported(f"a vector of {len(items)} where {count} elements move")
+        raise Unsupported(f"a vector of {len(items)} elements does not match the {count} elements of the access")
     plain = f"u{8 * TYPE_BYTES[kind]}"
     if store:
         return [b.src(item, plain) for item in items]
@@ -118,7 +120,7 @@ def load(i: Instruction, b: Binder) -> Action:
 
 
 def feeds_swap(routine: Routine, i: Instruction) -> bool:
-    """Say whether a load gives what a compare-and-swap compares with: if it is out of date, the swap is tried again."""
+    """Return whether a load only provides the expected value of a compare-and-swap; a stale value causes a retry."""
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     compared = _compared(routine)
     return any(isinstance(item, Register) and item.name in compared for item in targets)
@@ -126,7 +128,7 @@ def feeds_swap(routine: Routine, i: Instruction) -> bool:
 
 @lru_cache(maxsize=256)
 def _compared(routine: Routine) -> frozenset[str]:
-    """Return the registers that reach what compare-and-swaps of a function compare with, by copies alone."""
+    """Return the registers that reach the expected value of a function's compare-and-swaps through copies alone."""
     found = {
         item.operands[2].name
         for item in routine.function.instructions
@@ -159,10 +161,10 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
             columns = [state.params.column(start + index * size, typed) for index in range(count)]
         elif b.routine.function.is_entry:
             if name not in state.params.offsets:
-                raise Unsupported(f"parameter {name} was not declared")
+                raise Unsupported(f"parameter {name} is not declared")
             columns = [state.params.entry_value(name, address.offset + index * size, typed) for index in range(count)]
         else:
-            raise Unsupported(f"parameter {name} was not declared")
+            raise Unsupported(f"parameter {name} is not declared")
 
         def run() -> None:
             active = active_of()
@@ -171,7 +173,7 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
 
         return run
     if not b.routine.function.is_entry:
-        raise Unsupported("a computed address of a function parameter")
+        raise Unsupported("computed addresses of function parameters are not supported")
     row, offset = address_rows(address, b, "global")
     site = Site()
     number = b.pc
@@ -225,7 +227,7 @@ def store(i: Instruction, b: Binder) -> Action:
         return whole
 
     if space == "const":
-        raise Unsupported("a store to constant memory")
+        raise Unsupported("stores to constant memory are not supported")
     reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, width, rules))
 
     def run() -> None:
@@ -242,7 +244,7 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
     if not (
         isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in b.routine.params
     ):
-        raise Unsupported("a computed address of a call parameter")
+        raise Unsupported("computed addresses of call parameters are not supported")
     size = TYPE_BYTES[kind]
     start = b.routine.params[address.base.name] + address.offset
     columns = [b.state.params.column(start + index * size, f"u{8 * size}") for index in range(len(rows))]
@@ -258,7 +260,7 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
 
 @operation("prefetch prefetchu applypriority discard", "9.7.9.15-17", pipe="load_store", results=0)
 def prefetch(i: Instruction, b: Binder) -> Action:
-    """Hints to the caches: no effect on results."""
+    """Bind cache hints: no effect on results."""
     if i.has("tensormap"):
         raise Unsupported("tensor maps")
 

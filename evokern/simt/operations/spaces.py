@@ -1,7 +1,7 @@
-"""Accesses of one instruction to a state space: located, checked, counted and done, the same way for every space.
+"""Accesses of one instruction to a state space: every space locates, checks, counts and executes them alike.
 
-`SpaceAccess` is the contract; shared, local and global memory each keep it in their own way. Generic addresses are
-sorted by the window that they lie in (`reach`).
+`SpaceAccess` is the interface; shared, local and global memory implement it. Generic addresses are sorted by their
+window (`reach`).
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from evokern.simt.state import MachineState
 
 _Kind = TypeVar("_Kind")
 Values = Callable[[Active], Array]
-"""Active lanes → what they store, one element each."""
+"""Active lanes → values to store, one element each."""
 Update = Callable[[Active, Array, Array], None]
-"""(active lanes, memory as unsigned elements, index of each lane's): reads and writes memory."""
+"""(active lanes, memory as unsigned elements, index of each lane): reads and writes memory."""
 Reach = Callable[[Active, Array], Iterator[tuple[_Kind, Active, Array]]]
-"""(active lanes, addresses) → for each state space: its accesses, the lanes that mean it, their addresses in it."""
+"""(active lanes, addresses) → for each state space: its accesses, its lanes, and their addresses in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What holds for the accesses of one instruction, beside being in bounds and aligned."""
+    """Rules for the accesses of one instruction, in addition to bounds and alignment."""
 
     races: bool = True
-    """Whether shared memory is checked for races; what has an order of its own is not."""
+    """Whether shared memory is checked for races; False for accesses with an order of their own."""
     synchronises: bool = False
-    """Whether it takes part in the order of blocks, as volatile and relaxed accesses do."""
+    """Whether the access takes part in the order of blocks, like volatile and relaxed accesses."""
     releases: bool = False
-    """Whether it publishes what its block wrote before."""
+    """Whether the access publishes earlier writes of its block."""
     collisions: bool = False
-    """Whether lanes are reported that store different values to one place of shared memory at once."""
+    """Whether to report lanes that store different values to one address of shared memory at the same time."""
     cluster: bool = False
-    """Whether addresses of shared memory may mean other blocks of the cluster."""
+    """Whether addresses of shared memory may belong to other blocks of the cluster."""
     near: bool = False
-    """Whether it synchronises in the scope of a block, which is less than the cluster."""
+    """Whether the access synchronises only in the scope of its block, which is smaller than the cluster."""
     counted: bool = True
-    """Whether wavefronts and local bytes are counted; False where elements travel together and the caller counts."""
+    """Whether wavefronts and local bytes are counted; False if elements move together and the caller counts."""
 
 
 PLAIN = AccessRules()
-"""Loads and stores that nothing is said about."""
+"""Rules of plain loads and stores."""
 
 
 class SpaceAccess(ABC):
     """The accesses of one instruction to one state space.
 
-    Lanes whose address is outside any allocation are told and take no part; a misaligned address ends the launch.
+    Lanes with an address outside every allocation are reported and skipped. A misaligned address ends the launch.
     """
 
     @abstractmethod
@@ -69,7 +69,7 @@ class SpaceAccess(ABC):
             offset: bytes to add.
 
         Returns:
-            The lanes whose access is sound, None when none is, and what they read.
+            The lanes with a valid access (None if there are none), and the values read.
         """
 
     @abstractmethod
@@ -80,23 +80,23 @@ class SpaceAccess(ABC):
             active: the lanes.
             address: addresses within the space, one per active lane or a single one.
             offset: bytes to add.
-            values: asked for what the lanes store whose access is sound.
+            values: function that returns the values of the lanes with a valid access.
 
         Returns:
-            The lanes whose access is sound, None when none is.
+            The lanes with a valid access, None if there are none.
         """
 
 
 class AtomicAccess(SpaceAccess):
-    """The same to a space that has atomic updates."""
+    """Accesses to a space that supports atomic updates."""
 
     @abstractmethod
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
-        """Read and write an element per lane in one step."""
+        """Read and write an element per lane atomically."""
 
 
 class SharedAccess(AtomicAccess):
-    """Shared memory: races between threads, wavefronts."""
+    """Accesses to shared memory, with races between threads and wavefronts."""
 
     __slots__ = ("_batch", "_cluster", "_events", "_number", "_order", "_rules", "_shadow", "_space", "_width")
 
@@ -147,7 +147,7 @@ class SharedAccess(AtomicAccess):
         return sound
 
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
-        """Read and write an element per lane in one step."""
+        """Read and write an element per lane atomically."""
         width, number = self._width, self._number
         sound, index, leaders = self._space.locate(active, address, offset, width, number, cluster=self._cluster)
         if sound is None:
@@ -163,14 +163,14 @@ class SharedAccess(AtomicAccess):
         change(sound, self._space.view(width), index)
 
     def _count(self, events: EventCounter, active: Active, index: Array) -> None:
-        """Count an access: its wavefronts, and those lanes that reach another block's memory."""
+        """Count an access: its wavefronts, and the lanes that access another block's memory."""
         events.shared(self._number, active, index, self._width)
         if self._cluster and self._space.ranks > 1:
             others = index * self._width // self._space.stride != self._batch.block_slot[active.lanes]
             events.cluster(self._number, int(np.count_nonzero(others)))
 
     def _report_lost(self, active: Active, index: Array, raw: Array) -> None:
-        """Report lanes whose value another lane has overwritten at once: which one stays is undefined."""
+        """Report lanes whose value another lane has overwritten at the same time; the result is undefined."""
         width, number = self._width, self._number
         after = self._space.view(width).take(index, mode="clip")
         lost = after.view(np.uint8) != raw.view(np.uint8)
@@ -188,12 +188,12 @@ class SharedAccess(AtomicAccess):
             allocation=name,
             offset=offset,
             other=number,
-            detail="Several threads write different values to the same place at once",
+            detail="Several threads write different values to the same address at the same time",
         )
 
 
 class LocalAccess(SpaceAccess):
-    """Local memory: reads of what was never written, bytes."""
+    """Accesses to local memory, with reads of uninitialised bytes and byte counts."""
 
     __slots__ = ("_events", "_number", "_space", "_width")
 
@@ -226,7 +226,7 @@ class LocalAccess(SpaceAccess):
 
 
 class GlobalAccess(AtomicAccess):
-    """Global and constant memory: races between blocks, sectors."""
+    """Accesses to global and constant memory, with races between blocks and sectors."""
 
     __slots__ = ("_events", "_number", "_rules", "_site", "_space", "_width")
 
@@ -262,7 +262,7 @@ class GlobalAccess(AtomicAccess):
         return sound
 
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
-        """Read and write an element per lane in one step."""
+        """Read and write an element per lane atomically."""
         width, number, site = self._width, self._number, self._site
         sound, index = self._space.locate(active, widened(address), offset, width, number, site, write=True)
         if sound is None:
@@ -279,8 +279,8 @@ def space_accesses(state: MachineState, number: int, width: int, rules: AccessRu
     Args:
         state: the machine's state.
         number: the instruction.
-        width: bytes that a lane moves.
-        rules: what holds for them.
+        width: bytes per lane.
+        rules: rules for these accesses.
     """
     in_memory = GlobalAccess(state, number, width, rules)
     return {
@@ -292,17 +292,17 @@ def space_accesses(state: MachineState, number: int, width: int, rules: AccessRu
 
 
 def widened(address: Array) -> Array:
-    """Return addresses as 64-bit, which 32-bit registers can hold only for small windows."""
+    """Return addresses as 64-bit numbers; 32-bit registers can hold only addresses of small windows."""
     return address if address.dtype.itemsize == 8 else address.astype(np.uint64)
 
 
 def reach(batch: Batch, space: str, accesses: Mapping[str, _Kind]) -> Reach[_Kind]:
-    """Return what sorts lanes by the state space that their addresses lie in.
+    """Return a function that sorts lanes by the state space of their addresses.
 
     Args:
         batch: the lanes.
-        space: where all of them are, or ``generic``.
-        accesses: state space → what is done there.
+        space: state space of all addresses, or ``generic``.
+        accesses: state space → accesses to it.
     """
     if space != "generic":
         only = accesses[space]

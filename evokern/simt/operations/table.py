@@ -1,8 +1,8 @@
-"""The table of operations: opcode and type family → what executes it.
+"""The table of operations: opcode and type family → function that binds it.
 
-Each entry cites its section of the PTX ISA (version 9.0), says on which pipe the instruction is issued (for the
-counters) and how many of its leading operands are results. Modules of this package fill the table on import; `lookup`
-reads what the instruction set says, `binding_of` what executes it.
+Each entry cites its section of the PTX ISA (version 9.0). It also contains the pipe of the instruction (for the
+counters) and the number of leading operands that are results. Modules of this package fill the table on import.
+`lookup` returns the entry of an instruction, `binding_of` its binding function.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from evokern.simt.arrays import Action
 from evokern.simt.binder import Binder
 
 Bind = Callable[[Instruction, Binder], Action]
-"""Takes rows from the binder and returns the bound work of one instruction."""
+"""Function that takes rows from the binder and returns the bound work of one instruction."""
 
 _NOT_SIMULATED = {
     "textures": ("tex", "tld4", "txq", "istypep"),
     "surfaces": ("suld", "sust", "sured", "suq"),
 }
-"""What a person calls the instructions that a kernel of theirs may well have and the machine has not."""
+"""Common names of unsupported instructions that a user's kernel may contain."""
 
 _TABLE: dict[tuple[str, str], Operation] = {}
 _BINDS: dict[tuple[str, str], Bind] = {}
@@ -38,7 +38,7 @@ def operation(
     results: int = 1,
     converged: bool = False,
 ) -> Callable[[Bind], Bind]:
-    """Enter a binding function into the table under each of the space-separated opcodes."""
+    """Register a binding function in the table under each of the space-separated opcodes."""
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():
@@ -50,10 +50,10 @@ def operation(
 
 
 def lookup(instruction: Instruction) -> Operation:
-    """Return the table's row for an instruction.
+    """Return the table's entry for an instruction.
 
     Raises:
-        Unsupported: no row fits.
+        Unsupported: there is no matching entry.
     """
     known = _TABLE.get((instruction.opcode, "*"))
     if known is not None:
@@ -66,13 +66,13 @@ def lookup(instruction: Instruction) -> Operation:
         raise Unsupported(
             f"{what} are not simulated"
             if what
-            else f"instruction {instruction.name} is not supported by the PTX machine"
+            else f"the PTX machine does not support the instruction {instruction.name}"
         )
     return known
 
 
 def binding_of(operation: Operation) -> Bind:
-    """Return the function that binds the instructions of a row."""
+    """Return the function that binds the instructions of an entry."""
     return _BINDS[operation.opcode, operation.family]
 
 

@@ -16,7 +16,7 @@ from evokern.simt.operations.table import operation
 
 @operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", converged=True)
 def shfl(i: Instruction, b: Binder) -> Action:
-    """Exchange values between lanes: up, down, butterfly, indexed, within segments of the warp."""
+    """Exchange values between lanes: up, down, butterfly or indexed, within segments of the warp."""
     batch, shared, number, active_of = b.state.batch, b.state.shared, b.pc, b.active
     target = i.operands[0]
     out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
@@ -51,7 +51,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
                     "inactive_shuffle",
                     number,
                     np.flatnonzero(lost),
-                    detail=f"Lane {int(source[lost][0]) % 32} is read but does not take part",
+                    detail=f"Lane {int(source[lost][0]) % 32} is read but does not participate",
                 )
         moved = value.take(source, mode="clip") if value.shape[0] > 1 else value
         np.copyto(out, moved, where=active.mask)
@@ -63,7 +63,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
 
 @operation("vote", "9.7.13.9", pipe="integer", kind="effect", converged=True)
 def vote(i: Instruction, b: Binder) -> Action:
-    """All, any, uniform and ballot over the lanes of the mask."""
+    """Compute all, any, uniform or ballot over the lanes of the mask."""
     shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     source = i.operands[1]
@@ -89,7 +89,7 @@ def vote(i: Instruction, b: Binder) -> Action:
 
 @operation("activemask", "9.7.13.11", pipe="integer", kind="effect")
 def activemask(i: Instruction, b: Binder) -> Action:
-    """Lanes that execute together now."""
+    """Return the lanes that execute together now."""
     active_of = b.active
     out = b.dst(i.operands[0], "u32")
 
@@ -102,7 +102,7 @@ def activemask(i: Instruction, b: Binder) -> Action:
 
 @operation("match", "9.7.13.10", pipe="integer", kind="effect", converged=True)
 def match(i: Instruction, b: Binder) -> Action:
-    """Lanes that hold the same value."""
+    """Find the lanes with the same value."""
     shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     kind = f"u{8 * TYPE_BYTES[kind_of(i)]}"
@@ -166,7 +166,7 @@ def elect(i: Instruction, b: Binder) -> Action:
     shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     if not isinstance(target, Pair):
-        raise Unsupported("elect without a predicate")
+        raise Unsupported("elect without a predicate is not supported")
     leader, flag = b.dst(target.first, "u32"), b.dst(target.second, "pred")
     lane = np.arange(b.state.batch.lanes) % 32
 

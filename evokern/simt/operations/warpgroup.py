@@ -1,6 +1,6 @@
-"""Instructions of warpgroups, four warps together (PTX ISA 9.7.15 wgmma, 9.7.19 setmaxnreg), on sm_90a.
+"""Instructions of warpgroups of four warps (PTX ISA 9.7.15 wgmma, 9.7.19 setmaxnreg), on sm_90a.
 
-A warp computes its own 16 of the 64 rows. Warps of a warpgroup that arrive together share one look at B.
+Each warp computes its own 16 of the 64 rows. Warps of a warpgroup that arrive together load B only once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from evokern.simt.operations.matrix_ops import items_of, slot_of
 from evokern.simt.operations.table import operation
 
 TARGET = "sm_90a"
-"""The one architecture that has these instructions."""
+"""The only architecture with these instructions."""
 MOST_GROUPS = 7
-"""Most groups that ``wgmma.wait_group`` may leave in flight."""
+"""Maximum number of groups that ``wgmma.wait_group`` may leave in flight."""
 
 
 def _check_target(i: Instruction, b: Binder) -> None:
     target = b.state.batch.program.target
     if target != TARGET:
-        raise Unsupported(f"{i.name} needs a compile for {TARGET}, and this one is for {target}")
+        raise Unsupported(f"{i.name} requires target {TARGET}, but this code is compiled for {target}")
 
 
 @operation("wgmma", "9.7.15", pipe="tensor", kind="effect", converged=True)
 def wgmma(i: Instruction, b: Binder) -> Action:
-    """``wgmma.mma_async`` and what orders it: ``fence``, ``commit_group``, ``wait_group``."""
+    """Bind ``wgmma.mma_async`` and its ordering instructions ``fence``, ``commit_group`` and ``wait_group``."""
     _check_target(i, b)
     state, active_of = b.state, b.active
     if i.has("mma_async"):
@@ -53,7 +53,7 @@ def wgmma(i: Instruction, b: Binder) -> Action:
 
 @operation("setmaxnreg", "9.7.19.5", pipe="control", results=0, converged=True)
 def setmaxnreg(i: Instruction, b: Binder) -> Action:
-    """A warpgroup hands registers back or asks for more: no effect on results."""
+    """Bind the release or request of registers by a warpgroup, which has no effect on results."""
     _check_target(i, b)
     _literal(i.operands[0], range(24, 257, 8), i)
 
@@ -66,22 +66,22 @@ def setmaxnreg(i: Instruction, b: Binder) -> Action:
 def _literal(operand: Operand, legal: range | tuple[int, ...], i: Instruction) -> int:
     if not isinstance(operand, Immediate) or int(operand.value) not in legal:
         found = operand.value if isinstance(operand, Immediate) else "a register"
-        raise Unsupported(f"{i.name} with {found} where a literal among {', '.join(map(str, legal))} belongs")
+        raise Unsupported(f"{i.name} takes a literal among {', '.join(map(str, legal))} here, not {found}")
     return int(operand.value)
 
 
 @dataclass(frozen=True)
 class _Warps:
-    """The warps that issue a product, alone or as whole warpgroups: units that share their descriptors."""
+    """Warps that issue a product, alone or as whole warpgroups; a unit shares its descriptors."""
 
     columns: slice | Array
-    """Their lanes in the register file."""
+    """Lanes of the warps in the register file."""
     first: Array
     """First lane of each warp."""
     each: int
-    """Warps of a unit: four, or one."""
+    """Warps per unit: four or one."""
     quarter: Array
-    """Which quarter of the 64 rows each warp computes."""
+    """Quarter of the 64 rows that each warp computes."""
 
     @property
     def leaders(self) -> Array:
@@ -94,22 +94,22 @@ class _Shared:
     """A factor in shared memory."""
 
     row: Array
-    """Descriptors, a row of registers or a single one."""
+    """Descriptors: a row of registers or a single value."""
     extent: int
     """Rows along M or N."""
     transposed: bool
-    """Whether it is MN-major."""
+    """Whether the factor is MN-major."""
 
     def bits(self, first: Array) -> Array:
-        """Return the descriptor of each of these lanes."""
+        """Return the descriptor of each of the given lanes."""
         return self.row[first] if self.row.shape[0] > 1 else np.broadcast_to(self.row, first.shape)
 
     def unusual(self, leaders: Array) -> bool:
-        """Say whether a swizzle pattern lies elsewhere than at a multiple of its size."""
+        """Return whether a swizzle pattern does not start at a multiple of its size."""
         return bool((self.bits(leaders) & BASE_OFFSET).any())
 
     def addresses(self, leaders: Array) -> Array:
-        """Return the addresses of its pieces within the block's shared memory, units in front."""
+        """Return the addresses of the factor's pieces in the block's shared memory, with units first."""
         found, unit = np.unique(self.bits(leaders), return_inverse=True)
         pieces = np.stack([pieces_of(int(bits), self.extent, self.transposed) for bits in found])
         return np.broadcast_to(pieces, (leaders.size, *pieces.shape[1:])) if found.size == 1 else pieces[unit]
@@ -136,7 +136,7 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
         state.shared.met(active)
         warps = _warps(batch, active, factors)
         if any(factor.unusual(warps.leaders) for factor in factors):
-            raise batch.program.refuse(i, "a matrix descriptor with a base offset")
+            raise batch.program.refuse(i, "a matrix descriptor with a base offset is not supported")
         b_at = right.addresses(warps.leaders)
         if isinstance(left, _Shared):
             a_at = _own_rows(left.addresses(warps.leaders), warps, left.transposed)
@@ -178,7 +178,7 @@ def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Sha
     except InternalError as error:
         raise Unsupported(str(error)) from None
     if len(items_of(i.operands[0])) != product.registers or (in_registers and len(items_of(i.operands[1])) != 4):
-        raise Unsupported(f"{i.name}: {product.registers} registers of D and 4 of A belong to it")
+        raise Unsupported(f"{i.name} needs {product.registers} registers for D and 4 for A")
     right = _Shared(b.src(i.operands[2], "u64"), product.columns, turns[-1])
     if in_registers:
         return product, np.array([slot_of(item, b, "32") for item in items_of(i.operands[1])]), right
@@ -186,7 +186,7 @@ def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Sha
 
 
 def _warps(batch: Batch, active: Active, factors: list[_Shared]) -> _Warps:
-    """Return the warps that issue a product, as whole warpgroups where they arrived together and agree."""
+    """Return the warps that issue a product, as whole warpgroups if they arrived together with the same descriptors."""
     a_block = batch.geometry.width // 32
     warp = np.arange(batch.lanes // 32) if active.all else np.unique(active.lanes >> 5)
     columns = slice(None) if active.all else (warp[:, None] * 32 + np.arange(32)).reshape(-1)
@@ -203,7 +203,7 @@ def _warps(batch: Batch, active: Active, factors: list[_Shared]) -> _Warps:
 
 
 def _own_rows(addresses: Array, warps: _Warps, transposed: bool) -> Array:
-    """Return the pieces of A that the warps of each unit need: all, or a warp's 16 rows."""
+    """Return the pieces of A that the warps of each unit need: all, or the 16 rows of one warp."""
     if warps.each == WARPS:
         return addresses
     unit = np.arange(addresses.shape[0])[:, None]
@@ -213,7 +213,7 @@ def _own_rows(addresses: Array, warps: _Warps, transposed: bool) -> Array:
 
 
 def _in_order_of_warps(addresses: Array, transposed: bool) -> Array:
-    """Return the pieces of A, those of a unit's first warp first."""
+    """Return the pieces of A with those of a unit's first warp first."""
     units = addresses.shape[0]
     if transposed:
         addresses = addresses.reshape(units, addresses.shape[1], -1, 2).swapaxes(1, 2)
@@ -221,7 +221,7 @@ def _in_order_of_warps(addresses: Array, transposed: bool) -> Array:
 
 
 def _by_lane(addresses: Array, warps: _Warps) -> list[Array]:
-    """Spread each unit's pieces over its lanes: rows of one address a lane."""
+    """Distribute each unit's pieces over its lanes: rows with one address per lane."""
     lanes = 32 * warps.each
     rounds = -(-addresses.shape[1] // lanes)
     spread = addresses[:, np.arange(rounds * lanes) % addresses.shape[1]].reshape(-1, rounds, lanes)
@@ -229,6 +229,6 @@ def _by_lane(addresses: Array, warps: _Warps) -> list[Array]:
 
 
 def _load(shared: SharedSpace, addresses: Array, warps: _Warps) -> Array:
-    """Return the pieces at these addresses, of each unit's block."""
+    """Return the pieces at these addresses, from the memory of each unit's block."""
     index = addresses + shared.base[warps.leaders].reshape(-1, *(1 for _ in addresses.shape[1:]))
     return shared.view(PIECE).take(index // PIECE, mode="clip")

@@ -1,7 +1,7 @@
-"""How a `wmma` fragment travels between shared memory and registers: the machine's accesses, for counting wavefronts.
+"""Moves of a `wmma` fragment between shared memory and registers: the machine's accesses, for counting wavefronts.
 
-The assembler turns `wmma.load` of 16-bit operands into `ldmatrix` (LDSM: up to 32 rows of 16 bytes), and moves
-accumulators by plain loads and stores of what lies side by side (LDS.64, STS.64), as machine code for sm_90 shows.
+According to machine code for sm_90, the assembler translates `wmma.load` of 16-bit operands to `ldmatrix` (LDSM: up to
+32 rows of 16 bytes). It moves accumulators with plain loads and stores of adjacent elements (LDS.64, STS.64).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evokern.simt.memory.buffers import SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.state import MachineState
 
 WIDEST = 16
-"""Bytes that a lane moves at once."""
+"""Maximum bytes that a lane moves at once."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Move:
     """One access of a warp."""
 
     width: int
-    """Bytes a lane."""
+    """Bytes per lane."""
     lines: Array
     """Line of the matrix in memory, one per lane."""
     starts: Array
@@ -35,9 +35,9 @@ def moves(lines: Array, places: Array, size: int, *, rows_of_16_bytes: bool) -> 
 
     Args:
         lines: line of each element, [32 lanes, elements of a lane].
-        places: its place in the line.
+        places: position of each element in its line.
         size: bytes of an element.
-        rows_of_16_bytes: whether `ldmatrix` serves it.
+        rows_of_16_bytes: whether `ldmatrix` can move it.
     """
     if rows_of_16_bytes:
         height, chunks = int(lines.max()) + 1, (int(places.max()) + 1) * size // WIDEST
@@ -53,7 +53,7 @@ def moves(lines: Array, places: Array, size: int, *, rows_of_16_bytes: bool) -> 
 
 
 def _run(lines: Array, places: Array, size: int) -> int:
-    """Return how many of the first elements lie side by side in every lane, as a width that the machine has."""
+    """Return how many leading elements are adjacent in every lane, as a width that the machine supports."""
     run = 1
     while 2 * run <= lines.shape[1] and 2 * run * size <= WIDEST:
         side_by_side = (places[:, : 2 * run] == places[:, :1] + np.arange(2 * run)).all()
@@ -66,15 +66,15 @@ def _run(lines: Array, places: Array, size: int) -> int:
 def count_moves(
     state: MachineState, number: int, active: Active, address: Array, pitch: Array, way: tuple[Move, ...], space: str
 ) -> None:
-    """Count the wavefronts of a fragment's way, as far as it is in shared memory.
+    """Count the wavefronts of a fragment's moves, if they access shared memory.
 
     Args:
         state: the machine's state.
         number: the instruction.
         active: lanes that take part, whole warps.
-        address: where the matrix starts, one per active lane or one for all.
-        pitch: bytes from line to line, likewise.
-        way: its accesses.
+        address: start of the matrix, one per active lane or one for all.
+        pitch: bytes from line to line, one per active lane or one for all.
+        way: accesses of the moves.
         space: state space, or ``generic``.
     """
     assert state.events is not None

@@ -1,1 +1,1 @@
-"""What is checked while a program runs: accesses, races, barriers, asynchronous copies and proxy fences."""
+"""Checks of a running program: accesses, races, barriers, asynchronous copies and proxy fences."""

@@ -1,10 +1,9 @@
-"""Every access to each word since its threads last met: what one key per word cannot hold.
+"""Log of all accesses to each word since its threads last met, because one key per word cannot hold several readers.
 
-Readers of a word do not order one another, nor do atomic updates: whoever writes it next has to come after all of them.
-An access leaves its key as the word's latest one, and itself in a log. Where the latest is older than what the writer
-has seen, all are. Where it is not, the log is gone through: of each word and warp a table says when it came last, and
-which lane if it was always the same; what that does not clear is compared with every access to these words, each by
-itself.
+Readers of a word do not order each other, and neither do atomic updates, so the next writer must be ordered after all
+of them. An access stores its key as the word's latest key, and itself in a log. If the writer has seen the latest
+access, it has seen all. Otherwise the log is searched. A table holds the latest stamp for each word and warp, and the
+lane if it was always the same. Pairs that the table does not clear are compared with every access to these words.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from evokern.simt.sanitizer.access_keys import STAMP, in_elements, repeated
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 ENTRIES = 1 << 20
-"""Accesses of lanes to words from which on only the latest of each thread to each word is kept."""
+"""Number of logged accesses above which only the latest access of each thread to each word is kept."""
 _SEVERAL = 255
-"""In place of a lane within its warp: several of them."""
+"""Marker for several lanes, in place of a lane number in the warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """Accesses that an access is not ordered behind, one per pair."""
+    """Pairs of accesses that are not ordered."""
 
     lanes: Array
     """Lanes of the new access."""
     words: Array
-    """What both touch."""
+    """Words that both access."""
     keys: Array
-    """The earlier accesses."""
+    """Keys of the earlier accesses."""
 
 
 NONE = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
-"""No pair."""
+"""Empty result."""
 
 
 class AccessLog:
@@ -44,16 +43,16 @@ class AccessLog:
 
     Attributes:
         latest: key of each word's latest access.
-        used: whether there was any.
+        used: whether there was any access.
     """
 
     def __init__(self, order: ThreadOrder, words: int, words_of_block: int) -> None:
-        """Make room.
+        """Create an empty log.
 
         Args:
-            order: what happens before what.
-            words: how many there are.
-            words_of_block: how many belong to each block; 0 where all blocks share them.
+            order: happens-before order.
+            words: number of words.
+            words_of_block: number of words of each block; 0 if all blocks share them.
         """
         self._order = order
         self._words, self._words_of_block = words, words_of_block
@@ -64,7 +63,7 @@ class AccessLog:
         self._thread = (np.arange(order.blocks * order.width) % order.width).astype(np.uint64)
         self._waiting: list[tuple[Array, int, Array, Array]] = []
         self._patterns: dict[tuple[int, bytes, bytes], int] = {}
-        """(words of an element, elements, lanes) → place in what waits."""
+        """(words of an element, elements, lanes) → index in the pending accesses."""
         self._seen_words: list[Array] = []
         self._seen_lanes: list[Array] = []
         self._seen_keys: list[Array] = []
@@ -75,7 +74,7 @@ class AccessLog:
         self._mark: Array | None = None
 
     def load(self, stretch: slice) -> None:
-        """New blocks: forget everything; ``stretch`` are the words of the first of them."""
+        """Clear the log for new blocks; ``stretch`` are the words of the first of them."""
         self.latest[stretch] = 0
         self.used = False
         self._clear()
@@ -90,7 +89,7 @@ class AccessLog:
         self._period = self._order.period
 
     def view(self, count: int) -> Array:
-        """Return the latest keys as elements of so many."""
+        """Return the latest keys as elements of `count` keys each."""
         view = self._views.get(count)
         if view is None:
             view = self._views[count] = in_elements(self.latest, count)
@@ -100,10 +99,11 @@ class AccessLog:
         """Record an access.
 
         Args:
-            lanes: who accesses.
-            element: what each of them touches, in elements of ``count`` words; rows of it for several instructions.
-            count: words.
-            keys: its keys, one per element.
+            lanes: lanes that access.
+            element: element that each lane accesses, in units of ``count`` words; several rows for several
+                instructions.
+            count: words of an element.
+            keys: keys of the access, one per element.
         """
         self.view(count)[element] = repeated(keys, count) if keys.ndim == 1 else _rows(keys, count)
         self.used = True
@@ -118,9 +118,9 @@ class AccessLog:
             self._shorten()
 
     def _stands_for_earlier(self, entry: tuple[Array, int, Array, Array]) -> bool:
-        """Put an access in place of an earlier one of the same threads to the same words; say whether there was one.
+        """Replace an earlier access of the same threads to the same words; return whether there was one.
 
-        The barriers of a cluster's blocks do not end the log, so that their loops would fill it.
+        Without this, loops fill the log in clusters, because the barriers of a cluster's blocks do not clear it.
         """
         element, count, lanes, _ = entry
         at = self._patterns.setdefault((count, element.tobytes(), lanes.tobytes()), len(self._waiting))
@@ -130,7 +130,7 @@ class AccessLog:
         return True
 
     def copy(self, source: slice, target: slice, lanes: int) -> None:
-        """Give a block's words what is known of another's, whose lanes come so many before."""
+        """Copy the records of a block to another block, whose lanes come `lanes` later."""
         self.latest[target] = self.latest[source]
         self._absorb()
         if self._table is not None and self._lane is not None:
@@ -146,7 +146,7 @@ class AccessLog:
     # ---- comparing
 
     def meetings(self, active: Active, element: Array, count: int) -> Meetings:
-        """Return what an access would race with: accesses by other threads of its block that it has not seen."""
+        """Return accesses that race with the given access: by other threads of its block, and not seen by it."""
         if not self.used:
             return NONE
         keys = self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -164,7 +164,7 @@ class AccessLog:
         return self._exact(lanes[suspect], words[suspect])
 
     def _absorb(self) -> None:
-        """Enter what has come into the table."""
+        """Merge the pending accesses into the table."""
         if self._period != self._order.period:
             self._clear()
         if not self._waiting:
@@ -190,7 +190,7 @@ class AccessLog:
         who[place[mixed]] = several
 
     def _suspects(self, lanes: Array, words: Array) -> Array:
-        """Say which pairs the table does not clear."""
+        """Return which pairs the table does not clear."""
         assert self._table is not None and self._lane is not None
         order = self._order
         if not self._words_of_block:
@@ -231,24 +231,24 @@ class AccessLog:
         return Meetings(mine[unseen], words[pair[unseen]], key[unseen])
 
     def _shorten(self) -> None:
-        """Keep the latest access of each thread to each word, where somebody may not have seen it yet."""
+        """Keep only the latest access of each thread to each word, if some thread may not have seen it yet."""
         self._absorb()
         words, lanes, keys = _latest(
             np.concatenate(self._seen_words), np.concatenate(self._seen_lanes), np.concatenate(self._seen_keys)
         )
         kept = keys >= self._order.floor.min()
         self._seen_words, self._seen_lanes, self._seen_keys = [words[kept]], [lanes[kept]], [keys[kept]]
-        # Where most are needed, the next look is worth while only after as many more.
+        # If most entries are needed, try again only after as many more.
         self._entries = min(int(np.count_nonzero(kept)), ENTRIES // 2)
 
 
 def _rows(keys: Array, count: int) -> Array:
-    """Return rows of keys as rows of elements that hold each so many times."""
+    """Return rows of keys as rows of elements that repeat each key `count` times."""
     return repeated(keys.reshape(-1), count).reshape(keys.shape)
 
 
 def _expanded(entry: tuple[Array, int, Array, Array]) -> tuple[Array, Array, Array]:
-    """Return words, lanes and keys of an entry, one each per lane and word."""
+    """Return words, lanes and keys of an entry, with one item per lane and word."""
     element, count, lanes, keys = entry
     rows = element.size // max(lanes.size, 1)
     words = (element.reshape(-1, 1) * count + np.arange(count)).reshape(-1)
@@ -256,7 +256,7 @@ def _expanded(entry: tuple[Array, int, Array, Array]) -> tuple[Array, Array, Arr
 
 
 def _latest(words: Array, lanes: Array, keys: Array) -> tuple[Array, Array, Array]:
-    """Return of each thread's accesses to each word the latest, by word."""
+    """Return the latest of each thread's accesses to each word, by word."""
     order = np.lexsort((keys, lanes, words))
     words, lanes, keys = words[order], lanes[order], keys[order]
     last = np.r_[(words[1:] != words[:-1]) | (lanes[1:] != lanes[:-1]), np.ones(min(words.size, 1), np.bool_)]

@@ -1,8 +1,7 @@
 """Asynchronous copies from global to shared memory (PTX ISA 9.7.9.25).
 
-A copy reads its source when it is issued and its data lands when the thread waits for its group, the latest moment that
-the program may rely on. In between, the destination is marked as in flight in the shadow, so that any access is a
-finding.
+A copy reads its source when it is issued. Its data arrive when the thread waits for its group, the latest moment that
+the program may rely on. In between, the shadow marks the destination as in flight, so any access is a finding.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from evokern.simt.sanitizer.block_classes import LeaderLanes
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """What one instruction has under way."""
+    """Pending copies of one instruction."""
 
     active: Active
-    """Lanes that still wait."""
+    """Lanes that have not waited yet."""
     lanes: Array
-    """Their numbers."""
+    """Numbers of these lanes."""
     index: Array
     """Destination, in units of the width."""
     data: Array
     """Elements to store."""
     width: int
-    """Bytes."""
+    """Width of an element in bytes."""
     group: Array | int
-    """Group of each lane, or of all."""
+    """Group of each lane, or of all lanes."""
     number: int
     """Instruction."""
     source: Array | None
-    """Source indices, for copies whose source somebody may overwrite."""
+    """Source indices of copies with a writable source."""
     writes: int
-    """Global stores that had happened when it was issued."""
+    """Number of global stores before the issue."""
 
 
 class AsyncCopies:
-    """Copies under way, and how many groups each lane has committed."""
+    """Pending copies, and the number of groups that each lane has committed."""
 
     def __init__(self, batch: Batch, shared: SharedSpace, global_: GlobalSpace) -> None:
         self._batch, self._shared, self._global = batch, shared, global_
@@ -52,7 +51,7 @@ class AsyncCopies:
         self.committed: Array | int = 0
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.pending.clear()
         self.committed = 0
 
@@ -66,7 +65,7 @@ class AsyncCopies:
         source: Array | None,
         leaders: LeaderLanes,
     ) -> None:
-        """Record a copy: destination indices and data, one per active lane; ``leaders`` as of `SharedSpace.locate`."""
+        """Record a copy: destination indices and data, one per active lane; ``leaders`` as in `SharedSpace.locate`."""
         group = self.committed if isinstance(self.committed, int) else self.committed[active.lanes]
         if self._shared.shadow is not None:
             self._shared.shadow.write(active, index, width, number, leaders, stamp=IN_FLIGHT)
@@ -82,7 +81,7 @@ class AsyncCopies:
         self.committed[active.mask] += 1
 
     def wait(self, active: Active, most: int | None) -> None:
-        """Let land what has to: all but the ``most`` latest groups; None for everything, committed or not."""
+        """Complete all copies except the ``most`` latest groups; None completes everything, committed or not."""
         if not self.pending:
             return
         kept: list[_Copy] = []
@@ -139,11 +138,11 @@ class AsyncCopies:
                     copy.number,
                     int(active.lanes[changed][0]),
                     count=int(np.count_nonzero(changed)),
-                    detail="Its source was overwritten before the copy was waited for",
+                    detail="The copy's source was overwritten before the wait for the copy",
                 )
 
     def finish(self) -> None:
-        """Let everything land at the end of the blocks."""
+        """Complete all copies at the end of the blocks."""
         for copy in self.pending:
             self._shared.view(copy.width)[copy.index] = copy.data
         self.pending.clear()

@@ -1,7 +1,7 @@
-"""Barriers of a block: sixteen of them, with or without counts (PTX ISA 9.7.13.1).
+"""The sixteen barriers of a block, with or without counts (PTX ISA 9.7.13.1).
 
-A barrier without a count waits for all threads of the block that have not left; with a count, for so many threads,
-counted in whole warps. Threads may also arrive without waiting.
+A barrier without a count waits for all live threads of the block. A barrier with a count waits for this number of
+threads, counted in whole warps. Threads may also arrive without waiting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Barrier:
         self.present = np.zeros(lanes, np.bool_)
         self.reductions: dict[int, Any] = {}
         self.passed: dict[int, Array] = {}
-        """Block → what its lanes had seen that arrived without waiting."""
+        """Block → knowledge of its lanes that arrived without waiting."""
 
 
 class Barriers:
@@ -40,11 +40,11 @@ class Barriers:
         self.busy = np.zeros(batch.lanes, np.bool_)
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self._ids.clear()
 
     def state(self) -> dict[int, tuple[bytes, ...]]:
-        """Return what decides who goes on, by barrier id, for comparison."""
+        """Return the state that decides which lanes continue, by barrier id, for comparison."""
         return {
             identity: tuple(row.tobytes() for row in (one.waiting, one.arrived, one.follow, one.wanted))
             for identity, one in self._ids.items()
@@ -52,11 +52,11 @@ class Barriers:
 
     @property
     def pending(self) -> bool:
-        """True while anybody waits."""
+        """True while any lane waits."""
         return bool(self._ids)
 
     def note_work(self, active: Active) -> None:
-        """Remember lanes that go on past a barrier at which others already wait."""
+        """Remember lanes that continue past a barrier at which others already wait."""
         self.busy |= active.mask
 
     def arrive(
@@ -72,7 +72,7 @@ class Barriers:
         reduction: Any,
         plain: bool,
     ) -> int:
-        """Handle the arrival of lanes; returns the next segment when all of them go on at once, else −1."""
+        """Handle the arrival of lanes; return the next segment if all of them continue at once, else −1."""
         if plain and active.full and not self._ids:
             if self._order is not None:
                 self._order.block_barrier(active.mask, True)
@@ -101,7 +101,7 @@ class Barriers:
         return -1
 
     def _first(self, barrier: _Barrier, lanes: Array) -> None:
-        """On the first arrival in a block, note who is there and could still come."""
+        """On the first arrival in a block, record the lanes that are present and could still arrive."""
         width = self._batch.geometry.width
         blocks = np.unique(lanes // width)
         fresh = blocks[~barrier.arrived.reshape(-1, width)[blocks].any(1)]
@@ -109,7 +109,7 @@ class Barriers:
         self.busy.reshape(-1, width)[fresh] = False
 
     def recheck(self) -> None:
-        """Look again after lanes have left: barriers without a count may now be complete."""
+        """Check again after lanes have exited: barriers without a count may now be complete."""
         for identity in list(self._ids):
             if identity in self._ids:
                 self._release(identity, self._ids[identity])
@@ -147,7 +147,7 @@ class Barriers:
             del self._ids[identity]
 
     def _check_missing(self, barrier: _Barrier, lanes: Array, released: Array) -> None:
-        """Report threads that passed a barrier of the whole block and ended; a bare early return is let pass."""
+        """Report threads that skipped a barrier of the whole block; an early return without work is allowed."""
         missed = barrier.present & ~released & self.busy & lanes
         if missed.any():
             blocks = np.flatnonzero(missed.reshape(self._batch.geometry.blocks, -1).any(1))
@@ -159,11 +159,11 @@ class Barriers:
                 int(barrier.number[lane]),
                 lane,
                 count=int(np.count_nonzero(released)),
-                detail=f"{int(np.count_nonzero(missed))} threads go past it and end without arriving",
+                detail=f"{int(np.count_nonzero(missed))} threads skip it and exit without arriving",
             )
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
-        """Report warps whose lanes met at different instructions: an aligned barrier demands the same one."""
+        """Report warps whose lanes met at different instructions; an aligned barrier requires a single one."""
         numbers = barrier.number.reshape(-1, 32)
         mask = released.reshape(-1, 32)
         low = numbers.min(1, where=mask, initial=1 << 40)
@@ -182,7 +182,7 @@ class Barriers:
             )
 
     def _reduce(self, barrier: _Barrier, released: Array, blocks: int, width: int) -> None:
-        """Give every thread of a released block the reduction of all their predicates (``bar.red``)."""
+        """Give every thread of a released block the reduction of all its predicates (``bar.red``)."""
         values = np.zeros(released.size, np.bool_)
         for number, (_, row, negated, _) in barrier.reductions.items():
             mine = released & (barrier.number == number)
@@ -199,7 +199,7 @@ class Barriers:
             out[mine] = np.repeat(result, width)[mine]
 
     def report_stuck(self) -> bool:
-        """Report lanes that wait for ever; say whether there were any."""
+        """Report lanes that wait forever; return whether there were any."""
         stuck = False
         width = self._batch.geometry.width
         for identity, barrier in self._ids.items():
@@ -220,13 +220,13 @@ class Barriers:
             elsewhere = int(np.count_nonzero(self._batch.live[block * width : (block + 1) * width])) - mine.size
             wanted = int(barrier.wanted[first])
             kind = "deadlock" if wanted or identity else "barrier_divergence"
-            need = f"{wanted} threads are needed" if wanted else "all threads of the block are needed"
+            need = f"{wanted} threads are required" if wanted else "all threads of the block are required"
             self._batch.report(
                 kind,
                 number,
                 first,
                 count=int(lanes.size),
                 other=others[0] if others else -1,
-                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} elsewhere; {need}",
+                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} elsewhere, but {need}",
             )
         return stuck

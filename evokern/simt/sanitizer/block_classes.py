@@ -1,10 +1,9 @@
-"""Blocks of a batch that do the same: one stands for all of them when shared memory is checked.
+"""Classes of blocks in a batch with equal behaviour; one block represents its class when shared memory is checked.
 
-Blocks mostly differ in the data they work on, not in where they put it: as long as the same threads of two blocks made
-the same shared-memory accesses (relative to their block's memory) and met at the same barriers, at the same time, their
-shadows are equal. So only the first block of such a class keeps a shadow, and an access costs the others one comparison
-of addresses. A block that does something else takes a copy of its leader's shadow and goes on by itself: nothing is
-lost.
+Blocks usually differ in their data, not in its location in shared memory. Two blocks have equal shadows as long as the
+same threads made the same accesses and met at the same barriers. Addresses are compared relative to the block's memory.
+Therefore only the first block of a class keeps a shadow; an access of the other blocks costs one comparison of
+addresses. A block that behaves differently copies its leader's shadow and continues alone, without loss of information.
 """
 
 from __future__ import annotations
@@ -17,47 +16,47 @@ import numpy as np
 from evokern.simt.arrays import Active, Array
 
 EVERYTHING = slice(None)
-"""Positions of leader lanes that leave nothing out."""
+"""Positions of all leader lanes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLanes:
-    """The lanes of an access that stand for all of its lanes."""
+    """The lanes that represent all lanes of an access."""
 
     active: Active
     """These lanes."""
     chosen: slice | Array
-    """Their positions among the access's lanes."""
+    """Positions of these lanes among the access's lanes."""
 
     @property
     def complete(self) -> bool:
-        """Whether no lane is left out."""
+        """Whether these lanes are all lanes."""
         return self.chosen is EVERYTHING
 
 
 class BlockClasses:
-    """Which blocks have done the same so far.
+    """The classes of blocks with equal behaviour so far.
 
     Attributes:
-        any_merged: whether any block stands for another one.
-        leaders: the blocks that stand for their classes, ascending.
-        leader_of: per block, the one that stands for it.
+        any_merged: whether any block represents another one.
+        leaders: the blocks that represent their classes, ascending.
+        leader_of: leader of each block.
     """
 
     def __init__(self, blocks: int, width: int, copy: Callable[[int, int], None]) -> None:
-        """Begin with one class.
+        """Start with one class.
 
         Args:
             blocks: blocks of the batch.
             width: lanes of a block.
-            copy: gives the second block what is known of the first.
+            copy: copies the shadow of the first block to the second.
         """
         self.blocks, self.width = blocks, width
         self._copy = copy
         self.load()
 
     def load(self) -> None:
-        """New blocks, which have done nothing yet."""
+        """Start with one class for new blocks."""
         self.leader_of = np.zeros(self.blocks, np.int64)
         self._settle()
 
@@ -72,12 +71,13 @@ class BlockClasses:
         self._last: tuple[Active, LeaderLanes] | None = None
 
     def leader_lanes(self, active: Active, address: Array | None) -> LeaderLanes:
-        """Return the lanes that stand for all lanes of an access; blocks that differ from their leader part from it.
+        """Return the lanes that represent all lanes of an access, and separate blocks that differ from their leader.
 
         Args:
             active: lanes that access, or that are ordered.
-            address: shared-space addresses, one per active lane, several rows of them or a single one; None where they
-                are known to agree.
+            address: shared-space addresses, one per active lane, several rows of them or a single one; None if
+                they are known
+                to be equal.
         """
         if not self.any_merged:
             return LeaderLanes(active, EVERYTHING)
@@ -88,11 +88,11 @@ class BlockClasses:
         return leaders
 
     def split_all(self) -> None:
-        """Let every block stand for itself from now on."""
+        """Make every block represent itself from now on."""
         self._regroup(np.arange(self.blocks))
 
     def _of_mask(self, active: Active) -> LeaderLanes | None:
-        """Return the leaders' lanes, None when the active lanes of a block are not those of its leader."""
+        """Return the leaders' lanes, None if a block's active lanes differ from those of its leader."""
         if active.all:
             return self._of_all
         if self._last is not None and self._last[0] is active:
@@ -113,7 +113,7 @@ class BlockClasses:
         return leaders
 
     def _agree(self, active: Active, address: Array) -> bool:
-        """Say whether addresses are those of the leaders, where the masks are."""
+        """Return whether addresses equal those of the leaders, given equal masks."""
         if self._one and address.ndim == 1:
             rows = address.reshape(self.blocks, -1)
             return bool((rows == rows[0]).all())
@@ -121,7 +121,7 @@ class BlockClasses:
         return bool((rows == (rows[:, :1] if self._one else rows[:, self.leader_of])).all())
 
     def _rows(self, active: Active, address: Array) -> Array:
-        """Return addresses as [rows, blocks, lanes of a block], nought where lanes are not active."""
+        """Return addresses as [rows, blocks, lanes of a block], zero for inactive lanes."""
         if not active.all:
             row = np.zeros(self._leading.size, address.dtype)
             row[active.lanes] = address
@@ -129,12 +129,12 @@ class BlockClasses:
         return address.reshape(-1, self.blocks, self.width)
 
     def _divide(self, active: Active, address: Array | None) -> None:
-        """Make classes of those blocks that differ from their leader, one for all that do the same."""
+        """Move blocks that differ from their leader to new classes, one per behaviour."""
         masks = active.mask.reshape(self.blocks, self.width)
         rows = None if address is None or address.size == 1 else self._rows(active, address)
         found: dict[tuple[int, bytes, bytes], int] = {}
         leader = np.empty(self.blocks, np.int64)
-        for block in range(self.blocks):  # a leader comes before its followers and keeps its own class
+        for block in range(self.blocks):  # A leader precedes its followers and keeps its own class.
             seen = b"" if rows is None else rows[:, block].tobytes()
             leader[block] = found.setdefault((int(self.leader_of[block]), masks[block].tobytes(), seen), block)
         self._regroup(leader)

@@ -1,7 +1,7 @@
-"""Which blocks read, or updated atomically, each word of global memory during one launch.
+"""Blocks that read, or atomically updated, each word of global memory during one launch.
 
-Of each word the lowest and the highest block is kept, exactly: where both are the one that now writes, nobody else was
-there. Programs whose fences order blocks need to know each block's latest access as well; they have a log of them.
+Each word stores its lowest and highest block exactly: if both are the current writer's block, no other block accessed
+the word. Programs with fences between blocks also need each block's latest access, which a log stores.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from evokern.simt.sanitizer.access_keys import in_elements
 from evokern.simt.sanitizer.bit_fields import BitField
 
 BLOCK = BitField(40, 24)
-"""Linear id of its block, plus one: nought for words that nobody accessed."""
+"""Linear id of the block, plus one; zero for words without an access."""
 TIME = BitField(16, 24)
-"""When an access happened: fences so far."""
+"""Time of the access: number of fences so far."""
 ATOMIC = BitField(15, 1)
-"""Whether it takes part in the order of blocks."""
+"""Whether the access takes part in the order of blocks."""
 NUMBER = BitField(0, 15)
-"""Its instruction."""
+"""Instruction of the access."""
 ENTRIES = 1 << 20
-"""Accesses of lanes to words from which on only the latest of each block to each word is kept."""
+"""Number of logged accesses above which only the latest access of each block to each word is kept."""
 
 
 class BlockHistory:
     """The reads, or the atomic updates, of all words.
 
     Attributes:
-        used: whether there was any.
+        used: whether there was any access.
     """
 
     def __init__(self, words: int, *, logged: bool, ascending: bool = True) -> None:
-        """Make room.
+        """Create an empty history.
 
         Args:
-            words: how many there are.
+            words: number of words.
             logged: whether every block's latest access is kept.
-            ascending: whether the lanes of an access come by ascending blocks; those of clusters may not.
+            ascending: whether the lanes of an access are sorted by block; lanes of clusters may not be.
         """
         self._words, self._logged, self._ascending = words, logged, ascending
         self.used = False
@@ -57,14 +57,14 @@ class BlockHistory:
         return view
 
     def add(self, element: Array, count: int, keys: Array) -> None:
-        """Record an access: where, in elements of ``count`` words, and its keys, one per lane."""
+        """Record an access: elements in units of ``count`` words, and one key per lane."""
         self.used = True
         if not self._ascending:
-            order = np.argsort(keys, kind="stable")  # the block is the upper part of a key
+            order = np.argsort(keys, kind="stable")  # The block is the upper part of a key.
             element, keys = element[order], keys[order]
         low, high = self._view(0, count), self._view(1, count)
         before = low.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-        # Lanes come by ascending blocks, so that the last to store has the highest, and the other way round the lowest.
+        # Lanes are sorted by block: the last to store is the highest block, in reverse order the lowest.
         least = np.minimum(np.where(before == 0, keys[:, None], before), keys[:, None])
         low[element[::-1]] = np.ascontiguousarray(least[::-1]).reshape(-1).view(low.dtype)
         most = np.maximum(high.take(element, mode="clip").view(np.uint64).reshape(-1, count), keys[:, None])
@@ -78,12 +78,12 @@ class BlockHistory:
                 self._entries = min(self._log[0][0].size, ENTRIES // 2)
 
     def others(self, element: Array, count: int, mine: Array) -> tuple[Array, Array, Array]:
-        """Return accesses of other blocks to what lanes touch: position of the lane, word, key.
+        """Return accesses of other blocks to the elements of lanes: position of the lane, word, key.
 
         Args:
-            element: what each lane touches, in elements of ``count`` words.
-            count: words.
-            mine: block of each lane, as its keys have it.
+            element: element that each lane accesses, in units of ``count`` words.
+            count: words of an element.
+            mine: block of each lane, as stored in keys.
         """
         none = np.zeros(0, np.int64)
         if not self.used:
@@ -119,7 +119,7 @@ def keys_of(mine: Array, time: int, number: int, *, atomic: bool = False) -> Arr
 
 
 def _latest(words: Array, keys: Array) -> tuple[Array, Array]:
-    """Return of each block's accesses to each word the latest, by word."""
+    """Return the latest of each block's accesses to each word, by word."""
     order = np.lexsort((keys, words))
     words, keys = words[order], keys[order]
     blocks = BLOCK.alone(keys)

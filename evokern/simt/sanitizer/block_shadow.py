@@ -1,6 +1,7 @@
-"""Global memory between the threads of one block: the same races as in shared memory, under the same clocks.
+"""Races in global memory between the threads of one block, with the same clocks as in shared memory.
 
-Blocks of a cluster are watched as one, because the cluster's barrier orders their accesses to global memory too.
+Blocks of a cluster are checked as one block, because the cluster's barrier also orders their accesses to global
+memory.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 Tell = Callable[[int, int, int, int, int, str, str, Reads | None], None]
-"""Report a race: instruction, lane, lanes, word, other party's instruction, detail, level, what was read."""
+"""Report a race: instruction, lane, lanes, word, instruction of the other access, detail, level, reads."""
 
 
 class BlockShadow:
-    """Keys per word of global memory for the blocks of one batch: who of its own block wrote, read and updated it.
+    """Keys per word of global memory for the blocks of one batch: writers, readers and updates within each block.
 
     Attributes:
-        order: what happens before what.
+        order: happens-before order.
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, words: int, tell: Tell) -> None:
@@ -32,9 +33,9 @@ class BlockShadow:
 
         Args:
             batch: the lanes.
-            order: what happens before what.
-            words: how many there are.
-            tell: reports a race.
+            order: happens-before order.
+            words: number of words.
+            tell: function that reports a race.
         """
         self._batch, self.order, self._tell = batch, order, tell
         self.writer = sparse_zeros(words, np.uint64)
@@ -46,7 +47,7 @@ class BlockShadow:
         self._written = False
 
     def load(self) -> None:
-        """New blocks: whatever was done before was done by others."""
+        """Reset for new blocks, because all earlier accesses belong to other blocks."""
         for log in self._logs.values():
             log.load(slice(0, 0))
         self._written = False
@@ -71,10 +72,10 @@ class BlockShadow:
         self._logs["read"].add(active.lanes, element, count, self._keys(active, number))
 
     def write(self, active: Active, element: Array, count: int, number: int, changed: Array | None) -> bool:
-        """Check and record writes; only those lanes can race with a write that change what is there.
+        """Check and record writes; only lanes that change the stored value can race with a write.
 
         Returns:
-            Whether several lanes write to one place.
+            Whether several lanes write to one address.
         """
         if self._written:
             self._against_writers(active, element, count, number, changed)
@@ -89,7 +90,7 @@ class BlockShadow:
         return bool((self.lane.take(element * count, mode="clip") != active.lanes).any())
 
     def atomic(self, active: Active, element: Array, count: int, number: int) -> None:
-        """Check and record atomic and relaxed accesses, which race with plain ones only."""
+        """Check and record atomic and relaxed accesses, which race only with plain ones."""
         if self._written:
             self._against_writers(active, element, count, number, None)
         self._against(active, element, count, number, "read")
@@ -131,7 +132,7 @@ class BlockShadow:
                 mine = chosen & (others == other)
                 lanes = met.lanes[mine]
                 party = self._batch.party(int(lanes[0]), int(thread[mine][0]), warp=level == WARNING)
-                detail = f"The word is also {kind} by {party}"
+                detail = f"The same word is also {kind} by {party}"
                 places = met.words[mine] * granularity
                 read = Reads(number, lanes, places) if reads else None
                 if kind == "read":

@@ -1,4 +1,4 @@
-"""Accesses that no allocation allows, in any state space: misaligned ones, and those outside of it."""
+"""Invalid accesses in any state space: misaligned, or outside every allocation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Describe = Callable[[int, int], tuple[str, int, str]]
 def misaligned(
     batch: Batch, active: Active, where: Array, width: int, number: int, describe: Describe, *, base: int = 0
 ) -> Array:
-    """Report a misaligned access, which ends a launch at once unless its options say otherwise.
+    """Report a misaligned access, which ends the launch unless its options allow it to continue.
 
     Args:
         batch: the lanes.
-        active: those that access.
+        active: lanes that access.
         where: addresses, one per active lane.
         width: bytes of the access.
         number: the instruction.
-        describe: names the allocation.
-        base: what the finding adds to an address.
+        describe: function that describes the allocation.
+        base: offset that the finding adds to an address.
 
     Returns:
-        Which lanes are aligned and go on; the others' access has no effect, and reads give zero.
+        A mask of the aligned lanes. The access of the others has no effect, and their reads return zero.
 
     Raises:
         Stopped: the launch ends here.
@@ -45,7 +45,7 @@ def misaligned(
         address=at + base,
         allocation=name,
         offset=offset,
-        detail=f"The address is {at % width} past a multiple of {width} bytes",
+        detail=f"The address is {at % width} bytes past a multiple of {width}",
     )
     if not batch.options.past_misaligned:
         batch.stop()
@@ -57,17 +57,17 @@ def outside(
     batch: Batch, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe, *,
     base: int = 0,
 ) -> None:  # fmt: skip
-    """Report accesses outside every allocation; they have no effect and reads give zero.
+    """Report accesses outside every allocation; they have no effect, and reads return zero.
 
     Args:
         batch: the lanes.
-        active: those that access.
+        active: lanes that access.
         where: addresses, one per active lane.
-        bad: which of them are outside.
+        bad: which lanes are outside.
         width: bytes of the access.
         number: the instruction.
-        describe: names the nearest allocation.
-        base: what the finding adds to an address.
+        describe: function that describes the nearest allocation.
+        base: offset that the finding adds to an address.
     """
     lane = int(active.lanes[bad][0])
     at = int(where[bad][0])
@@ -80,5 +80,5 @@ def outside(
         address=at + base,
         allocation=name,
         offset=offset,
-        detail=f"{width} bytes at offset {offset}. {detail}",
+        detail=f"The access of {width} bytes is at offset {offset}. {detail}",
     )

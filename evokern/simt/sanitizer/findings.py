@@ -1,7 +1,7 @@
-"""Findings: what the sanitizer saw, grouped by place and counted.
+"""Findings of the sanitizer, grouped by source location and counted.
 
-One finding stands for every occurrence of one kind at one pair of source lines; the first occurrence gives the block,
-the thread and the address.
+One finding represents all occurrences of one kind at one pair of source lines. Block, thread and address are those of
+the first occurrence.
 """
 
 from __future__ import annotations
@@ -17,60 +17,64 @@ from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.simt.arrays import Array
 
 FINDING_LIMIT = 64
-"""Most groups that one launch reports."""
+"""Maximum number of groups that one launch reports."""
 
 HINTS: dict[str, str] = {
-    "out_of_bounds": "An index runs past its array: check the tail of the grid, row lengths and the allocation's size.",
+    "out_of_bounds": "An index is outside its array: check the last blocks, row lengths and the allocation's size.",
     "misaligned": "A vector access needs an address that is a multiple of its width: check row pitch and start offset.",
-    "uninitialised": "This memory was never written: check the bounds of the load phase, tails and accumulators.",
-    "shared_race": "Two threads use the same memory with no barrier between: add __syncthreads() or __syncwarp().",
-    "async_not_waited": "A copy or a product may be under way: wait for its group, then a barrier, then use the data.",
-    "cluster_lifetime": "Shared memory is there while its block runs: cluster.sync() before other blocks' accesses and "
-    "after them.",
-    "proxy_fence": "wgmma may miss what was stored: put fence.proxy.async behind the stores, before the barrier.",
+    "uninitialised": "This memory was never written: check the bounds of load loops, tails and accumulators.",
+    "shared_race": "Two threads access the same memory without a barrier: add __syncthreads() or __syncwarp().",
+    "async_not_waited": "A copy or product may still be running: wait for its group, add a barrier, then use the data.",
+    "cluster_lifetime": "A block's shared memory exists only while the block runs: call cluster.sync() before and "
+    "after accesses by other blocks.",
+    "proxy_fence": "wgmma may not see the stored data: add fence.proxy.async after the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
-    "deadlock": "Threads wait for each other forever: check that barrier ids, counts and the order of waits agree.",
-    "global_race": "Threads use the same global memory unordered: use atomics, a barrier, or give each its own part.",
-    "input_write": "This buffer is an input: the kernel writes to it, probably through a wrong pointer or index.",
-    "inactive_shuffle": "A lane named in the mask, or read from, is absent: bring all named lanes to the same call.",
-    "instruction_limit": "The kernel does not end: check the loop's condition, and who sets what it waits for.",
+    "deadlock": "Threads wait for each other forever: check barrier ids, thread counts and the order of waits.",
+    "global_race": "Threads access the same global memory unordered: use atomics, a barrier or separate elements.",
+    "input_write": "The kernel writes to an input buffer: check the pointer and the index.",
+    "inactive_shuffle": "A lane in the mask, or a source lane, is missing: make all these lanes execute the same call.",
+    "instruction_limit": "The kernel does not end: check the loop condition and the code that should change it.",
     "trap": "The kernel stopped itself with trap.",
     "assert": "A device assert failed.",
 }
-"""Kind → the usual cause, in one sentence."""
+"""Kind → the usual cause and its fix."""
 OF_CLUSTERS = {
-    "shared_race": "Blocks of a cluster are ordered by cluster.sync() (barrier.cluster), not by __syncthreads().",
-    "barrier_divergence": "Every thread of the cluster arrives once, then waits once, whole warps at one instruction "
-    "where it is aligned: keep both outside of conditions.",
+    "shared_race": "__syncthreads() does not order blocks of a cluster: use cluster.sync() (barrier.cluster).",
+    "barrier_divergence": "Every thread of a cluster must arrive once, then wait once. Aligned forms need the whole "
+    "warp at the same instruction: keep both outside conditions.",
 }
-"""The same where blocks of a cluster are concerned."""
+"""Kind → the usual cause if blocks of a cluster are involved."""
 SAME_CLUSTER = "of the same cluster"
-"""What names a thread of another block of the cluster ends with."""
+"""Suffix of the name of a thread in another block of the cluster."""
 
 ERROR, WARNING = "error", "warning"
-"""Levels: what makes a kernel wrong, and what leaves its results as they are on today's hardware or was never used."""
+"""Levels of findings. Errors make a kernel wrong.
 
-UNUSED = "What was read is never used"
-"""Said of a finding at a read without effect."""
+Warnings do not change results on current hardware, or concern a value that is never used.
+"""
+
+UNUSED = "The value read is never used"
+"""Prefix of the hint of a finding whose value is never used."""
 GRANULE = 4
-"""Bytes: places of reads are told apart so finely."""
+"""Bytes: granularity of the recorded read addresses."""
 MOST_READS = 1 << 20
-"""Reads of lanes at one finding that are kept, to see whether they are used; a finding of more stays an error."""
+"""Maximum number of recorded reads per finding, for the check of unused values; with more, a finding remains an error.
+"""
 
 FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
-"""Kinds after which a GPU would not have finished the launch."""
+"""Kinds that prevent a launch from finishing on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One defect, as ``--json`` prints it."""
+    """One finding, as printed by ``--json``."""
 
     kind: str
     """One of `HINTS`."""
     line: int
-    """Line of the source, 0 when the PTX carries no line information."""
+    """Line of the source; 0 if the PTX has no line information."""
     source: str
-    """Text of that line, empty when the source was not given."""
+    """Text of that line; empty if no source was given."""
     instruction: str
     """PTX instruction."""
     block: tuple[int, int, int]
@@ -78,42 +82,42 @@ class Finding:
     thread: tuple[int, int, int]
     """Thread index of the first occurrence."""
     address: int
-    """Address of the first occurrence, 0 where none is involved."""
+    """Address of the first occurrence; 0 without an address."""
     allocation: str
-    """Name of the allocation concerned or nearest, as the source has it."""
+    """Name in the source of the accessed allocation, or of the nearest one."""
     offset: int
     """Bytes from the start of the allocation."""
     other_line: int
-    """Line of the other party, 0 when there is none."""
+    """Line of the other access; 0 if there is none."""
     count: int
-    """Occurrences (lanes)."""
+    """Number of occurrences (lanes)."""
     hint: str
-    """The usual cause, with what is particular to this case."""
+    """Details of this case, followed by the usual cause."""
     file: str = ""
-    """The user's header that holds the line, as written in ``#include``; empty for the source itself."""
+    """Header of the user that contains the line, as written in ``#include``; empty for the source itself."""
     other_file: str = ""
-    """The same for `other_line`."""
+    """Header of the user that contains `other_line`."""
     called_from: tuple[tuple[str, int], ...] = ()
     """(header or empty, line) of the calls through which the line was inlined, innermost first."""
     other_called_from: tuple[tuple[str, int], ...] = ()
-    """The same for `other_line`."""
+    """(header or empty, line) of the calls through which `other_line` was inlined, innermost first."""
     level: str = ERROR
-    """`error`, or `warning` for a race within a warp, and for what was read but never used."""
+    """`error`, or `warning` for a race within a warp and for a value that is read but never used."""
 
     @property
     def matters(self) -> bool:
-        """Whether it makes a kernel wrong; the others are warnings."""
+        """Whether the finding makes a kernel wrong; otherwise it is a warning."""
         return self.level == ERROR
 
     @property
     def place(self) -> str:
-        """`line 12`, `line 12 of tile.cuh` in a header, or the instruction where no line is known."""
+        """`line 12`, `line 12 of tile.cuh` in a header, or the instruction if the line is unknown."""
         if not self.line:
             return f"`{self.instruction}`"
         return f"line {self.line}" + (f" of {self.file}" if self.file else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields in order, ready for JSON; what only concerns headers is left out where there is none."""
+        """Return the fields in order, ready for JSON; fields about headers are omitted if no header is involved."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not (self.file or self.other_file):
             for name in ("file", "other_file", "called_from", "other_called_from"):
@@ -124,26 +128,26 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What lanes of one batch read at a finding."""
+    """Reads of one batch's lanes at a finding."""
 
     number: int
     """The instruction."""
     lanes: Array
-    """Who read."""
+    """Lanes that read."""
     places: Array
-    """Where in its state space (shared memory: in the block's) each of them read, bytes."""
+    """Byte that each lane reads in its state space (in shared memory: in the block's memory)."""
     when: Array | None = None
-    """Time stamp of each; None for now."""
+    """Time stamp of each read; None for now."""
 
 
 KnownReads = tuple[Array, Array, Array]
-"""(who, when, where) of the reads of one instruction, comparable between batches."""
+"""(lanes, times, addresses) of the reads of one instruction, comparable between batches."""
 _Key = tuple[str, SourceLocation | str, SourceLocation]
-"""Kind, place (the instruction where no line is known), place of the other party."""
+"""Kind, location (or the instruction if the line is unknown), location of the other access."""
 
 
 class Collector:
-    """Gathers findings of one launch."""
+    """Collector of the findings of one launch."""
 
     def __init__(
         self, source: str | None, headers: Mapping[str, str] | None = None, at_fatal: Callable[[], None] | None = None
@@ -178,7 +182,7 @@ class Collector:
         level: str = ERROR,
         reads: tuple[int, KnownReads] | None = None,
     ) -> None:
-        """Record occurrences of one kind at one place; the first one of the gravest level is kept in full."""
+        """Record occurrences of one kind at one location; the first one of the highest level is stored in full."""
         key = (kind, at if at.line else instruction, other)
         if level == ERROR:
             self._note_reads(key, reads)
@@ -220,7 +224,7 @@ class Collector:
                 self._at_fatal()
 
     def _note_reads(self, key: _Key, reads: tuple[int, KnownReads] | None) -> None:
-        """Keep what was read at a finding, unless something else is wrong there as well."""
+        """Store the reads of a finding, unless the finding also has another cause."""
         known = self._reads.setdefault(key, {})
         if known is None:
             return
@@ -230,11 +234,11 @@ class Collector:
             known.setdefault(reads[0], []).append(reads[1])
 
     def reads(self) -> list[Mapping[int, Sequence[KnownReads]] | None]:
-        """Return for each finding: load → what was read at it; None where it is certain."""
+        """Return for each finding: load → its reads; None if the finding is certain."""
         return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
 
     def acquit(self, numbers: Sequence[int]) -> None:
-        """Make warnings of findings, by their places among all: what was read there came to nothing."""
+        """Turn findings into warnings, given by index, because their values were not used."""
         keys = list(self._groups)
         for number in numbers:
             finding = self._groups[keys[number]][0]
@@ -248,7 +252,7 @@ class Collector:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All groups, in the order in which they first occurred."""
+        """All groups, in the order of their first occurrence."""
         return tuple(self._finish(key) for key in self._groups)
 
     @property
@@ -259,10 +263,10 @@ class Collector:
 
 @dataclass(slots=True)
 class SuspectReads:
-    """The reads of all findings in question, and which of these findings turned out to matter.
+    """The reads of all undecided findings, and the findings whose values were used.
 
     Attributes:
-        used: findings whose values something used, as bits.
+        used: bit mask of the findings whose values were used.
     """
 
     of_load: dict[int, list[tuple[KnownReads, int]]] = field(default_factory=dict)
@@ -274,14 +278,14 @@ class SuspectReads:
         self.of_load.setdefault(number, []).append((reads, 1 << finding))
 
     def bits(self, number: int, who: Array, when: int, places: Array | None, width: int) -> Array:
-        """Return for lanes that read now which findings their reads belong to.
+        """Return, for lanes that read now, the bit mask of the findings that their reads belong to.
 
         Args:
             number: the instruction.
             who: the lanes.
             when: time stamp.
-            places: where each of them reads, bytes within the state space; None where that is not known.
-            width: bytes that each reads.
+            places: byte that each lane reads in the state space; None if unknown.
+            width: bytes of each read.
         """
         bits = np.zeros(who.size, np.uint64)
         for (known, times, read), bit in self.of_load[number]:
@@ -296,6 +300,6 @@ class SuspectReads:
 
 
 def _at(who: Array, granule: Array) -> Array:
-    """Return one number per reader and place; two that agree by chance leave a finding an error."""
+    """Return one number per reader and address; an accidental collision leaves a finding an error."""
     mixed: Array = who.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + granule.astype(np.uint64)
     return mixed

@@ -1,10 +1,9 @@
-"""The shadow of global memory: which block wrote and read each word during one launch, and reads of the unwritten.
+"""Shadow of global memory: blocks that wrote and read each word during one launch, and reads of unwritten words.
 
-Blocks of a launch have no order, except where one releases (a fence, then an atomic or volatile write) and another
-acquires (an atomic or volatile read after it). Each block therefore keeps what it has seen of the others' releases.
-Threads of one block, and those of one cluster, have the order of `evokern.simt.sanitizer.thread_order`; what a
-cluster's blocks have seen of others is joined where they meet. Allocations that the kernel may not write need no
-shadow.
+Blocks of a launch are ordered only if one releases and another one later acquires. A release is a fence followed by an
+atomic or volatile write; an acquire is an atomic or volatile read. Each block therefore stores which releases of other
+blocks it has seen. Threads of one block or cluster are ordered by `evokern.simt.sanitizer.thread_order`. At a cluster
+barrier, the knowledge of the cluster's blocks about other blocks is joined. Read-only allocations need no shadow.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class GlobalShadow:
-    """Keys per word for one launch (or several with memory of their own): time, block, instruction."""
+    """Keys per word for one launch, or for several with separate memory: time, block, instruction."""
 
     def __init__(
         self, program: PtxProgram, memory: Memory, launches: int, blocks: int, cluster: Array | None = None
@@ -31,11 +30,11 @@ class GlobalShadow:
         """Watch a launch.
 
         Args:
-            program: what runs.
-            memory: where the buffers live.
-            launches: launches side by side.
+            program: the program.
+            memory: memory that contains the buffers.
+            launches: number of concurrent launches.
             blocks: blocks of the grid.
-            cluster: by the linear id of each block, its cluster; None without clusters.
+            cluster: cluster of each block, by the block's linear id; None without clusters.
         """
         self.memory = memory
         self.blocks = blocks
@@ -45,7 +44,8 @@ class GlobalShadow:
         self.words = self.size // self.granularity
         self.writer = sparse_zeros(self.words, np.uint64)
         self._cluster = cluster
-        # Between the lowest and the highest block that accessed a word, both of a cluster, may stand one of another.
+        # Between the lowest and the highest block that accessed a word, both of one cluster, there may be a block of
+        # another.
         logged = self.ordered or cluster is not None
         self.reads = BlockHistory(self.words, logged=logged, ascending=cluster is None)
         self.atomics = BlockHistory(self.words, logged=logged, ascending=cluster is None)
@@ -55,20 +55,23 @@ class GlobalShadow:
         self.fenced = np.zeros((launches, blocks), np.int64)
         self.released = np.zeros((launches, blocks), np.int64)
         self._came = np.zeros((launches, blocks), np.int64)
-        """Per block, when it came to its cluster's barrier; 0 where it has not."""
+        """Time at which each block came to its cluster's barrier; 0 if it has not."""
         self._brought: dict[tuple[int, int], Array] = {}
-        """(launch, cluster) → what its blocks had acquired when they came."""
+        """(launch, cluster) → knowledge that its blocks had acquired when they came."""
         self._met = np.zeros((launches, blocks), np.int64)
-        """Per block, when it had come to the barrier at which its cluster met last."""
+        """Time at which each block had come to the latest completed barrier of its cluster."""
         self._joint: dict[tuple[int, int], Array] = {}
-        """(launch, cluster) → what those who wait there see."""
+        """(launch, cluster) → knowledge of the blocks that wait there."""
         self._covered: dict[tuple[int, int], tuple[Array, Array]] = {}
-        """(launch, block) → blocks of its cluster, and when each had met with it before its last fence, which publishes
-        what these did until then."""
+        """(launch, block) → blocks of its cluster, and the time of each at their last meeting before the block's last
+        fence.
+
+        The fence publishes everything that these blocks did until then.
+        """
         self.acquired: dict[tuple[int, int], Array] = {}
 
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
-        """Return what watches the threads of each block of a batch."""
+        """Return the shadow for races between the threads of each block of a batch."""
 
         def tell(
             number: int, lane: int, count: int, word: int, other: int, detail: str, level: str,
@@ -86,14 +89,14 @@ class GlobalShadow:
         return view, count
 
     def element(self, index: Array, width: int) -> tuple[Array, int]:
-        """Turn indices in units of the access width into those of elements, and say how many words each has."""
+        """Convert indices in units of the access width to those of elements; also return the words per element."""
         count = max(width // self.granularity, 1)
         return (index if width >= self.granularity else index * width // self.granularity), count
 
     def read(
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, *, initialised: bool
     ) -> None:
-        """Check reads against writes of other blocks, and against there being none; record them."""
+        """Check reads for races with writes of other blocks and for unwritten words; record them."""
         element, _ = self.element(index, width)
         view, count = self._view(width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -108,10 +111,10 @@ class GlobalShadow:
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array | None,
         *, atomic: bool = False,
     ) -> Array | None:  # fmt: skip
-        """Check writes against accesses of other blocks; record them. Writing what is there already is no race.
+        """Check writes for races with other blocks, and record them; rewriting the stored value is not a race.
 
         Returns:
-            Which lanes change what is there, None where that is not known.
+            A mask of the lanes that change the stored value, None if unknown.
         """
         element, _ = self.element(index, width)
         view, count = self._view(width)
@@ -134,7 +137,7 @@ class GlobalShadow:
     def collide(
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array
     ) -> None:
-        """Report threads that write different values to one place with the same instruction of this batch."""
+        """Report threads that write different values to one address with the same instruction of this batch."""
         element, count = self.element(index, width)
         _, which = np.unique(element, return_inverse=True)
         last = np.zeros(element.size, np.int64)
@@ -155,7 +158,7 @@ class GlobalShadow:
                 else f"block {int(batch.block_id[winning])} of the grid"
             )
             word = int(element[at]) * count
-            detail = f"The word is also written by {who}"
+            detail = f"The same word is also written by {who}"
             self._report(batch, number, lane, int(np.count_nonzero(race)), word, number, detail)
 
     def _against_writers(
@@ -180,7 +183,7 @@ class GlobalShadow:
         if history.used:
             row, words, keys = history.others(element, count, _each(mine, element))
             if self.ordered and history is self.atomics and row.size:
-                # Whoever updated a word last, after a fence, has seen all updates of it before.
+                # The last block that updated a word after a fence has seen all earlier updates of it.
                 latest = self.writer[words]
                 chain = (BLOCK.alone(latest) == _each(mine, element)[row]) & (ATOMIC.alone(latest) != 0)
                 late = ~(chain & self._has_acquired(batch, active.lanes[row], BLOCK.of(keys) - 1))
@@ -191,7 +194,7 @@ class GlobalShadow:
     def _races(
         self, batch: Batch, lanes: Array, words: Array, keys: Array, number: int, what: str, *, reads: bool
     ) -> None:
-        """Report accesses of lanes that are not ordered behind those of other blocks."""
+        """Report accesses of lanes that are not ordered after those of other blocks."""
         other = BLOCK.of(keys) - 1
         if self._cluster is not None:
             apart = self._cluster[other] != self._cluster[batch.block_id[lanes]]
@@ -202,7 +205,7 @@ class GlobalShadow:
         numbers = NUMBER.of(keys)
         for theirs in dict.fromkeys(numbers.tolist()):
             group = numbers == theirs
-            detail = f"The word is also {what} by block {int(other[group][0])} of the grid"
+            detail = f"The same word is also {what} by block {int(other[group][0])} of the grid"
             count = int(np.unique(lanes[group]).size)
             read = Reads(number, lanes[group], words[group] * self.granularity) if reads else None
             self._report(batch, number, int(lanes[group][0]), count, int(words[group][0]), theirs, detail, reads=read)
@@ -244,7 +247,7 @@ class GlobalShadow:
     # ---- order between blocks
 
     def fence(self, launch: Array, block: Array) -> None:
-        """Note that blocks made their writes visible."""
+        """Record that blocks made their writes visible."""
         if self.ordered:
             self.fenced[launch, block] = self.now
             if self._cluster is not None:
@@ -254,12 +257,12 @@ class GlobalShadow:
             self.now += 1
 
     def arrive(self, launch: Array, block: Array, *, releases: bool) -> None:
-        """Note blocks that come to their cluster's barrier; nobody sees what one did that does not release there."""
+        """Record blocks that come to their cluster's barrier; accesses without a release there stay invisible."""
         if not self.ordered or self._cluster is None or not releases:
             return
         for one, two in _pairs(launch, block):
             key, seen = (one, int(self._cluster[two])), self.acquired.get((one, two))
-            if not self._came[one, two]:  # the first of its threads
+            if not self._came[one, two]:  # The first thread of the block.
                 self._came[one, two] = self.now
             if seen is not None:
                 before = self._brought.get(key)
@@ -267,7 +270,7 @@ class GlobalShadow:
         self.now += 1
 
     def meet(self, launch: int, block: int) -> None:
-        """Note that all blocks of a block's cluster have come to its barrier."""
+        """Record that all blocks of a block's cluster have come to its barrier."""
         if not self.ordered or self._cluster is None:
             return
         members = self._cluster == self._cluster[block]
@@ -279,7 +282,7 @@ class GlobalShadow:
             self._joint[key] = self._brought.pop(key)
 
     def wait(self, launch: Array, block: Array) -> None:
-        """Let blocks see what those of their cluster had acquired before they met."""
+        """Give blocks the knowledge that the blocks of their cluster had acquired before they met."""
         if self._cluster is None or not self._joint:
             return
         for one, two in _pairs(launch, block):
@@ -288,7 +291,7 @@ class GlobalShadow:
                 self.acquired[one, two] = joint if seen is None else np.maximum(seen, joint)
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
-        """Note an atomic or volatile access: it publishes what was fenced before, and sees what others published."""
+        """Record an atomic or volatile access: it publishes accesses before a fence, and sees what others published."""
         if not self.ordered:
             return
         if release:
@@ -302,7 +305,7 @@ class GlobalShadow:
                 self.acquired[pair] = self.released[pair[0]].copy()
 
     def _has_acquired(self, batch: Batch, lanes: Array, other: Array) -> Array:
-        """Say whether the blocks of lanes have seen anything that others published."""
+        """Return whether the blocks of lanes have acquired anything that others published."""
         return self._known(batch, lanes, other, np.ones(lanes.size, np.int64))
 
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
@@ -317,10 +320,10 @@ class GlobalShadow:
 
 
 def _pairs(launch: Array, block: Array) -> set[tuple[int, int]]:
-    """Return (launch, block) of lanes, each pair once."""
+    """Return the distinct (launch, block) of lanes."""
     return {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}
 
 
 def _each(mine: Array, element: Array) -> Array:
-    """Return the block of each lane where one stands for all."""
+    """Return the block of each lane, expanding a single common value."""
     return mine if mine.shape[0] == element.shape[0] else np.repeat(mine, element.shape[0])

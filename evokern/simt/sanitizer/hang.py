@@ -1,10 +1,10 @@
-"""Loops that provably never end: the machine is deterministic, so a state that comes back comes back for ever.
+"""Detection of endless loops: the machine is deterministic, so a repeated state proves that a loop never ends.
 
-From a 64th of the instruction limit on, the state is kept at a moment, at twice as many instructions again, and from an
-eighth on once in each eighth; it is compared whenever the same lanes are about to run the same segment again. What is
-compared is everything that decides what happens next: registers, memory that can be written, who waits where and for
-how long. What only findings and counters look at is left out. A program that reads a clock while it is watched, or
-counts, never looks the same twice.
+The detector stores the state for the first time after 1/64 of the instruction limit. It stores it again each time the
+number of instructions has doubled, and from 1/8 of the limit on once per eighth. It compares the state whenever the
+same lanes are about to run the same segment again. The state contains everything that determines the further execution:
+registers, writable memory, and the position and waiting time of all lanes. It does not contain data for findings and
+counters. The state never repeats in a program that reads a clock or counts.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.state import MachineState
 
-REPEATS = "the state repeats: this loop never ends"
-"""What the finding says; without it, a kernel may only be long."""
+REPEATS = "the state repeats, so this loop never ends"
+"""Detail of the finding for a proven endless loop; without it, the kernel may only be slow."""
 PARTS = 8
-"""Parts of the limit, in each of which at least one state is kept."""
+"""Number of parts of the limit; in each part at least one state is stored."""
 UNWATCHED = 64
-"""Nothing is kept in so small a part of the limit: kernels seldom take longer than that, and most hang at once."""
+"""No state is stored in the first 1/64 of the limit, because most kernels end or hang before it."""
 STATE_BYTES = 64 << 20
-"""Most bytes of a state that is kept; with more, only the limit ends a loop."""
+"""Maximum bytes of a stored state; if the state is larger, only the limit ends a loop."""
 LANE_COMPARISONS = 4096
-"""Comparisons of one lane's registers in a part, which tell nearly every loop that goes on: about 20 ms."""
+"""Comparisons of one lane's registers per part, about 20 ms; this suffices for nearly every endless loop."""
 FIRST_ENOUGH_CHECK = 100_000
-"""Warp instructions of a batch after which the caller is first asked whether it has seen enough; then at each half more
-again."""
+"""Warp instructions of a batch before the first call of `enough`; the interval then grows by half each time."""
 STATE_COMPARISONS = 64
-"""Comparisons of the whole state in a part."""
+"""Comparisons of the whole state per part."""
 
 
 class HangDetector:
-    """Watches one batch.
+    """Hang detection for one batch.
 
     Attributes:
-        schedule: lanes that wait to run, and what was issued.
-        check_at: instructions issued beyond which `check` has to be called before each segment.
+        schedule: lanes that wait to run, and the number of issued instructions.
+        check_at: number of issued instructions after which `check` must be called before each segment.
     """
 
     def __init__(self, state: MachineState, reconvergence: Reconvergence) -> None:
@@ -54,7 +53,7 @@ class HangDetector:
         self.load()
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the detector for new blocks."""
         self._part = self._options.instruction_limit // PARTS or 1
         self._next = self._options.instruction_limit // UNWATCHED or 1
         self._lane_comparisons = self._state_comparisons = 0
@@ -65,16 +64,16 @@ class HangDetector:
         self.check_at = min(self._next, self._ask)
 
     def check(self, segment: Segment, key: int, active: Active, burst: int) -> None:
-        """Check the state before a segment runs; called for each one once `check_at` is passed.
+        """Check the state before a segment runs; call it before each segment once `check_at` is exceeded.
 
         Args:
             segment: the segment.
-            key: its rank at its call depth.
+            key: rank of the segment at its call depth.
             active: the lanes about to run it.
             burst: segments that they may still run out of order.
 
         Raises:
-            Stopped: the limit is passed, the state repeats, or the caller has seen enough.
+            Stopped: the limit is exceeded, the state repeats, or the caller has seen enough.
         """
         issued = self.schedule.issued
         if issued > self._ask:
@@ -84,7 +83,9 @@ class HangDetector:
             self._set_next_check()
         limit = self._options.instruction_limit
         if issued > limit:
-            self.stop_hung(segment, f"{limit} warp instructions were issued without an end: raise the limit for more")
+            self.stop_hung(
+                segment, f"the kernel did not end within {limit} warp instructions: raise the limit for more"
+            )
         if issued > self._next:
             self._keep(key, active, burst)
         elif self._lane_comparisons and self._repeats(key, active, burst):
@@ -93,13 +94,13 @@ class HangDetector:
             )
 
     def stop_hung(self, segment: Segment, detail: str) -> None:
-        """End a launch that does not end by itself."""
+        """End a launch that does not end."""
         lane = int(self._batch.active.lanes[0])
         self._batch.report("instruction_limit", segment.base, lane, detail=detail)
         self._batch.stop()
 
     def _has_other_batches(self, active: Active) -> bool:
-        """Say whether blocks of the launch run in another batch, or not at all."""
+        """Return whether some blocks of the launch run in another batch, or do not run."""
         launch, geometry = self._batch.launch, self._batch.geometry
         here = int(np.count_nonzero(launch == launch[active.lanes[0]])) // geometry.width
         return here < int(np.prod(geometry.grid))
@@ -134,7 +135,7 @@ class HangDetector:
         return same
 
     def _set_next_check(self) -> None:
-        """Stop comparing until the next part, or go on at once."""
+        """Stop comparing until the next part, or continue at once."""
         if not self._state_comparisons:
             self._lane_comparisons = 0
         self.check_at = 0 if self._lane_comparisons else min(self._next, self._ask, self._options.instruction_limit)
@@ -151,7 +152,7 @@ class HangDetector:
         return arrays + [storage[b.offset : b.offset + b.size] for b in state.memory.buffers if b.writable]
 
     def _waits(self, key: int, active: Active, burst: int) -> tuple[Any, ...]:
-        """Return who is where: running, waiting for a turn (and how long), parked, at barriers, copying."""
+        """Return the position of all lanes: running, waiting (and for how long), parked, at barriers, copying."""
         schedule, reconvergence, state = self.schedule, self._reconvergence, self._machine
         clock, copies = schedule.clock, state.copies
         committed = copies.committed if isinstance(copies.committed, int) else copies.committed.tobytes()

@@ -1,8 +1,7 @@
 """Mbarriers, barrier objects in shared memory: ``mbarrier`` (PTX ISA 9.7.13.15).
 
-An object counts arrivals; when as many have come as it expects, and all announced bytes have arrived, its phase ends
-and the next begins. The objects are kept apart from shared memory, by address; what the 8 bytes hold is opaque to
-programs anyway.
+An object counts arrivals. When the expected number has arrived, and all announced bytes too, its phase ends and the
+next one starts. The objects are stored by address, outside shared memory, because their 8 bytes are opaque to programs.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ class _Mbarrier:
     """State of one barrier object."""
 
     expected: int
-    """Arrivals that end a phase."""
+    """Number of arrivals that end a phase."""
     pending: int
-    """Arrivals still to come in this phase."""
+    """Arrivals still missing in this phase."""
     phase: int = 0
-    """Phases that have ended."""
+    """Number of phases that have ended."""
     bytes: int = 0
-    """Announced bytes still to come."""
+    """Announced bytes still missing."""
 
     def settle(self) -> bool:
-        """End the phase if nothing is missing; say whether it ended."""
+        """End the phase if nothing is missing; return whether it ended."""
         if self.pending > 0 or self.bytes > 0:
             return False
         self.phase += 1
@@ -48,11 +47,11 @@ class Mbarriers:
         self._mbarriers: dict[int, _Mbarrier] = {}
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self._mbarriers.clear()
 
     def state(self) -> dict[int, tuple[int, ...]]:
-        """Return every object's state by its place, for comparison."""
+        """Return every object's state by its address, for comparison."""
         return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._mbarriers.items()}
 
     def _locate(self, active: Active, address: Array, offset: int, number: int) -> tuple[Active | None, Array]:
@@ -62,7 +61,7 @@ class Mbarriers:
         return sound, index
 
     def init(self, active: Active, address: Array, offset: int, number: int, counts: Array) -> None:
-        """Begin phase 0, one object per lane."""
+        """Start phase 0, one object per lane."""
         sound, index = self._locate(active, address, offset, number)
         if sound is not None:
             for place, count in zip(index, np.broadcast_to(counts, index.shape), strict=True):
@@ -89,7 +88,7 @@ class Mbarriers:
         drop: bool = False,
         releases: bool = True,
     ) -> Array:
-        """Arrive, lane after lane; returns the tokens of the phases arrived at."""
+        """Arrive, one lane after another; return the tokens of the phases."""
         tokens = np.zeros(active.count, np.uint64)
         sound, index = self._locate(active, address, offset, number)
         if sound is None:
@@ -113,13 +112,13 @@ class Mbarriers:
         return tokens
 
     def _publish(self, place: int, lanes: list[int]) -> None:
-        """Add what lanes of one block have seen to what is known at an object."""
+        """Add the knowledge of lanes of one block to that of an object."""
         if self._order is not None and lanes:
             width = self._order.width
             self._order.arrive(lanes[0] // width, np.array(lanes) % width, place)
 
     def _complete(self, place: int, lane: int, lanes: list[int]) -> None:
-        """Let those who wait see what was known when a phase ended, the last arrivals included."""
+        """Give waiting threads the knowledge at the end of a phase, including the last arrivals."""
         self._publish(place, lanes)
         if self._order is not None:
             self._order.complete(lane // self._order.width, place)
@@ -146,7 +145,7 @@ class Mbarriers:
         parity: bool,
         acquires: bool = True,
     ) -> Array:
-        """Say per lane whether a phase has ended: that of a token, or the latest of a parity."""
+        """Return per lane whether a phase has ended: that of a token, or the latest of a parity."""
         result = np.zeros(active.count, np.bool_)
         sound, index = self._locate(active, address, offset, number)
         if sound is None:

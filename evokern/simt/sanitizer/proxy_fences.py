@@ -1,8 +1,8 @@
-"""Which writes to shared memory the asynchronous proxy may see: those that `fence.proxy.async` came after.
+"""Writes to shared memory that the asynchronous proxy may see: those followed by `fence.proxy.async`.
 
-`wgmma` reads shared memory through another proxy than loads and stores (PTX ISA 9.0, section 9.7.15.4): between a
-store, or a cp.async that has landed, and such a read somebody who had seen the write has to issue the fence. Usually
-that is the writer, before the barrier that hands the data over; a reader behind the barrier will do as well.
+`wgmma` reads shared memory through another proxy than loads and stores (PTX ISA 9.0, section 9.7.15.4). Between a
+store (or an arrived cp.async) and such a read, a thread that has seen the write must issue the fence. Usually this is
+the writer, before the barrier after which the data are used. A reader after the barrier may also issue it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
 
 class ProxyFences:
-    """Time stamps of the fences, compared with those that the shadow of shared memory keeps of writers."""
+    """Time stamps of the fences, which are compared with the writers' stamps in the shadow of shared memory."""
 
     def __init__(self, batch: Batch, shadow: SharedShadow | None) -> None:
         self._shadow, self._batch, self._width = shadow, batch, batch.geometry.cluster_width
         warps = self._width // 32
         self.own = np.zeros(batch.lanes, np.int64)
-        """Per lane: what it wrote before this stamp is fenced."""
+        """Stamp of each lane: its writes before this stamp are fenced."""
         self.seen = np.zeros((batch.geometry.clusters, warps), np.int64)
-        """Per warp: what it wrote before this stamp was fenced by somebody who had seen it."""
+        """Stamp of each warp: its writes before this stamp were fenced by a thread that had seen them."""
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.own.fill(0)
         self.seen.fill(0)
 
     def fence(self, active: Active) -> None:
-        """Note a fence of the active lanes."""
+        """Record a fence of the active lanes."""
         shadow = self._shadow
         if shadow is None:
             return
@@ -46,14 +46,14 @@ class ProxyFences:
         np.maximum(self.seen, np.where(fencing[:, :, None], order.observed(), 0).max(1), out=self.seen)
 
     def check(self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes) -> None:
-        """Report words that the asynchronous proxy reads and whose last write no fence followed.
+        """Report words that the asynchronous proxy reads without a fence after their last write.
 
         Args:
             active: lanes that read.
-            index: where, in units of ``width``, one per active lane.
+            index: index of each active lane, in units of ``width``.
             width: bytes of an access.
             number: the instruction.
-            leaders: the lanes that stand for all.
+            leaders: lanes that represent all lanes.
         """
         shadow = self._shadow
         if shadow is None:

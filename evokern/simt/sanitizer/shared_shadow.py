@@ -1,14 +1,15 @@
-"""The shadow of shared memory: who wrote and who read each word, and whether a barrier lies between.
+"""Shadow of shared memory: writers and readers of each word, and whether a barrier separates them.
 
 Every word (of the program's smallest access width, at most 4 bytes) has a 64-bit key of its last writer: time stamp,
-instruction, thread. Reads and atomic updates, of which several may stand beside one another, are kept by
-`evokern.simt.sanitizer.access_log`. An access is safe when all keys it meets are older than what its warp is known to
-have synchronised with, one comparison for whole rows; only what fails it is looked at more closely
-(`evokern.simt.sanitizer.thread_order`). Accesses of another block of a cluster are checked like the block's own: a
-cluster stands for what is called a block here, its stretch is the memory of all its blocks. Words that nobody wrote,
-and words that an asynchronous copy is about to write, carry stamps from the far future and fail the same comparison, so
-that one check serves all kinds. Blocks that have done the same so far share the shadow of one of them
-(`evokern.simt.sanitizer.block_classes`) until something is found.
+instruction, thread. `evokern.simt.sanitizer.access_log` stores reads and atomic updates, because a word can have
+several. An access is safe if all keys of its words are older than the last synchronisation of its warp. This takes one
+comparison for whole rows; only accesses that fail it are examined more closely
+(`evokern.simt.sanitizer.thread_order`).
+
+Words that were never written, and words that an asynchronous copy is going to write, have stamps in the far future.
+They fail the same comparison, so one check covers all kinds. Blocks with the same history share one shadow
+(`evokern.simt.sanitizer.block_classes`) until there is a finding. A cluster is treated as one block with the memory of
+all its blocks.
 """
 
 from __future__ import annotations
@@ -27,37 +28,37 @@ from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 _WARP = np.uint64(5)
-"""Bits of a thread's index below its warp's."""
+"""Bits of a thread's index below those of its warp."""
 
 PlaceOf = Callable[[int, int], tuple[int, str, int]]
-"""(position in all blocks' memory, lane) → address within its block, variable, distance from its start."""
+"""(position in all blocks' memory, lane) → address in its block, variable, distance from its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is wrong with some lanes of an access."""
+    """A finding for some lanes of an access."""
 
     kind: str
     lanes: Array
     words: Array
     keys: Array
-    """Of the other party; empty where there is none."""
+    """Keys of the other accesses; empty if there are none."""
     detail: str = ""
     level: str = ERROR
     by: str = ""
-    """Who read without being allowed to: `reader`, who makes the access, or the `other` party."""
+    """The invalid reader, if any: `reader` for the current access, `other` for the other one."""
 
 
 class SharedShadow:
-    """Keys per word.
+    """Keys per word of shared memory.
 
     Attributes:
-        order: what happens before what.
+        order: happens-before order.
         writer: key of each word's last writer.
         reads: the reads of each word.
-        atomics: its atomic updates, and what was stored by relaxed or releasing instructions.
-        strong_reads: what was read by relaxed or acquiring instructions.
-        overwritten: writes that others overwrote unordered, so that the last writer's key does not stand for them.
+        atomics: atomic updates of each word, and stores by relaxed or release instructions.
+        strong_reads: reads by relaxed or acquire instructions.
+        overwritten: writes that were overwritten without order, so the last writer's key does not represent them.
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, size: int, place_of: PlaceOf) -> None:
@@ -65,15 +66,15 @@ class SharedShadow:
 
         Args:
             batch: the lanes.
-            order: what happens before what.
+            order: happens-before order.
             size: bytes of shared memory of all blocks.
-            place_of: names what lies at a position.
+            place_of: function that names the variable at a position.
         """
         self._batch, self._place_of, self.order = batch, place_of, order
         self.granularity = batch.program.shared_granularity
         self.words = size // self.granularity
         self.blocks = order.blocks
-        # Only the stretches of leading blocks are ever filled and read.
+        # Only the ranges of leading blocks are ever used.
         self.writer = np.empty(self.words, np.uint64)
         self.reads = AccessLog(order, self.words, self.words // self.blocks)
         self.atomics = AccessLog(order, self.words, self.words // self.blocks)
@@ -85,7 +86,7 @@ class SharedShadow:
         order.on_copy(self._copy)
 
     def load(self) -> None:
-        """Forget everything: new blocks."""
+        """Clear the shadow for new blocks."""
         first = self._stretch(0)
         self.writer[first] = NEVER
         for log in self._logs:
@@ -102,7 +103,7 @@ class SharedShadow:
             log.copy(one, two, (target - source) * self.order.width)
 
     def _view(self, width: int) -> tuple[Array, int]:
-        """Return the writers' keys as elements that cover one access, and how many keys each holds."""
+        """Return the writers' keys as elements that cover one access, and the number of keys per element."""
         count = max(width // self.granularity, 1)
         view = self._views.get(count)
         if view is None:
@@ -110,11 +111,11 @@ class SharedShadow:
         return view, count
 
     def _element(self, index: Array, width: int) -> Array:
-        """Turn an index in units of the access width into one in units of the keys that cover it."""
+        """Convert an index in units of the access width to one in units of the keys that cover it."""
         return index if width >= self.granularity else index * width // self.granularity
 
     def _keys(self, active: Active, number: int, *, plain: bool = True) -> Array:
-        """Return the keys that an access leaves behind, one per lane."""
+        """Return the keys of an access, one per lane."""
         if plain and self.order.fences:
             self.order.touch(active.lanes)
         return active.pick(self.thread) + np.uint64(STAMP.pack(self.order.now) | NUMBER.pack(number))
@@ -126,10 +127,10 @@ class SharedShadow:
 
         Args:
             active: lanes that read.
-            index: where, in units of ``width``, one per active lane.
+            index: index of each active lane, in units of ``width``.
             width: bytes of an access.
             number: the instruction.
-            leaders: the lanes that stand for all, as `SharedSpace.locate` gives them.
+            leaders: lanes that represent all lanes, from `SharedSpace.locate`.
         """
         few = leaders.active
         element = self._element(index[leaders.chosen], width)
@@ -145,7 +146,7 @@ class SharedShadow:
         self._remember(few, element, width, number)
 
     def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
-        """Record reads that others have checked."""
+        """Record reads that were already checked."""
         leaders = self.order.classes.leader_lanes(active, None)
         self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
@@ -154,13 +155,13 @@ class SharedShadow:
         self.reads.add(few.lanes, element, max(width // self.granularity, 1), self._keys(few, number))
 
     def read_group(self, index: Array, width: int, tags: Array, leaders: LeaderLanes) -> bool:
-        """Check and record reads of several instructions by all lanes; False, with nothing recorded, unless all safe.
+        """Check and record reads of several instructions by all lanes; if any is unsafe, only return False.
 
         Args:
             index: [instructions, lanes], in units of the width.
             width: bytes of an access.
-            tags: [instructions, 1], the instructions where the keys have them.
-            leaders: the lanes that stand for all.
+            tags: [instructions, 1], the instruction fields of the keys.
+            leaders: lanes that represent all lanes.
         """
         order, few = self.order, leaders.active
         if self.atomics.used or self.overwritten.used:
@@ -180,10 +181,10 @@ class SharedShadow:
     def write(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, stamp: int | None = None
     ) -> bool:
-        """Check and record writes; with ``stamp=IN_FLIGHT`` the words stay untouchable until `land`.
+        """Check and record writes; with ``stamp=IN_FLIGHT`` any access to the words is a finding until `land`.
 
         Returns:
-            Whether several lanes write to one place.
+            Whether several lanes write to one address.
         """
         few = leaders.active
         element = self._element(index[leaders.chosen], width)
@@ -209,14 +210,14 @@ class SharedShadow:
     def strong(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, reads: bool, writes: bool
     ) -> None:
-        """Check and record atomic updates, and relaxed, acquiring or releasing accesses; they race with plain ones.
+        """Check and record atomic updates and relaxed, acquire or release accesses, which race only with plain ones.
 
         Args:
             active: lanes that access.
-            index: where, in units of ``width``, one per active lane.
+            index: index of each active lane, in units of ``width``.
             width: bytes of an access.
             number: the instruction.
-            leaders: the lanes that stand for all.
+            leaders: lanes that represent all lanes.
             reads: whether it reads.
             writes: whether it writes.
         """
@@ -234,7 +235,7 @@ class SharedShadow:
             self._report_all(number, found)
         self.order.dirty = True
         view, count = self._view(width)
-        if writes:  # from now on the word holds something, which its plain writer did not put there
+        if writes:  # From now on the word is initialised, but not by a plain writer.
             keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
             if (keys >= NEVER).any():
                 words = (element[:, None] * count + np.arange(count))[keys >= NEVER]
@@ -243,14 +244,14 @@ class SharedShadow:
         log.add(few.lanes, element, count, self._keys(few, number, plain=False))
 
     def writers(self, index: Array, width: int) -> tuple[Array, Array]:
-        """Return the keys of the last writers of what accesses cover, and the words, both [accesses, keys]."""
+        """Return the keys of the last writers of accessed words, and these words, both [accesses, keys]."""
         view, count = self._view(width)
         element = self._element(index, width)
         keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
         return keys, element[:, None] * count + np.arange(count)
 
     def read_until_now(self, active: Active, index: Array, width: int, number: int, since: int) -> None:
-        """Check and record reads that began at the stamp ``since`` and end now: nobody may have written in between."""
+        """Check and record reads that last from the stamp ``since`` until now; a write in between is a finding."""
         leaders = self.order.classes.leader_lanes(active, None)
         keys, words = self.writers(index[leaders.chosen], width)
         late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER)
@@ -260,27 +261,27 @@ class SharedShadow:
                 self.read_until_now(active, index, width, number, since)
                 return
             lanes = np.repeat(leaders.active.lanes[:, None], late.shape[1], 1)[late]
-            detail = "What it reads is overwritten before its group was waited for"
+            detail = "The data it reads is overwritten before the wait for its group"
             self.report("async_not_waited", number, lanes, words[late], keys[late], detail)
         self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
     def land(self, active: Active, index: Array, width: int, number: int) -> None:
-        """Record that asynchronous writes have arrived: from now on they are ordinary writes of their threads."""
+        """Record that asynchronous writes have arrived; from now on they are ordinary writes of their threads."""
         leaders = self.order.classes.leader_lanes(active, None)
         view, count = self._view(width)
         view[self._element(index[leaders.chosen], width)] = repeated(self._keys(leaders.active, number), count)
         self.order.dirty = True
 
     def settle(self, index: Array, width: int, leaders: LeaderLanes) -> None:
-        """Mark words as written long ago: objects such as barriers, which have an order of their own."""
+        """Mark words as written long ago, for objects such as barriers that have an order of their own."""
         view, count = self._view(width)
         index = index[leaders.chosen]
         view[self._element(index, width)] = np.zeros(index.size * count, np.uint64).view(view.dtype)
 
-    # ---- what an access meets
+    # ---- checks of an access
 
     def _against_writers(self, few: Active, element: Array, width: int, act: str) -> list[_Found]:
-        """Return what is wrong with an access, given who wrote last what it touches."""
+        """Return the findings of an access with respect to the last writers of its words."""
         order = self.order
         view, count = self._view(width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -288,13 +289,13 @@ class SharedShadow:
             return []
         words_of = "written by" if act == "read" else "also written by"
         hidden = self._of_log(few, element, count, self.overwritten, words_of, act) if self.overwritten.used else []
-        one = count > 1 and bool((seen == seen[:, :1]).all())  # written by one access
+        one = count > 1 and bool((seen == seen[:, :1]).all())  # All keys belong to one access.
         if self._ordered(few, seen[:, :1] if one else seen, act):
             return hidden
         return self._examine(few, seen, element, count, act, words_of) + hidden
 
     def _ordered(self, few: Active, seen: Array, act: str) -> bool:
-        """Say whether each key is the lane's own or older than what its warp has seen of the warp that left it."""
+        """Return whether each key is the lane's own, or older than the last synchronisation with the key's warp."""
         lanes = few.lanes
         thread = THREAD.alone(seen)
         place = (lanes >> 5)[:, None] * self.order.warps + (thread >> _WARP).view(np.int64)
@@ -308,7 +309,7 @@ class SharedShadow:
         return not late.any()
 
     def _examine(self, few: Active, seen: Array, element: Array, count: int, act: str, words_of: str) -> list[_Found]:
-        """Return what is wrong with an access that meets these writers' keys."""
+        """Return the findings of an access that meets these writers' keys."""
         found: list[_Found] = []
         suspect, part = np.nonzero(seen >= self.order.floor[few.lanes][:, None])
         keys, lane, word = seen[suspect, part], few.lanes[suspect], element[suspect] * count + part
@@ -317,7 +318,7 @@ class SharedShadow:
         if act != "write" and never.any():
             found.append(_Found("uninitialised", lane[never], word[never], keys[:0], by="reader"))
         if flying.any():
-            detail = f"It is {'read' if act == 'read' else 'written'} before the copy has landed"
+            detail = f"The word is {'read' if act == 'read' else 'written'} before the asynchronous copy has arrived"
             found.append(_Found("async_not_waited", lane[flying], word[flying], keys[flying], detail))
         usual = ~(never | flying)
         keys, lane, word = keys[usual], lane[usual], word[usual]
@@ -328,14 +329,14 @@ class SharedShadow:
     def _against(
         self, few: Active, element: Array, width: int, log: AccessLog, words_of: str, act: str
     ) -> list[_Found]:
-        """Return what is wrong with an access, given the reads or atomic updates of what it touches."""
+        """Return the findings of an access with respect to reads or atomic updates of its words."""
         return self._of_log(few, element, max(width // self.granularity, 1), log, words_of, act) if log.used else []
 
     def _of_log(self, few: Active, element: Array, count: int, log: AccessLog, words_of: str, act: str) -> list[_Found]:
         return self._races(log.meetings(few, element, count), words_of, act)
 
     def _races(self, met: Meetings, words_of: str, act: str) -> list[_Found]:
-        """Return races, by the other party's instruction, those within a warp apart."""
+        """Return races by instruction of the other access; races within a warp are separate."""
         if not met.lanes.size:
             return []
         found = []
@@ -346,18 +347,18 @@ class SharedShadow:
             for other in dict.fromkeys(number[chosen].tolist()):
                 mine = chosen & (number == other)
                 party = self._batch.party(int(met.lanes[mine][0]), int(thread[mine][0]), warp=level == WARNING)
-                detail = f"The word is {words_of} {party}"
+                detail = f"The same word is {words_of} {party}"
                 found.append(_Found("shared_race", met.lanes[mine], met.words[mine], met.keys[mine], detail, level, by))
         return found
 
     def _keep_overwritten(self, found: list[_Found]) -> None:
-        """Keep writes that are about to be overwritten unordered."""
+        """Store writes that are about to be overwritten without order."""
         for item in found:
             if item.kind == "shared_race" and "written by" in item.detail:
                 lanes = item.lanes // self.order.width * self.order.width + THREAD.of(item.keys)
                 self.overwritten.add(lanes, item.words, 1, item.keys)
 
-    # ---- telling
+    # ---- reporting
 
     def report(self, kind: str, number: int, lanes: Array, words: Array, keys: Array, detail: str) -> None:
         """Report accesses that meet these keys."""
@@ -374,7 +375,7 @@ class SharedShadow:
             )  # fmt: skip
 
     def _reads(self, number: int, item: _Found) -> Reads | None:
-        """Return what was read at a finding, if that is what is wrong."""
+        """Return the invalid reads of a finding, if it has any."""
         places = item.words % (self.words // self._batch.geometry.blocks) * self.granularity
         if item.by == "reader":
             return Reads(number, item.lanes, places)

@@ -1,13 +1,13 @@
-"""Clocks of the threads of a block: up to which stamp each has seen what every other one did.
+"""Clocks of the threads of a block: the stamp up to which each thread has seen the accesses of every other thread.
 
-There is one for each pair of warps. That is exact as long as whole warps meet; where only some lanes of a warp do, the
-block gets one for each pair of threads, until all its threads meet again. What clocks of warps say is never more than
-what is known, so that a quick comparison with them clears an access, and what it does not clear is compared exactly
-(`seen`). Threads that have left count as whoever arrives everywhere.
+There is one clock for each pair of warps, which is exact while whole warps synchronise. When only some lanes of a warp
+synchronise, the block gets one clock for each pair of threads, until all its threads meet again. Clocks of warps never
+claim more than what is known. An access that passes a quick comparison with them is therefore safe; other accesses are
+compared exactly (`seen`). Exited threads count as having arrived everywhere.
 
-Where blocks form clusters, whose threads share memory, a cluster stands for what is called a block here: its threads
-are numbered through all its blocks, and one thread's clock has seen those of all of them. Only what names ranks knows
-where one of its blocks ends.
+With clusters, the word "block" below means a cluster, because its threads share memory. Its threads are numbered
+across all its blocks, and a clock covers the threads of all of them. Only code that handles ranks distinguishes its
+blocks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from evokern.simt.sanitizer.access_keys import STAMP
 from evokern.simt.sanitizer.block_classes import BlockClasses
 
 _ALWAYS = 1 << 40
-"""A stamp that no access ever has: what a thread knows of itself, and of lanes that are no threads."""
+"""A stamp later than any access: knowledge of a thread about itself, and about lanes that are not threads."""
 MOST_THREADS = 4096
-"""Most threads of a cluster of which each may have a clock for each other one: 128 MiB."""
+"""Maximum threads of a cluster with one clock per pair of threads; the clocks then take 128 MiB."""
 
 
 class ThreadClocks:
@@ -34,19 +34,21 @@ class ThreadClocks:
 
     Attributes:
         now: current time stamp.
-        dirty: whether anything was accessed since time advanced.
-        period: how often everybody has seen everything.
+        dirty: whether there was any access since time advanced.
+        period: number of times that all threads have seen everything.
         ranks: blocks of a cluster, 1 without clusters.
-        block_width: lanes of one of them.
-        classes: which blocks have done the same, in shared memory and in order.
-        clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which all lanes of warp i have seen what
-            those of warp j did.
+        block_width: lanes of one block.
+        classes: blocks with equal accesses and equal order in shared memory.
+        clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which all lanes of warp i have seen the
+            accesses
+            of warp j.
         collective: per lane, the stamp up to which its warp has met at warp-synchronous instructions.
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
-        level: `floor`, where it is the same for all lanes, else None.
-        near_floor: the same before which it has seen everything that may have been done to its own block's shared
-            memory: as long as no block of a cluster accesses another one's, that is what its own block did.
-        near_level: `near_floor`, where it is the same for all lanes, else None.
+        level: `floor` if it is the same for all lanes, else None.
+        near_floor: per lane, the stamp before which it has seen every access to its own block's shared memory.
+            Until a block of
+            a cluster accesses another block's memory, only accesses of the own block count.
+        near_level: `near_floor` if it is the same for all lanes, else None.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -60,25 +62,25 @@ class ThreadClocks:
         self.level: Any = None
         self.near_floor, self.near_level = self.floor, self.level
         self._visited = False
-        """Whether somebody accessed another block's shared memory since everybody had last seen everything."""
+        """Whether any lane accessed another block's shared memory since all lanes had last seen everything."""
         self.now, self.dirty, self.period = 1, False, 0
         self._limits: Array | None = None
-        """`clocks` as parts of keys, warp-synchronous instructions included; None when it has to be made anew."""
+        """`clocks` as parts of keys, including warp-synchronous instructions; None if it has to be computed again."""
         self._fine: dict[int, Array] = {}
-        """Leading block → [threads, threads]: up to which stamp one has seen what another did."""
+        """Leading block → [threads, threads]: stamp up to which one thread has seen the accesses of another."""
         self._copies: list[Callable[[int, int], None]] = []
         self.classes = BlockClasses(self.blocks, self.width, self._copy)
         batch.stamp = lambda: self.now
 
     def on_copy(self, copy: Callable[[int, int], None]) -> None:
-        """Have somebody told when a block parts from the one that stood for it: (from, to)."""
+        """Register a function that is called when a block separates from its leader: (from, to)."""
         self._copies.append(copy)
 
     def load(self, start: int) -> None:
-        """Forget everything: new blocks.
+        """Clear the clocks for new blocks.
 
         Args:
-            start: a stamp that no access so far has reached.
+            start: a stamp later than any access so far.
         """
         self.classes.load()
         self.now = max(self.now, start) + 1
@@ -92,7 +94,7 @@ class ThreadClocks:
             copy(source, target)
 
     def tick(self) -> None:
-        """Advance time, when anything was accessed since the last time."""
+        """Advance time if there was any access since the previous call."""
         if self.dirty:
             self.now += 1
             self.dirty = False
@@ -100,13 +102,13 @@ class ThreadClocks:
     # ---- comparing
 
     def limits(self) -> Array:
-        """Return `observed` as parts of keys: those of a warp that another one has not seen are not below."""
+        """Return `observed` as parts of keys: keys that a warp has not seen are not below its limit."""
         if self._limits is None:
             self._limits = STAMP.pack_all(self.observed().astype(np.uint64))
         return self._limits
 
     def observed(self) -> Array:
-        """Return [blocks, warps, warps]: the stamp up to which each warp has seen what each did, itself included."""
+        """Return [blocks, warps, warps]: stamp up to which each warp has seen each warp, including itself."""
         known = self.clocks.copy()
         warp = np.arange(self.warps)
         met = self.collective.reshape(self.blocks, self.warps, 32).min(2)
@@ -114,7 +116,7 @@ class ThreadClocks:
         return known
 
     def seen(self, lanes: Array, threads: Array) -> Array:
-        """Return, for each lane and a thread of its block, the stamp up to which the lane has seen what that did."""
+        """Return, for each lane and a thread of its block, the stamp up to which the lane has seen that thread."""
         block, mine = lanes // self.width, lanes % self.width
         warp, other = mine >> 5, threads >> 5
         known = self.clocks[block, warp, other]
@@ -127,23 +129,23 @@ class ThreadClocks:
         stamps: Array = known
         return stamps
 
-    # ---- what is known
+    # ---- knowledge
 
     def _ordering(self, mask: Array) -> Active:
-        """Return lanes that are about to be ordered; blocks of which others are part from their leader."""
+        """Return lanes that are about to be ordered; blocks with different lanes separate from their leader."""
         active = Active(mask, int(np.count_nonzero(mask)), self._batch.live_count)
         self.classes.leader_lanes(active, None)
         return active
 
     def _leading(self, active: Active) -> list[tuple[int, Array]]:
-        """Return the leading blocks among those of the active lanes, with the threads of each."""
+        """Return the leading blocks of the active lanes, with the threads of each."""
         lanes = self.classes.leader_lanes(active, None).active.lanes
         return [
             (int(block), lanes[lanes // self.width == block] % self.width) for block in np.unique(lanes // self.width)
         ]
 
     def _whole(self, mask: Array) -> bool:
-        """Say whether each warp with lanes in the mask has all its live lanes there."""
+        """Return whether the mask contains all live lanes of each of its warps."""
         shaped = mask.reshape(-1, 32)
         here = shaped.any(1)
         return bool((shaped[here] == self._batch.live.reshape(-1, 32)[here]).all())
@@ -152,7 +154,7 @@ class ThreadClocks:
         return row[block * self.width : (block + 1) * self.width]
 
     def _seen_by(self, block: int, threads: Array) -> Array:
-        """Return [threads given, threads]: what each has seen of all, of itself always everything."""
+        """Return [given threads, threads]: stamp up to which each has seen every thread, itself completely."""
         matrix = self._fine.get(int(self.classes.leader_of[block]))
         if matrix is not None:
             found: Array = matrix[threads]
@@ -167,7 +169,7 @@ class ThreadClocks:
         return rows
 
     def _known(self, block: int, threads: Array) -> Array:
-        """Return by thread what some have seen together: their own work, and that of warp mates who have left."""
+        """Return by thread the common knowledge of some threads, with own accesses and those of exited warp mates."""
         known: Array = self._seen_by(block, threads).max(0)
         gone = self._of_block(self._batch.exists & ~self._batch.live, block)
         if gone.any():
@@ -176,7 +178,7 @@ class ThreadClocks:
         return known
 
     def _known_by_many(self, block: int, threads: Array) -> Array:
-        """Return `_known` of many threads, without a row for each of them where clocks are those of warps."""
+        """Return `_known` of many threads, without a row for each of them if the clocks are those of warps."""
         if block in self._fine or threads.size <= 32:
             return self._known(block, threads)
         warps = np.unique(threads >> 5)
@@ -193,15 +195,16 @@ class ThreadClocks:
         return known
 
     def _raise(self, block: int, threads: Array, known: Array) -> None:
-        """Let threads of a leading block, and of those it stands for, see what is known."""
+        """Give threads of a leading block, and of the blocks that it represents, new knowledge."""
         matrix = self._fine.get(block)
         if matrix is None:
             if self._raise_warps(block, threads, known):
                 return
             if self.width > MOST_THREADS:
                 raise UsageError(
-                    f"threads of a warp go apart in clusters of {self.width:,} threads, whose order is kept for at "
-                    f"most {MOST_THREADS:,}: use a smaller cluster or block, or run this launch without the sanitizer"
+                    f"threads of a warp diverge in clusters of {self.width:,} threads, but the sanitizer can order "
+                    f"at most {MOST_THREADS:,} threads: use a smaller cluster or block, or run this launch without "
+                    "the sanitizer"
                 )
             matrix = self._fine[block] = self._seen_by(block, np.arange(self.width))
         matrix[threads] = np.maximum(matrix[threads], known)
@@ -211,7 +214,7 @@ class ThreadClocks:
         self.clocks[group] = np.maximum(self.clocks[group], np.minimum(low, self.now))
 
     def _raise_warps(self, block: int, threads: Array, known: Array) -> bool:
-        """Do so in the clocks of warps; False, with nothing changed, where they cannot say it."""
+        """Raise the clocks of warps; return False and change nothing if they cannot represent the knowledge."""
         mine = np.zeros(self.width, np.bool_)
         mine[threads] = True
         shaped = mine.reshape(self.warps, 32)
@@ -231,7 +234,7 @@ class ThreadClocks:
         return True
 
     def visit(self) -> None:
-        """Note that lanes are about to access another block's shared memory."""
+        """Record that lanes are about to access another block's shared memory."""
         if not self._visited:
             self._visited = True
             self._refloor()
@@ -251,7 +254,7 @@ class ThreadClocks:
             self.near_floor = np.repeat(near, 32)
 
     def _level_out(self) -> None:
-        """Everybody has seen everything."""
+        """Record that all threads have seen everything."""
         self.clocks.fill(self.now)
         self._fine.clear()
         self.period += 1

@@ -1,12 +1,13 @@
-"""What happens before what, between the threads of a block.
+"""Happens-before order between the threads of a block.
 
-Time advances at each synchronisation, and clocks (`evokern.simt.sanitizer.thread_clocks`) say who has seen what of whom
-(vector clocks, as in FastTrack, Flanagan and Freund, PLDI 2009): at barriers, at barrier objects, at words of memory.
-What a thread publishes at a word, by an instruction that releases, or by an atomic or relaxed one after its fence, is
-seen by whoever reads it there with an atomic, relaxed or acquiring instruction.
+Time advances at each synchronisation: at barriers, at barrier objects and at words of memory. The clocks of
+`evokern.simt.sanitizer.thread_clocks` store which accesses each thread has seen (vector clocks, as in FastTrack,
+Flanagan and Freund, PLDI 2009). A thread publishes its accesses at a word with a release instruction, or with an
+atomic or relaxed one after its fence. Threads that read the word with an atomic, relaxed or acquire instruction see
+these accesses.
 
-In a cluster, whose threads share clocks (`evokern.simt.sanitizer.thread_clocks`), the barriers of one of its blocks
-order that block's lanes alone, and what is published in the scope of a block (``.cta``) is seen there alone.
+In a cluster, whose threads share clocks, the barrier of a block orders only that block's lanes. Accesses published in
+the scope of a block (``.cta``) are visible only in that block.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from evokern.simt.sanitizer.thread_clocks import ThreadClocks
 
 
 class ThreadOrder(ThreadClocks):
-    """The clocks of a batch, and what synchronises its threads.
+    """The clocks of a batch, and the synchronisation of its threads.
 
     Attributes:
-        fences: whether anybody fenced.
+        fences: whether there was any fence.
     """
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)
         self._published: dict[tuple[int, str, int], Array] = {}
-        """(block, state space, place) → what one sees who reads there, stamps by thread."""
+        """(block, state space, address) → knowledge of threads that read there, stamps by thread."""
         self._fenced = np.zeros(batch.lanes, np.int64)
-        """Per lane, the stamp of its last fence."""
+        """Stamp of each lane's last fence."""
         self._fenced_near = self._fenced if self.ranks == 1 else np.zeros(batch.lanes, np.int64)
-        """The same, fences in the scope of a block among them."""
+        """Stamp of each lane's last fence, including fences in the scope of a block."""
         self._touched = np.zeros(batch.lanes, np.int64)
-        """Per lane, the stamp of its last plain access since anybody fenced."""
+        """Stamp of each lane's last plain access since the first fence."""
         self.fences = False
         self.on_copy(self._copy_touched)
 
     def load(self, start: int) -> None:
-        """Forget everything: new blocks.
+        """Clear the order for new blocks.
 
         Args:
-            start: a stamp that no access so far has reached.
+            start: a stamp later than any access so far.
         """
         self._fenced.fill(0)
         self._fenced_near.fill(0)
@@ -59,11 +60,11 @@ class ThreadOrder(ThreadClocks):
     # ---- barriers
 
     def block_barrier(self, mask: Array, everyone: bool) -> None:
-        """Order everything before for the lanes of a released barrier, all of which waited.
+        """Order everything before a block's barrier for its released lanes, if all of them waited.
 
         Args:
             mask: lanes released.
-            everyone: true when every live lane of every block in the mask is among them.
+            everyone: whether the mask contains every live lane of every block in it.
         """
         self.tick()
         if self.ranks > 1:
@@ -89,11 +90,11 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def _block_of_cluster_barrier(self, mask: Array, everyone: bool) -> None:
-        """Do so in clusters, where each block's lanes are ordered among themselves alone."""
+        """Order everything before a block's barrier in clusters, where each block's lanes are ordered separately."""
         active = self._ordering(mask)
         if not self._fine and self._whole(mask):
             members = np.asarray(mask.reshape(self.blocks, self.ranks, -1, 32).any(3))
-            if everyone:  # warps that have left among them
+            if everyone:  # This includes exited warps.
                 members = np.broadcast_to(members.any(2, keepdims=True), members.shape)
             warps = members.shape[2]
             clocks = self.clocks.reshape(self.blocks, self.ranks, warps, self.warps)
@@ -119,11 +120,11 @@ class ThreadOrder(ThreadClocks):
         ]
 
     def named_barrier(self, waiting: Array, arrived: dict[int, Array]) -> None:
-        """Order for the waiting lanes of a released barrier what had happened before each lane's arrival.
+        """Order, for the waiting lanes of a released barrier, everything before each lane's arrival.
 
         Args:
             waiting: lanes that waited.
-            arrived: block → what its lanes that did not wait had seen when they arrived, as `arrival` gave it.
+            arrived: block → knowledge of its lanes that did not wait, at their arrival (from `arrival`).
         """
         self.tick()
         for cluster, rank, threads in self._leading_blocks(self._ordering(waiting)):
@@ -134,7 +135,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def arrival(self, active: Active) -> dict[int, Array]:
-        """Return what the active lanes of each block have seen, themselves included, as they arrive somewhere."""
+        """Return the knowledge of the active lanes of each block, including their own accesses, at an arrival."""
         self.tick()
         self.classes.leader_lanes(active, None)
         lanes = active.lanes
@@ -144,11 +145,12 @@ class ThreadOrder(ThreadClocks):
         }
 
     def cluster_arrival(self, active: Active, *, releases: bool) -> dict[int, Array]:
-        """Return what the active lanes of each leading cluster make known as they arrive at its barrier.
+        """Return the knowledge that the active lanes of each leading cluster publish when they arrive at its barrier.
 
         Args:
             active: the lanes.
-            releases: whether they publish all that they have seen; otherwise what they did before their fences.
+            releases: whether they publish everything that they have seen; otherwise only their accesses before a
+                fence.
         """
         self.tick()
         found: dict[int, Array] = {}
@@ -165,11 +167,11 @@ class ThreadOrder(ThreadClocks):
         return found
 
     def cluster_wait(self, mask: Array, known: Mapping[int, Array]) -> None:
-        """Let lanes see what was made known at their cluster's barrier.
+        """Give lanes the knowledge that was published at their cluster's barrier.
 
         Args:
-            mask: lanes that go on behind it.
-            known: leading cluster → that.
+            mask: lanes that continue after the barrier.
+            known: leading cluster → published knowledge.
         """
         self.tick()
         together = 0
@@ -191,7 +193,7 @@ class ThreadOrder(ThreadClocks):
             self._refloor()
 
     def seen_by_any(self, active: Active) -> dict[int, tuple[Array, Array]]:
-        """Return by leading block of a cluster what any of its active lanes has seen: (cluster's blocks, stamps)."""
+        """Return, by leading block of a cluster, the joint knowledge of its active lanes: (blocks, stamps)."""
         found = {}
         for cluster, rank, threads in self._leading_blocks(self._ordering(active.mask)):
             same = np.flatnonzero(self.classes.leader_of == cluster) * self.ranks + rank
@@ -203,7 +205,7 @@ class ThreadOrder(ThreadClocks):
 
         Args:
             active: lanes that have met.
-            members: per active lane, the lanes of its warp that it waits for as bits; None for all of them.
+            members: for each active lane, the lanes of its warp that it waits for, as bits; None for all of them.
         """
         self.tick()
         self.classes.leader_lanes(active, members)
@@ -217,7 +219,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def met(self, active: Active) -> None:
-        """Note a warp-synchronous instruction: its lanes have met, which orders what they did before."""
+        """Record a warp-synchronous instruction: its lanes have met, which orders their earlier accesses."""
         self.tick()
         if active.all:
             self.collective.fill(self.now)
@@ -233,10 +235,10 @@ class ThreadOrder(ThreadClocks):
                 self._refloor()
         self._limits = None
 
-    # ---- barrier objects and words that publish
+    # ---- barrier objects and words for publication
 
     def arrive(self, block: int, threads: Array, place: int) -> None:
-        """Add what threads have seen, themselves included, to what is known at a barrier object."""
+        """Add the knowledge of threads, including their own accesses, to that of a barrier object."""
         self.tick()
         known = self._known(block, threads)
         key = (block, "arrivals", place)
@@ -244,27 +246,27 @@ class ThreadOrder(ThreadClocks):
         self._published[key] = known if before is None else np.maximum(before, known)
 
     def complete(self, block: int, place: int) -> None:
-        """Let those who wait at a barrier object see what is known there: a phase has ended."""
+        """Give the threads waiting at a barrier object its knowledge, because a phase has ended."""
         known = self._published.get((block, "arrivals", place))
         if known is not None:
             self._published[block, "mbarrier", place] = known
 
     def wait(self, active: Active, place: Array) -> None:
-        """Order what was known at a barrier object when its last phase ended for lanes that saw it end.
+        """Order, for lanes that saw the last phase of a barrier object end, everything known at its end.
 
         Args:
             active: the lanes.
-            place: where each of them waits, within its block.
+            place: address of each lane's object in its block.
         """
         self.tick()
         self._acquire(active, place, "mbarrier")
 
     def fence(self, active: Active, *, near: bool = False) -> None:
-        """Note a fence: what the active lanes did so far may be published by what they do next.
+        """Record a fence: later instructions of the active lanes may publish their accesses so far.
 
         Args:
             active: the lanes.
-            near: to their own block of the cluster alone.
+            near: whether the scope is only their own block of the cluster.
         """
         self.tick()
         self.classes.leader_lanes(active, None)
@@ -274,23 +276,23 @@ class ThreadOrder(ThreadClocks):
         self.fences = True
 
     def touch(self, lanes: Array) -> None:
-        """Note plain accesses, once anybody has fenced: those behind a thread's fence are not published with it."""
+        """Record plain accesses after the first fence; accesses after a thread's fence are not published with it."""
         self._touched[lanes] = self.now
 
     def load_at(self, active: Active, space: str, place: Array, *, near: bool = False) -> None:
-        """Order what was published at a word for lanes that read it there.
+        """Order, for lanes that read a word, everything published there.
 
         Args:
             active: the lanes.
             space: ``shared`` or ``global``.
             place: byte within the space, one per lane.
-            near: in the scope of a block, which is less than the cluster.
+            near: whether the scope is a block, which is smaller than the cluster.
         """
         if self._published:
             self._acquire(active, place, space, near=near)
 
     def store_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
-        """Publish at a word what lanes did before their fence, or before the instruction where it releases itself."""
+        """Publish at a word the accesses of lanes before their fence, or before the instruction if it releases."""
         if not (self._published or self.fences or releases):
             return
         self.tick()
@@ -303,7 +305,7 @@ class ThreadOrder(ThreadClocks):
                     self._published.pop(key, None)
 
     def update_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
-        """Do both, lane after lane, as an atomic update of a word does; what was published there stays."""
+        """Acquire and publish, one lane after another, like an atomic update; earlier publications remain."""
         if not (self._published or self.fences or releases):
             return
         self.tick()
@@ -326,12 +328,12 @@ class ThreadOrder(ThreadClocks):
         return keys
 
     def _publishes(self, lane: int, releases: bool, *, wide: bool = True, at_word: bool = True) -> Array | None:
-        """Return what a lane's release makes known, None where nothing was fenced.
+        """Return the knowledge that a lane's release publishes, None if there was no fence.
 
         Args:
             lane: the lane.
-            releases: whether the instruction releases by itself.
-            wide: whether all of the cluster is told, or its own block alone.
+            releases: whether the instruction itself releases.
+            wide: whether the whole cluster sees it, or only the own block.
             at_word: whether the instruction updates a word, and is itself published with it.
         """
         block, thread = divmod(lane, self.width)
@@ -343,26 +345,26 @@ class ThreadOrder(ThreadClocks):
             fenced = self._of_block(fences, block)
             first = int(self.classes.leader_of[block]) * self.width
             limit = np.maximum(fenced, fences[lane])
-            # Where nothing came behind the fence, the instruction that publishes is itself the last thing published.
+            # Without accesses after the fence, the publishing instruction is itself the last published access.
             if at_word and self._touched[first + thread] < fences[lane]:
                 limit[thread] = self.now
             known = np.minimum(known, limit)
         return known
 
     def _acquire(self, active: Active, place: Array, space: str, *, near: bool = False) -> None:
-        """Let each lane see what was published where it reads."""
+        """Give each lane the knowledge published at the address that it reads."""
         lanes = active.lanes
         groups: dict[tuple[int, str, int], list[int]] = {}
         for lane, where in zip(lanes.tolist(), place.tolist(), strict=True):
             for key, wide in self._keys_at(lane, space, where):
                 if key in self._published and not (wide and near):
                     groups.setdefault(key, []).append(lane % self.width)
-        # Addresses of other blocks need agree in shared memory alone, where barrier objects are.
+        # Addresses in other blocks have to agree only in shared memory, which contains the barrier objects.
         together = active if space == "mbarrier" else None
         self._see({key: np.array(threads) for key, threads in groups.items()}, together)
 
     def _see(self, groups: dict[tuple[int, str, int], Array], together: Active | None) -> None:
-        """Let threads see what was published; together with their blocks' followers, where these do the same."""
+        """Give threads published knowledge, together with their blocks' followers if these behave equally."""
         new = {
             key: threads
             for key, threads in groups.items()
@@ -380,7 +382,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def _join_warps(self, active: Active, members: Array | None) -> None:
-        """Let lanes of a warp see what they have seen together; of each warp those that name the same lanes."""
+        """Join the knowledge of a warp's lanes that name the same lanes."""
         every = np.zeros(active.mask.size, np.int64)
         if members is not None:
             every[active.lanes] = members

@@ -1,10 +1,10 @@
-"""Whether what was read at a finding is ever used: a second look at a launch that had findings.
+"""Detection of values that are read at a finding but never used: a second run of a launch with findings.
 
-A compiler may move a load above the condition that it stands under, and throw its value away where the condition does
-not hold; a program may read ahead and never come to what it read. Such a read races, or reads the unwritten, without
-any effect. The machine is deterministic: the launch is run once more, and what the reads in question bring is followed
-from register to register, lane by lane, until something with an effect uses it (a store, an address, a branch, an
-exchange between lanes) or nothing does. Runs without findings pay nothing.
+A compiler may move a load above its condition and discard the value if the condition is false; a program may read
+ahead and never need the data. Such a read races, or reads uninitialised memory, without any effect. The machine is
+deterministic, so it runs the launch again. It follows the values of suspect reads from register to register, lane by
+lane, until an instruction with an effect uses them: a store, an address, a branch, or an exchange between lanes. Runs
+without findings have no extra cost.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.sanitizer.findings import Collector, SuspectReads
 
 MOST_SUSPECTS = 64
-"""Findings of one call that are looked at again: each is a bit of a word."""
+"""Maximum number of findings per call that are examined again; each is one bit of a word."""
 
 
 class UsedValues:
-    """Follows values through the registers of one batch."""
+    """Tracker of values through the registers of one batch."""
 
     def __init__(self, batch: Batch, suspects: SuspectReads) -> None:
         self._batch, self._suspects = batch, suspects
         self._rows: dict[tuple[str, int], Array] = {}
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self._rows.clear()
 
     def around(self, number: int, action: Action | None) -> list[Action]:
-        """Return the steps of an instruction: what is known of its registers follows them."""
+        """Return the steps of an instruction, including those that track its registers."""
         program = self._batch.program
         instruction, operation, routine = (
             program.instructions[number],
@@ -49,7 +49,7 @@ class UsedValues:
             program.owners[number],
         )
         reads, writes = registers_accessed(replace(instruction, guard=None), operation)
-        # What decides whether an instruction is done matters to the lanes for which it is not done, too.
+        # The predicate of an instruction also affects the lanes that do not execute it.
         deciding = _slots(routine, [instruction.guard.name]) if instruction.guard is not None else []
         guard = self._guard(instruction, routine)
         main = [action] if action is not None else []
@@ -67,7 +67,7 @@ class UsedValues:
         return self._batch.active.mask
 
     def _held(self, deciding: Sequence[tuple[str, int]], targets: Sequence[tuple[str, int]]) -> list[Action]:
-        """Return what adds to results where the predicate comes from that decides on them."""
+        """Return steps that mark results if the predicate that selects them comes from a suspect read."""
 
         def run() -> None:
             bits = self._of(deciding)
@@ -80,7 +80,7 @@ class UsedValues:
         return [run] if deciding else []
 
     def _guard(self, instruction: Instruction, routine: Routine) -> Callable[[], Array]:
-        """Return what says which lanes an instruction is done for."""
+        """Return a function that selects the lanes that execute an instruction."""
         batch = self._batch
         if instruction.guard is None:
             return lambda: batch.active.mask
@@ -89,7 +89,7 @@ class UsedValues:
         return lambda: batch.active.mask & ~row if negated else batch.active.mask & row
 
     def _of(self, slots: Sequence[tuple[str, int]]) -> Array | None:
-        """Return what the values of some registers come from, None where from nothing in question."""
+        """Return the sources of the values in some registers, None if no suspect read is among them."""
         known = [self._rows[slot] for slot in slots if slot in self._rows]
         joint: Array | None = None
         for row in known:
@@ -146,7 +146,7 @@ class UsedValues:
     def _around_load(
         self, number: int, main: Sequence[Action], targets: Sequence[tuple[str, int]], guard: Callable[[], Array]
     ) -> list[Action]:
-        """Return a load between what notes its addresses, which it may overwrite, and what marks its results."""
+        """Return a load with steps that store its addresses before it and mark its results after it."""
         batch, suspects = self._batch, self._suspects
         instruction, routine = batch.program.instructions[number], batch.program.owners[number]
         address = instruction.operands[1]
@@ -162,14 +162,14 @@ class UsedValues:
                 row = batch.registers.row(of, index, typed)
                 places[:] = (row.astype(np.int64) + address.offset) & ((1 << WINDOW_BITS) - 1)
                 if batch.geometry.ranks > 1:
-                    # Places in shared memory are those within a block: the address's rank is none of it.
+                    # Addresses in shared memory are relative to the block; the rank is not part of them.
                     in_shared = names_shared | (row.astype(np.int64) >> WINDOW_BITS == 1)
                     places[in_shared] &= (1 << RANK_BITS) - 1
 
         def mark() -> None:
             mask = guard()
             lanes = np.flatnonzero(mask)
-            # Where a variable named in the instruction lies is not looked up: any of its reads is one in question.
+            # The address of a variable named in the instruction is not evaluated: all its reads count as suspect.
             where = places[lanes] if isinstance(address.base, Register) else None
             bits = np.zeros(batch.lanes, np.uint64)
             bits[lanes] = suspects.bits(number, batch.who(lanes), batch.stamp(), where, width)
@@ -179,7 +179,7 @@ class UsedValues:
 
 
 def surely_used(program: PtxProgram, number: int) -> bool:
-    """Say whether whatever an instruction reads is used by all lanes before its segment ends: no look is needed."""
+    """Return whether all lanes use everything that an instruction reads before its segment ends."""
     segment = next(item for item in program.segments if item.base <= number < item.base + item.stop - item.start)
     _, writes = registers_accessed(program.instructions[number], program.operations[number])
     held = set(writes)
@@ -196,7 +196,7 @@ def surely_used(program: PtxProgram, number: int) -> bool:
 
 
 def may_be_unused(program: PtxProgram, number: int) -> bool:
-    """Say whether an instruction is a load whose value may come to nothing."""
+    """Return whether an instruction is a load whose value may be unused."""
     instruction = program.instructions[number]
     return (
         instruction.opcode in ("ld", "ldu")
@@ -206,19 +206,19 @@ def may_be_unused(program: PtxProgram, number: int) -> bool:
 
 
 class SecondLook:
-    """The findings of a call at reads that may come to nothing.
+    """The findings of a call at reads whose values may be unused.
 
     Attributes:
-        suspects: what is to be followed; None where no look is needed.
+        suspects: reads to be followed; None if no second run is needed.
     """
 
     def __init__(self, program: PtxProgram, collectors: Sequence[Collector], undecided: Sequence[bool]) -> None:
-        """Ask what needs a look.
+        """Determine which findings need a second run.
 
         Args:
-            program: what ran.
+            program: the program.
             collectors: the findings of each launch.
-            undecided: per launch, whether its findings may be looked at.
+            undecided: for each launch, whether its findings may be examined.
         """
         self._places: list[tuple[Collector, int]] = []
         suspects = SuspectReads()
@@ -232,7 +232,7 @@ class SecondLook:
         self.suspects = suspects if self._places else None
 
     def acquit(self) -> None:
-        """Make warnings of findings whose values nothing used."""
+        """Turn findings into warnings if their values were not used."""
         for bit, (collector, number) in enumerate(self._places):
             if self.suspects is not None and not self.suspects.used >> bit & 1:
                 collector.acquit([number])

@@ -1,9 +1,9 @@
-"""Registers that products of warpgroups have in flight: nobody may read sums or change factors before the wait.
+"""Registers of wgmma products in flight: reading sums or changing factors before the wait is a finding.
 
-Which instructions might do so is found out beforehand, by following every path through the code with the groups that
-may be open on it. Only these are looked at when they run, with the groups that each lane really has under way; a kernel
-that waits in time has none, and pays nothing. Copies between registers pass on what they copy: the assembler makes them
-vanish.
+An analysis follows every path through the code, with the groups that may be open on it, and determines the
+instructions that may do so. Only these are checked when they run, with the groups that each lane really has in flight.
+A kernel that waits in time has none and has no extra cost. Copies between registers only pass on their value, because
+the assembler removes them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 
 DEEPEST = 9
-"""Groups that are told apart, the open one among them: more than any wait leaves."""
+"""Maximum number of distinguished groups, including the open one: more than any wait leaves in flight."""
 _State = tuple[tuple[int, int], ...]
-"""(sums, factors) in flight as bits, group by group: the open one first, then the latest."""
+"""(sums, factors) in flight as bits, by group: the open one first, then the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterHazards:
-    """What is to be looked at before an instruction runs."""
+    """Registers to check before an instruction runs."""
 
     reads: tuple[int, ...]
-    """Registers in which somebody might be adding up still."""
+    """Registers whose sums may still be in flight."""
     writes: tuple[int, ...]
-    """Registers that might be in use still."""
+    """Registers that a product may still use."""
     copy: tuple[int, int] | None
-    """(to, from): what is known of one register holds for another."""
+    """(to, from): registers of a copy, whose state is passed on."""
 
 
 class _Paths:
-    """Follows the paths through one function."""
+    """Analysis of the paths through one function."""
 
     def __init__(self, program: PtxProgram, routine: Routine) -> None:
         self.program, self.routine = program, routine
@@ -60,7 +60,7 @@ class _Paths:
         return sum(1 << self.bit[name] for name in {str(name) for name in names} if name in self.bit)
 
     def watched(self) -> dict[int, RegisterHazards]:
-        """Return the instructions to look at, with those that copy; none where only copies are left."""
+        """Return the instructions to check, including copies; nothing if there are only copies."""
         states: dict[int, _State] = {self.routine.first_segment: ((0, 0),)}
         waiting = [self.routine.first_segment]
         while waiting:
@@ -157,11 +157,11 @@ class _Table:
 
 
 class WgmmaHazards:
-    """The groups that registers belong to, lane by lane, where somebody might touch them too early.
+    """The groups that registers belong to, for each lane, in functions with possible early accesses.
 
     Attributes:
-        watched: instructions to look at before they run.
-        finished: per lane, how many groups have been waited for.
+        watched: instructions to check before they run.
+        finished: number of groups that each lane has waited for.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -178,14 +178,14 @@ class WgmmaHazards:
                     self._tables[routine.number] = _Table(tuple(paths.bit), paths.bit, none, none.copy())
 
     def load(self) -> None:
-        """New blocks."""
+        """Reset the state for new blocks."""
         self.finished.fill(0)
         for table in self._tables.values():
             table.sums.fill(-1)
             table.factors.fill(-1)
 
     def issue(self, number: int, active: Active, group: Array) -> None:
-        """Note the registers of a product, and the group of each active lane."""
+        """Record the registers of a product, and the group of each active lane."""
         table = self._tables.get(self._batch.program.owners[number].number)
         if table is None:
             return
@@ -194,7 +194,7 @@ class WgmmaHazards:
             rows[np.array([table.bit[name] for name in names], np.int64)[:, None], active.lanes] = group
 
     def checks_before(self, number: int) -> list[Action]:
-        """Return what is to be done before an instruction runs: nothing, for nearly all."""
+        """Return the checks before an instruction runs; nearly all instructions have none."""
         watch = self.watched.get(number)
         if watch is None:
             return []
@@ -216,7 +216,7 @@ class WgmmaHazards:
                     late = np.zeros(lanes.size, np.bool_)
                     for groups in tables:
                         late |= groups[place, lanes] >= self.finished[lanes]
-                    detail = f"Register {table.names[place]} belongs to a wgmma whose group was not waited for"
+                    detail = f"Register {table.names[place]} is in use by a wgmma whose group was not waited for"
                     batch.report_lanes("async_not_waited", number, lanes[late], detail=detail)
             if watch.copy is not None:
                 to, source = watch.copy

@@ -1,1 +1,1 @@
-"""What counters and program say of the time on a chip."""
+"""Time model: predicts the time on a chip from counters and the program."""

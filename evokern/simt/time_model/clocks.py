@@ -1,11 +1,12 @@
-"""The clock of every warp during a walk through what ran: what each waits for, and what that does to the others.
+"""Clocks of all warps during the warp schedule simulation: waits of each warp, and their effect on other warps.
 
-An instruction issues when its operands are ready, results are ready a latency later, a barrier lets nobody pass before
-the last arrival, and a wait for asynchronous copies ends when their data would have come. Within a segment instructions
-may issue in any order that their operands allow, since the assembler reorders there; segments follow in order.
+An instruction issues when its operands are ready, and its results are ready a latency later. A barrier releases warps
+after the last arrival. A wait for asynchronous copies ends when their data would arrive. Within a segment,
+instructions may issue in any order that their operands allow, because the assembler reorders there. Segments run in
+order.
 
-A segment is not over before the pipes of the SM have had time for it, beside all that other warps want of them
-(`contention`): for copies and the products of a warpgroup in the background, for everything else in line.
+A segment ends only when the pipes of the SM have had time for it, in addition to the work of other warps
+(`contention`). Copies and products of warpgroups use pipes in the background, all other instructions in order.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from evokern.simt.time_model.pipes import L2, NAMES, TENSOR, Hold
 from evokern.simt.time_model.stalls import MeanStalls, Stalls
 
 CAUSES = ("barrier", "async_copy", "memory", "pipes")
-"""What a warp waits for; `memory` are operands, products of a warpgroup among them."""
+"""Causes of waits; `memory` stands for operands, including products of a warpgroup."""
 _PRODUCTS = frozenset({"product", "product_commit", "product_wait"})
 GROUPS = 64
-"""Groups of asynchronous copies or products remembered per warp; waits never name more."""
+"""Groups of asynchronous copies or products remembered per warp; no wait names more."""
 UNGROUPED = -1
-"""Groups that a wait keeps in flight which waits for copies outside any group too."""
+"""Number of groups left in flight by a wait that also covers copies outside any group."""
 BARRIERS = 16
 """Barriers of a block."""
 CLUSTER = BARRIERS
-"""Number of the barrier of a cluster, where warps of several blocks meet."""
+"""Number of the cluster's barrier, which warps of several blocks share."""
 WARPGROUP = 4
 """Warps of a warpgroup."""
 SIMULTANEOUS = 32
@@ -41,56 +42,56 @@ _MEMORY = CAUSES.index("memory")
 
 @dataclass(frozen=True)
 class Step:
-    """One instruction as the walk needs it."""
+    """One instruction for the simulation."""
 
     kind: str
-    """Kind of `latencies.Cost`."""
+    """Kind, from `latencies.Cost`."""
     latency: float
-    """Clocks to its results, conflicts included."""
+    """Clocks until its results are ready, including conflicts."""
     sources: tuple[int, ...]
-    """Rows of registers it reads."""
+    """Rows of registers that it reads."""
     results: tuple[int, ...]
-    """Rows of registers it writes."""
+    """Rows of registers that it writes."""
     keep: int
-    """`wait`, `product_wait`: groups that may stay in flight; `barrier`: its number."""
+    """Of `wait`, `product_wait`: groups that may stay in flight; of `barrier`: its number."""
     hold: Hold | None
-    """The pipe that its warp cannot use again for a while."""
+    """The pipe that its warp cannot use again for some time."""
     copies: float
-    """`async`: clocks of the port to L2 that the copy takes; 0 where nothing contends."""
+    """Of `async`: clocks of the port to L2 that the copy takes; 0 without contention."""
     number: int = -1
-    """Of the instruction within its program."""
+    """Number of the instruction in its program."""
 
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """One segment as the walk needs it."""
+    """One segment for the simulation."""
 
     steps: tuple[Step, ...]
     """Its instructions."""
     alone: bool
-    """True when it neither waits for other warps nor starts or awaits copies."""
+    """True if it neither waits for other warps nor starts or awaits copies."""
     results: Array
     """Rows of registers that it writes."""
     demand: Array | None
-    """Clocks of each pipe of the SM that a warp takes in line; None where it takes none or nothing contends."""
+    """Clocks of each pipe of the SM that a warp takes in order; None if it takes none or without contention."""
 
 
 @dataclass(slots=True, eq=False)
 class MeanTimes:
-    """How long a segment took after a certain one, as far as it was walked."""
+    """Mean time of a segment after a given predecessor, over its simulations so far."""
 
     walks: int = 0
-    """How often."""
+    """Number of simulations."""
     whole: float = 0.0
-    """Clocks of a mean warp, waits for the barrier before it and for pipes included; summed over walks."""
+    """Clocks of an average warp, including waits for pipes and for the preceding barrier; summed over simulations."""
     inner: float = 0.0
-    """The same without those two waits."""
+    """`whole` without these two kinds of waits."""
     waits: Array = field(default_factory=lambda: np.zeros(len(CAUSES)))
-    """Clocks of it spent waiting, by cause; summed over walks."""
+    """Clocks that an average warp waited, by cause; summed over simulations."""
     late: Array = field(default_factory=lambda: np.zeros((0, 1)))
-    """Clocks from the segment's end until each of its results is ready, one row each, mean warp, last walk."""
+    """Clocks from the segment's end until each of its results is ready, one row each, average warp, last simulation."""
     stalls: MeanStalls = field(default_factory=MeanStalls)
-    """Where it waited, if that is asked for."""
+    """Locations of waits, if requested."""
 
 
 class Clocks:
@@ -101,24 +102,24 @@ class Clocks:
         multiplies: bool, contention_factor: float | None, products_wait: bool = False, stalls: Stalls | None = None,
         ranks: int = 1,
     ) -> None:  # fmt: skip
-        """Start all warps at once.
+        """Start all warps at the same time.
 
         Args:
             rows: rows of registers.
             warps: warps of the batch.
             warps_per_block: warps of a block.
-            latencies: the chip's.
-            copy_latency: clocks until an asynchronous copy has landed that nothing keeps waiting.
+            latencies: latencies of the chip.
+            copy_latency: clocks until an asynchronous copy without contention has arrived.
             multiplies: whether there are products of warpgroups.
-            contention_factor: how many blocks' demands a block meets on its SM; None where warps do not come in
-                each other's way.
-            products_wait: whether no product of a warpgroup begins before the one before it has ended.
-            stalls: notes which instructions warps wait at; None where nobody asks.
-            ranks: blocks of a cluster, side by side.
+            contention_factor: number of blocks whose demands a block meets on its SM; None without contention
+                between warps.
+            products_wait: whether each product of a warpgroup starts only after the previous one has ended.
+            stalls: records the instructions at which warps wait; None if not requested.
+            ranks: blocks of a cluster, adjacent in the batch.
         """
         self.stalls, self.ranks = stalls, ranks
         self.ready = np.zeros((rows, warps))
-        # Products of a warpgroup take over sums of one another that are not there yet: when the others would be.
+        # Products of a warpgroup may use each other's unfinished sums; other instructions wait until these times.
         self.early = np.zeros((rows, warps)) if multiplies else None
         self.clock = np.zeros(warps)
         self.ordered = np.zeros(warps)
@@ -139,7 +140,7 @@ class Clocks:
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
 
     def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
-        """Let the warps of a mask (None for all) run one segment, and note what it took."""
+        """Let the warps of a mask (None for all) run one segment, and record its time."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
         self._pass_barrier(at)
@@ -157,7 +158,7 @@ class Clocks:
             self.stalls.walked(known.stalls, start.size)
 
     def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
-        """Let them run a segment that took its mean; ``whole`` where waits for barriers and pipes are part of it."""
+        """Let warps run a segment in its mean time; ``whole`` if that includes waits for barriers and pipes."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         if not whole:
             self._pass_barrier(at)
@@ -175,7 +176,7 @@ class Clocks:
             self._contend(plan, at, start)
 
     def _contend(self, plan: SegmentPlan, at: Array | slice, start: Array) -> None:
-        """Hold warps that ran a segment back until the pipes have had time for it."""
+        """Delay warps that ran a segment until the pipes have had time for it."""
         if self.sms is None or plan.demand is None:
             return
         for block, warps, begin in self._simultaneous(at, start):
@@ -193,7 +194,7 @@ class Clocks:
                 np.maximum.at(self.arrival, (self.passing[meeting], meets), self.clock[meeting] - 1.0)
 
     def _simultaneous(self, at: Array | slice, start: Array) -> Iterator[tuple[int, Array, float]]:
-        """Yield the warps that came at about the same time, block by block, and when the first of them did."""
+        """Yield the warps that came at about the same time, by block, and the arrival of the first of them."""
         warps = np.arange(self.clock.size)[at]
         order = np.lexsort((start, self.block[warps]))
         slots = self.block[warps[order]], start[order] // SIMULTANEOUS
@@ -269,13 +270,13 @@ class Clocks:
         self.ordered[at] = ordered
 
     def _close(self, at: Array | slice) -> None:
-        """Close a group of the copies that warps asked for since their last one."""
+        """Close a group of the copies that warps issued since their previous group."""
         if self.sms is not None:
             self._transfer(at, self.sms)
         self.copies.commit(at, self.pending)
 
     def _transfer(self, at: Array | slice, sms: list[Pipes]) -> None:
-        """Let the copies that warps asked for come through their SMs' ports to L2."""
+        """Transfer the issued copies of warps through their SMs' ports to L2."""
         demanding = np.arange(self.clock.size)[at]
         demanding = demanding[self.copy_demand[demanding] > 0]
         if not demanding.size:
@@ -306,13 +307,13 @@ class Clocks:
         self.passing[at] = number
 
     def _place_of(self, number: Array, block: Array) -> Array:
-        """Return where arrivals at barriers are kept: those at a cluster's with its first block."""
+        """Return the index of arrivals at barriers; those at a cluster's barrier are stored with its first block."""
         if self.ranks == 1:
             return block
         return np.where(number == CLUSTER, block // self.ranks * self.ranks, block)
 
     def _product(self, step: Step, at: Array | slice, when: Array) -> Array:
-        """Start, close or await products of a warpgroup; return when the warp goes on."""
+        """Start, close or await products of a warpgroup; return when the warp continues."""
         if step.kind == "product":
             assert self.early is not None
             for source in step.sources:
@@ -321,14 +322,14 @@ class Clocks:
             begin = np.maximum(when, until[at])
             until[at] = begin + (step.hold.clocks if step.hold else 0.0)
             if self.sms is not None and step.hold is not None:
-                # Its share of a quarter of the pipe for each warp is the same share of the whole for four.
+                # For each warp the share of a quarter of the pipe equals the share of the whole pipe for four warps.
                 for block, warps, start in self._simultaneous(at, begin):
                     clocks = step.hold.clocks * self.contention_factor * len(warps) / WARPGROUP
                     until[warps] = np.maximum(until[warps], self.sms[block].queue(TENSOR, start, clocks))
             self.products_done[at] = until[at] + self.latencies.product
             for result in step.results:
                 self.ready[result, at] = self.products_done[at]
-            if self.products_wait:  # what stands between them goes on
+            if self.products_wait:  # Other instructions between the products continue.
                 until[at] = self.products_done[at]
         elif step.kind == "product_commit":
             self.products.commit(at, self.products_done)
@@ -338,7 +339,7 @@ class Clocks:
 
 
 class Groups:
-    """When the groups of a warp's asynchronous work end."""
+    """End times of the groups of a warp's asynchronous work."""
 
     def __init__(self, warps: int) -> None:
         self.end = np.zeros((GROUPS, warps))
@@ -346,7 +347,7 @@ class Groups:
         self.warps = np.arange(warps)
 
     def commit(self, at: Array | slice, pending: Array) -> None:
-        """Close a group of what ends at these clocks."""
+        """Close a group of work that ends at these clocks."""
         warps = self.warps[at]
         slot = self.count[warps] % GROUPS
         before = self.end[(slot - 1) % GROUPS, warps]
@@ -354,7 +355,7 @@ class Groups:
         self.count[warps] += 1
 
     def done(self, at: Array | slice, keep: int) -> Array:
-        """Return when all but the latest groups have ended."""
+        """Return the end of all but the latest groups."""
         warps = self.warps[at]
         last = self.count[warps] - keep - 1
         return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)

@@ -1,8 +1,8 @@
-"""What the pipes of one SM are booked for, stretch by stretch of its clocks: how warps come in each other's way.
+"""Bookings of the pipes of one SM, by intervals of its clocks: the delay that warps cause each other.
 
-A warp that comes to a piece of work takes what is left of each pipe while it runs, evenly, and is not done before every
-pipe had time for it. Who comes earlier in the walk is served first, but gaps are filled afterwards: warps are walked
-segment by segment, not clock by clock.
+Work of a warp takes the free share of each pipe while it runs, evenly, and ends only when every pipe had time for it.
+Warps that come earlier in the simulation are served first, but later ones fill gaps. The reason is that
+warps are simulated segment by segment, not clock by clock.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import numpy as np
 from evokern.simt.arrays import Array
 
 STRETCH = 32.0
-"""Clocks of a stretch, within which work is spread evenly: well below the segments of a tuned kernel."""
+"""Clocks of an interval, in which work is spread evenly; much shorter than the segments of a tuned kernel."""
 MOST = 1 << 16
-"""Stretches kept: a walk of more than 2 million clocks goes on with stretches twice as long, and so on."""
+"""Maximum number of intervals. Beyond 2 million clocks, the interval doubles, and so on."""
 _ROUNDING = 1e-9
 
 
 class Pipes:
-    """The pipes of one SM and the clocks for which each is taken."""
+    """The pipes of one SM and their booked clocks."""
 
     def __init__(self, count: int) -> None:
-        """Start with nothing taken.
+        """Start without bookings.
 
         Args:
-            count: how many pipes.
+            count: number of pipes.
         """
         self._taken = np.zeros((count, 256))
         self._stretch = STRETCH
@@ -33,15 +33,15 @@ class Pipes:
 
     @property
     def taken(self) -> Array:
-        """Clocks taken of each pipe in all."""
+        """Booked clocks of each pipe in total."""
         return np.asarray(self._taken.sum(1))
 
     def share(self, start: float, end: float, need: Array) -> float:
-        """Take some clocks of every pipe, spread over what is left of them; return when the last has had time for it.
+        """Book clocks of every pipe, spread over its free time; return when the last pipe has finished.
 
         Args:
-            start: clock at which the work begins.
-            end: clock before which it cannot be done, for other reasons.
+            start: clock at which the work starts.
+            end: earliest end of the work for other reasons.
             need: clocks of each pipe.
         """
         self._reach(end, float(need.max()))
@@ -57,12 +57,12 @@ class Pipes:
         return done
 
     def queue(self, pipe: int, start: float, need: float) -> float:
-        """Take all that is left of one pipe until it had time for some work; return when that is.
+        """Book all free time of one pipe until it has finished some work; return that time.
 
         Args:
-            pipe: which.
-            start: clock at which the work begins.
-            need: clocks of it.
+            pipe: index of the pipe.
+            start: clock at which the work starts.
+            need: clocks of the work.
         """
         if need <= 0:
             return start
@@ -76,9 +76,9 @@ class Pipes:
         return (first + last + 1) * self._stretch - over
 
     def _room(self, pipes: int | slice, start: float, end: float, need: Array | float) -> tuple[int, Array, Array]:
-        """Return the first stretch of some work, what is left of pipes from there on, and its sums up to the need.
+        """Return the first interval of some work, the free time of pipes from there on, and its sums up to the need.
 
-        Looks further the longer it finds too little; `_reach` has seen to it that there is enough.
+        The search range grows until there is enough free time; `_reach` guarantees that there is.
         """
         first, stop = int(start // self._stretch), int(end // self._stretch) + 1
         while True:
@@ -91,15 +91,15 @@ class Pipes:
             stop = min(further, self._taken.shape[1])
 
     def _free(self, pipes: int | slice, first: int, stop: int, start: float) -> Array:
-        """Return what is left of pipes in some stretches, of the first only what comes after the start."""
+        """Return the free time of pipes in some intervals; of the first interval, only the part after the start."""
         free: Array = self._stretch - self._taken[pipes, first:stop]
-        # What is taken of the first stretch lies before the start as far as there is room: else work of a warp that
-        # follows its own would be held back by it, and what that left of the stretch would be lost for good.
+        # Bookings of the first interval count as before the start if possible. Otherwise work of a warp that follows
+        # its own would be delayed by it, and the rest of the interval would be lost.
         free[..., 0] = np.minimum(free[..., 0], (first + 1) * self._stretch - start)
         return free
 
     def _reach(self, clock: float, need: float) -> None:
-        """Keep enough stretches for work that may begin at a clock, and if need be behind all that is booked."""
+        """Extend the intervals to cover work that may start at a clock, or after all bookings."""
         end = max(clock, self._last) + need
         while end // self._stretch + 2 > self._taken.shape[1]:
             kept = self._taken

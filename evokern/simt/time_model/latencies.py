@@ -1,15 +1,13 @@
-"""Latencies of one chip generation, as the timeline and the time model need them.
+"""Latencies of one chip generation for the warp schedule simulation and the time model.
 
 All in SM clocks. Sources, by field:
     dependent latencies   Abdelkhalik et al., "Demystifying the NVIDIA Ampere Architecture through Microbenchmarking and
                           Instruction-level Analysis" (arXiv 2208.11174); Luo et al., "Benchmarking and Dissecting the
-                          NVIDIA Hopper GPU Architecture" (arXiv 2402.13499), tables of ALU, tensor and memory latencies
+                          NVIDIA Hopper GPU Architecture" (arXiv 2402.13499): tables of ALU, tensor and memory latencies
     tensor, special, product, launch_us of sm_90
-                          chains of 32 to 64 on one NVIDIA H200, 2026-11-22: mma.sync m16n8k16 24 clocks, ex2 17; one
-                          wgmma with its commit and wait 62 to 70 more than its share of the tensor pipe; in a graph of
-                          equal kernels an empty one of 128 blocks took 0.82 µs, one that stores 2 KiB a block 1.07 µs
+                          measured on an H200: docs/lab/2026-11-22-sm90-latencies.md
     launch_us of sm_80 and sm_89
-                          an assumption: 2 µs, which no measurement of these chips stands behind
+                          2 µs, an assumption without measurements
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from evokern.ptx.syntax import Instruction
 
 @dataclass(frozen=True)
 class Latencies:
-    """Clocks from issue to use; for how long a pipe is held is in `evokern.simt.time_model.pipes`."""
+    """Clocks from issue to use; `evokern.simt.time_model.pipes` contains the times that a pipe is occupied."""
 
     alu: float = 4.5
     """fp32, fp16 and simple integer arithmetic."""
     wide: float = 6.0
     """64-bit integer and wide multiplication."""
     convert: float = 12.0
-    """Conversions between types, those between fp32 and halves apart: they take as long as arithmetic."""
+    """Conversions between types. Conversions between fp32 and halves take as long as arithmetic."""
     double: float = 16.0
     """fp64 arithmetic."""
     special: float = 23.0
@@ -44,7 +42,7 @@ class Latencies:
     tensor: float = 33.0
     """mma.sync m16n8k16 to its accumulator."""
     product: float = 60.0
-    """From the end of the last product of a warpgroup until those go on that wait for it."""
+    """From the end of the last product of a warpgroup until waiting warps continue."""
     l1: float = 34.0
     """Global or local load that hits L1."""
     l2: float = 270.0
@@ -56,11 +54,11 @@ class Latencies:
     barrier: float = 20.0
     """From the last arrival at a barrier to the next issue."""
     cluster: float = 180.0
-    """Load from the shared memory of another block of the cluster (SM-to-SM network: arXiv 2402.13499, section on
-    distributed shared memory; 180 clocks on an H800)."""
+    """Load from the shared memory of another block of the cluster: 180 clocks on an H800 (arXiv 2402.13499, section on
+    distributed shared memory)."""
     cluster_barrier: float = 180.0
-    """From the last arrival at the barrier of a cluster to the next issue: once through that network. An assumption,
-    which no measurement stands behind."""
+    """From the last arrival at the barrier of a cluster to the next issue: one pass through the SM-to-SM network, an
+    assumption without measurements."""
     launch_us: float = 1.4
     """Start and drain of a kernel in a graph of equal kernels, µs."""
 
@@ -70,7 +68,7 @@ GENERATIONS: Mapping[int, Latencies] = {
     89: Latencies(l2=270.0, dram=590.0, tensor=34.0, special=23.0, launch_us=2.0),
     90: Latencies(l2=265.0, dram=560.0, tensor=24.0, special=17.0, launch_us=0.95),
 }
-"""Latencies by compute capability × 10; a generation that is missing takes the nearest below."""
+"""Latencies by compute capability × 10; a missing generation uses the nearest lower one."""
 
 
 def latencies_of(chip: Profile) -> Latencies:
@@ -81,7 +79,7 @@ def latencies_of(chip: Profile) -> Latencies:
 
 
 FREE = frozenset({"mov", "cvta", "pragma"})
-"""Opcodes that vanish when PTX becomes machine code: register renaming does their work."""
+"""Opcodes that the assembler removes: register renaming replaces them."""
 
 SPECIAL = frozenset({"ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"})
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
@@ -91,7 +89,7 @@ WARP_WIDE = frozenset({"shfl", "vote", "match", "redux", "activemask", "elect"})
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one instruction costs."""
+    """Cost of one instruction."""
 
     latency: float
     """Clocks until a dependent instruction may issue."""
@@ -129,7 +127,7 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
     if opcode == "cp":
         return _async_cost(instruction, table)
     if opcode == "barrier" and instruction.has("cluster"):
-        # Who arrives goes on; what it waits for is where it waits.
+        # Arriving warps continue; they wait only at the wait instruction.
         return Cost(table.cluster_barrier, "barrier") if instruction.has("wait") else Cost(table.alu, "plain")
     if opcode in ("bar", "barrier"):
         return Cost(table.barrier, "barrier")

@@ -1,10 +1,11 @@
-"""For how long one warp instruction holds a pipe of its SM: rates of the chip's profile, per instruction.
+"""Time that one warp instruction occupies a pipe of its SM: rates of the chip's profile, per instruction.
 
-An SM has four schedulers, each with a quarter of the tensor and special-function pipes to itself (CUDA Programming
-Guide, "Hardware Multithreading"; throughputs: "Arithmetic Instructions" and `profiles`). Shared memory serves one
-wavefront a clock for all four, and the port to L2 a fixed number of bytes.
+An SM has four schedulers. Each has its own quarter of the tensor and special-function pipes (CUDA Programming Guide,
+"Hardware Multithreading"; throughputs: "Arithmetic Instructions" and `profiles`). Shared memory serves one wavefront
+per clock for all four, and the port to L2 a fixed number of bytes per clock.
 
-A warp that runs alone waits for a pipe's quarter (`holds`); all warps together share the whole of it (`pipe_clocks`).
+A warp that runs alone waits for a quarter of a pipe (`holds`); all warps together share the whole pipe
+(`pipe_clocks`).
 """
 
 from __future__ import annotations
@@ -23,35 +24,36 @@ from evokern.simt.counters import SECTOR, Counters
 from evokern.simt.time_model.latencies import FREE, SPECIAL
 
 SCHEDULERS = 4
-"""Schedulers of an SM, each of which issues a warp instruction a clock."""
+"""Schedulers of an SM; each issues one warp instruction per clock."""
 NAMES = (
     "issue", "tensor", "fp32", "fp16", "fp64", "integer", "multiply", "sfu", "shared", "l1", "l2"
 )  # fmt: skip
 """Pipes of an SM, in the order of the rows of `Demands`."""
 TENSOR, L2 = NAMES.index("tensor"), NAMES.index("l2")
 FP64_PER_CLOCK: Mapping[int, float] = {80: 32.0, 89: 2.0, 90: 64.0}
-"""fp64 results a clock and SM, by compute capability × 10 (CUDA Programming Guide, "Arithmetic Instructions").
+"""fp64 results per clock and SM, by compute capability × 10 (CUDA Programming Guide, "Arithmetic Instructions").
 
-A generation that is missing gets `FP64_ELSEWHERE`, and nothing says so."""
+A missing generation silently uses `FP64_ELSEWHERE`.
+"""
 FP64_ELSEWHERE = 2.0
-"""fp64 results a clock and SM of other generations: the rate of chips that are not made for fp64."""
+"""fp64 results per clock and SM of other generations: the rate of chips that are not designed for fp64."""
 WIDENING = "cvt.f32.f16"
-"""The conversion that becomes an addition of halves (HADD2.F32) and has its rate."""
+"""The conversion that the assembler replaces by an addition of halves (HADD2.F32), with its rate."""
 EITHER_PIPE = frozenset({"add", "sub", "shl"})
-"""Integer operations that the assembler gives to whichever pipe has room: the integer one, or the multiply-add one as
-IMAD.IADD and IMAD.SHL. Machine code for sm_90 has about as many of one as of the other."""
+"""Integer operations that the assembler assigns to the integer pipe or, as IMAD.IADD and IMAD.SHL, to the multiply-add
+pipe, whichever is free; machine code for sm_90 uses both about equally."""
 MULTIPLIES = frozenset({"mul", "mad"})
-"""Integer operations of the multiply-add pipe alone (IMAD), beside the integer pipe and as fast."""
+"""Integer operations of the multiply-add pipe (IMAD), which is separate from the integer pipe and equally fast."""
 COMPARES = frozenset({"min", "max"})
-"""Operations on fp32 that the integer pipe does (FMNMX)."""
+"""fp32 operations of the integer pipe (FMNMX)."""
 _SAME_OPERAND = {"u8": "s8", "e5m2": "e4m3"}
 _OPERAND_BYTES_PER_CLOCK = 128.0
-"""What shared memory delivers to the tensor cores of an SM a clock: one wavefront."""
+"""Bytes per clock that shared memory delivers to the tensor cores of an SM: one wavefront."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A pipe and for how long one instruction of a warp that runs alone holds it."""
+    """A pipe, and the time that one instruction of a warp that runs alone occupies it."""
 
     pipe: str
     """`tensor`, `sfu`, `shared` or `global`."""
@@ -61,24 +63,25 @@ class Hold:
 
 @dataclass(frozen=True)
 class Demands:
-    """What one warp's execution of each instruction takes of the pipes of an SM."""
+    """Clocks of the SM's pipes that one warp's execution of each instruction takes."""
 
     in_line: Array
-    """Clocks of each pipe (a row, in the order of `NAMES`) by each instruction, apart from what goes on behind it."""
+    """Clocks of each pipe (a row, in the order of `NAMES`) per instruction, without background work."""
     copies: Array
     """Clocks of the port to L2 that an asynchronous copy takes in the background."""
     contention_factor: float
-    """How many blocks' demands a block meets: 1 where it is alone on its SM. Clocks above have this factor."""
+    """Number of blocks whose demands a block meets, 1 for a block alone on its SM; the clocks above include this
+    factor."""
 
 
 def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_factor: float = 1.0) -> Demands:
-    """Return what instructions take of the pipes of an SM, from the mean of what was counted.
+    """Return the pipe clocks that instructions take on an SM, from the mean of the counters.
 
     Args:
         program: the program that ran.
-        counters: what was counted.
+        counters: its counters.
         chip: the chip.
-        contention_factor: how many blocks' demands a block meets: 1 where it is alone on its SM.
+        contention_factor: number of blocks whose demands a block meets, 1 for a block alone on its SM.
     """
     found = pipe_clocks(counters, chip)
     runs = np.maximum(counters.warp_instructions, 1) / contention_factor
@@ -93,7 +96,7 @@ def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_f
 
 
 def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:
-    """Return, per pipe of an SM, the clocks for which all that was counted of each instruction holds it."""
+    """Return, for each pipe of an SM, the clocks that all executions of each instruction occupy it."""
     issued = _issued(counters)
     generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
     fp32_lanes = chip.fp32_flops_per_clock / 2
@@ -114,10 +117,11 @@ def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:
 
 
 def tensor_rate(kinds: tuple[str, ...], chip: Profile) -> float:
-    """Return the operations a clock and SM of a matrix instruction.
+    """Return the operations per clock and SM of a matrix instruction.
 
     Args:
-        kinds: its types: of the result, of both operands, of the accumulator. A `wmma` on f16 leaves the operands' out.
+        kinds: types of the result, of both operands, and of the accumulator. A `wmma` on f16 omits the operands'
+            types.
         chip: the chip.
     """
     accumulator, operand = kinds[0], kinds[1] if len(kinds) > 2 else "f16"
@@ -127,16 +131,16 @@ def tensor_rate(kinds: tuple[str, ...], chip: Profile) -> float:
 
 
 def matrix_rate(name: str, chip: Profile) -> float:
-    """Return the operations a clock and SM of a matrix instruction, given what counters call it.
+    """Return the operations per clock and SM of a matrix instruction, given its name in the counters.
 
-    Those of warpgroups, and no others, reach the peak of the chip.
+    Only warpgroup instructions reach the peak of the chip.
     """
     shape, *kinds = name.split(".")
     return chip.tensor_peak_flops_per_clock if shape.startswith("m64") else tensor_rate(tuple(kinds), chip)
 
 
 def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, Hold]:
-    """Return instruction → the pipe that it holds for more than the clock of its issue."""
+    """Return instruction → the pipe that it occupies for longer than the clock of its issue."""
     found: dict[int, Hold] = {}
     runs = np.maximum(counters.warp_instructions, 1)
     wavefronts = counters.shared_wavefronts / runs
@@ -157,9 +161,9 @@ def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, H
 def _product_clocks(instruction: Instruction, chip: Profile) -> float:
     """Return the clocks of one product on a quarter of the tensor pipe.
 
-    A product of a warpgroup takes N / 2 clocks at full rate, or as long as its factors take to come from shared memory:
-    with A there too and N below 64 that is longer (16 + N / 4). Luo et al. (arXiv 2402.13499) measured both: 128 clocks
-    for m64n256k16, 32 for m64n64k16.
+    A product of a warpgroup takes N / 2 clocks at full rate. If both factors come from shared memory and N is below
+    64, their transfer takes longer (16 + N / 4). Luo et al. (arXiv 2402.13499) measured both: 128 clocks for
+    m64n256k16, 32 for m64n64k16.
     """
     clocks = operations_of(instruction) * SCHEDULERS / matrix_rate(matrix_name(instruction.modifiers), chip)
     if instruction.opcode == "wgmma":
@@ -170,7 +174,7 @@ def _product_clocks(instruction: Instruction, chip: Profile) -> float:
 
 
 def _issued(counters: Counters) -> dict[str, Array]:
-    """Return, per pipe of the machine, how often each instruction was issued to it."""
+    """Return, for each pipe of the machine, the number of times that each instruction was issued to it."""
     names = ("tensor", "fp32", "fp16", "fp64", "sfu", "integer", "multiply", "either", "load_store", "control")
     totals = {name: np.zeros(len(counters.instructions)) for name in names}
     for number, (text, pipe) in enumerate(zip(counters.instructions, counters.pipes, strict=True)):
@@ -187,7 +191,7 @@ def _name(text: str) -> str:
 
 
 def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
-    """Return the pipe of what the assembler makes of an instruction, where it differs from the PTX instruction's."""
+    """Return the pipe of the machine instruction, if it differs from that of the PTX instruction."""
     if name == WIDENING:
         return "fp16"
     if pipe == "fp32" and opcode in COMPARES:
@@ -198,13 +202,13 @@ def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
 
 
 def _port_clocks(counters: Counters, chip: Profile) -> Array:
-    """Return the clocks for which all that was counted of each instruction holds an SM's port to L2."""
+    """Return the clocks that all executions of each instruction occupy an SM's port to L2."""
     clocks: Array = (counters.load_sectors + counters.store_sectors) * SECTOR / chip.l2_bytes_per_clock_per_sm
     return clocks
 
 
 def _tensor_clocks(counters: Counters, chip: Profile) -> Array:
-    """Return the clocks for which all that was counted of each instruction holds the tensor pipe."""
+    """Return the clocks that all executions of each instruction occupy the tensor pipe."""
     clocks = {name: flops / count / matrix_rate(name, chip) for name, (count, flops) in counters.mma.items() if count}
     of_one = [
         clocks.get(matrix_name(_name(text).split(".")[1:]), 0.0) if pipe == "tensor" else 0.0
@@ -215,11 +219,11 @@ def _tensor_clocks(counters: Counters, chip: Profile) -> Array:
 
 
 def _special_operations(counters: Counters, issued: Array) -> Array:
-    """Return how many operations of a warp the special-function pipe does."""
+    """Return the number of warp operations of the special-function pipe."""
     result: Array = issued * np.array([_of_special(text) for text in counters.instructions])
     return result
 
 
 def _of_special(text: str) -> int:
-    """Return how many operations an instruction is to the special-function pipe: two for a pair of halves."""
+    """Return the number of operations of an instruction on the special-function pipe: two for a pair of halves."""
     return 2 if "f16x2" in text else 1

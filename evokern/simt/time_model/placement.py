@@ -1,13 +1,14 @@
-"""Blocks of unequal work: what each block of a grid does, and which SM it falls on.
+"""Blocks of unequal work: the work of each block of a grid, and the SM on which it runs.
 
-Where sampled blocks turn out to differ (a causal mask leaves the first rows of a sequence little to do), a line of
-blocks runs along each axis of the grid. A block is taken to do what the one at the origin does, and what each of its
-coordinates adds along its axis. The sampled blocks, which lie across all axes, tell whether that holds (`explains`).
+If sampled blocks differ, a line of blocks runs along each axis of the grid. An example is a causal mask, which leaves
+little work for the first rows of a sequence. The model assumes that the work of a block is the work at the origin plus
+a contribution of each of its coordinates. The sampled blocks, which are spread over all axes, show whether that holds
+(`explains`).
 
-Blocks start in the order of their ids, each on the SM with the most room (Gilman et al., "Demystifying the Placement
-Policies of the NVIDIA GPU Thread Block Scheduler for Concurrent Kernels", 2020): the first ones are dealt out in turn,
-one to an SM, then a second one to each, and once all are full a block starts where one ends. `place` does the same with
-predicted times: list scheduling (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
+Blocks start in the order of their ids, each on the SM with the most free space. Source: Gilman et al., "Demystifying
+the Placement Policies of the NVIDIA GPU Thread Block Scheduler for Concurrent Kernels", 2020. The first blocks are
+distributed round-robin over the SMs. Once all SMs are full, a block starts when another one ends. `place` does the
+same with predicted times: list scheduling (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
 """
 
 from __future__ import annotations
@@ -23,37 +24,37 @@ from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 
 EVEN = 1.05
-"""Warp instructions of the longest sampled block over those of the shortest, up to which a grid's blocks are equal."""
+"""Maximum ratio of warp instructions of the longest and the shortest sampled block for blocks that count as equal."""
 LINE = 16
-"""Most blocks that run along one axis; between them work changes evenly."""
+"""Maximum number of blocks that run along one axis; in between, work is interpolated."""
 UNEXPLAINED = 0.1
-"""Share of a mean block's instructions by which lines may miss the sampled blocks, on the mean, and still hold."""
+"""Maximum mean error of the lines for the sampled blocks, as a share of an average block's instructions."""
 
 
 @dataclass(frozen=True)
 class GridWork:
-    """What each block of a grid does, in the order of their ids."""
+    """Work of each block of a grid, in the order of their ids."""
 
     pipes: Mapping[str, Array]
-    """Pipe → clocks for which a block holds it."""
+    """Pipe → clocks that a block occupies it."""
     clocks: Array
-    """Clocks that a block takes on an SM that it shares with blocks of its kind."""
+    """Clocks of a block on an SM that it shares with blocks of the same kind."""
     sectors: Array
-    """32-byte sectors that a block moves to and from L2."""
+    """32-byte sectors that a block transfers to and from L2."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where the blocks of a grid run."""
+    """Placement of the blocks of a grid."""
 
     sm: Array
     """SM of each block."""
     longest: Array
-    """Clocks that blocks which follow one another on an SM take, the longest such chain of each SM."""
+    """Clocks of the longest chain of consecutive blocks on each SM."""
 
 
 def block_runs(program: PtxProgram, counters: Counters) -> Array:
-    """Return how many warps of each block ran each instruction: a row per block, in the order of `Counters.blocks`."""
+    """Return how many warps of each block ran each instruction: a row per block, ordered as `Counters.blocks`."""
     rows = []
     for record in counters.record:
         blocks = record.warps // counters.warps_per_block
@@ -70,7 +71,7 @@ def block_runs(program: PtxProgram, counters: Counters) -> Array:
 
 
 def are_equal(runs: Array) -> bool:
-    """Tell whether blocks ran about as many instructions each."""
+    """Return whether blocks ran about the same number of instructions."""
     totals = runs.sum(1)
     return bool(totals.max() <= EVEN * totals.min())
 
@@ -92,7 +93,7 @@ def line_blocks(grid: tuple[int, int, int]) -> tuple[int, ...]:
 
 
 def extrapolated(grid: tuple[int, int, int], values: Sequence[float] | Array) -> Array:
-    """Return a quantity of every block of a grid from that of its `line_blocks`."""
+    """Return a quantity for every block of a grid, extrapolated from its `line_blocks`."""
     known = dict(zip(line_blocks(grid), values, strict=True))
     ids = np.arange(grid[0] * grid[1] * grid[2])
     coordinates = ids % grid[0], ids // grid[0] % grid[1], ids // (grid[0] * grid[1])
@@ -104,7 +105,7 @@ def extrapolated(grid: tuple[int, int, int], values: Sequence[float] | Array) ->
 
 
 def explains(grid: tuple[int, int, int], along: Array, sampled: Sequence[int], runs: Array) -> bool:
-    """Tell whether what blocks along the lines ran says what the sampled ones did.
+    """Return whether the blocks along the lines predict the work of the sampled blocks.
 
     Args:
         grid: blocks along x, y, z.
@@ -123,16 +124,18 @@ def place(
     resident: int,
     clusters: Sequence[tuple[int, ...]] | None = None,
 ) -> Placed:
-    """Deal blocks out to SMs, in order, each to where room comes up first; those of a cluster start together.
+    """Assign blocks to SMs in order, each to the SM that has space first; blocks of a cluster start together.
 
     Args:
-        clocks: those that each block takes, waits for pipes included.
-        durations: clocks that it takes where all blocks of a full SM keep the same pipe busy.
+        clocks: clocks of each block, including waits for pipes.
+        durations: clocks of each block if all blocks of a full SM use the same pipe.
         sms: SMs of the chip.
         resident: blocks that an SM holds at once.
-        clusters: blocks of each cluster, which starts when there is room for all of them; None without clusters.
+        clusters: blocks of each cluster, which starts when there is space for all of them; None without clusters.
     """
-    rooms = [(0.0, slot, sm) for slot in range(resident) for sm in range(sms)]  # in order, so a heap already
+    rooms = [
+        (0.0, slot, sm) for slot in range(resident) for sm in range(sms)
+    ]  # The list is sorted, so it already is a heap.
     chains = np.zeros((resident, sms))
     where = np.zeros(len(durations), np.int64)
     for blocks in clusters or ():

@@ -1,18 +1,18 @@
-"""Counters → predicted time: an analytic model that never sees a measured time of its kernel.
+"""Predicted time from counters: an analytic model that uses no measured time of the kernel.
 
-A walk with a clock per warp tells how long a block takes on an SM, in which its warps share the pipes (`timeline`). It
-is multiplied by the waves that residency forces, and no SM is done before its busiest pipe, at the rates of the chip's
-profile. What the whole chip has to bring from L2 or DRAM is set against that as a p-norm: loads hide behind work, but
-never completely, for every SM loads first. Launch and drain are added, and the first wave's share of the bytes from
-DRAM, behind which there is no other work yet.
+The warp schedule simulation returns the time of a block on an SM, whose pipes its warps share (`timeline`). It is
+multiplied by the number of waves. An SM takes at least as long as its busiest pipe, at the rates of the chip's
+profile. A p-norm combines this with the time for the whole chip's L2 and DRAM traffic. Loads overlap with work, but
+never completely, because every SM loads first. Finally launch and drain are added, and the first wave's share of the
+DRAM traffic, which nothing can hide.
 
 Three constants are fitted, the same for every kernel and chip, to attention candidates measured on an H200:
-`OVERLAP_EXPONENT` and `CO_RESIDENT_SHARE` to 390 at 2,8,512,64 (plain and causal), 2,8,128,64 and 8,8,512,64,
-`SPILL_COST` to 160 at the first. README.md says how well the result predicts.
+`OVERLAP_EXPONENT` and `CO_RESIDENT_SHARE` to 390 candidates at 2,8,512,64 (plain and causal), 2,8,128,64 and
+8,8,512,64, and `SPILL_COST` to 160 at the first shape. README.md reports the accuracy.
 
-Counters come from a sample of blocks (`sample_blocks`); a block's mean stands for the whole grid where blocks do the
-same work. Where they differ, the work of each is known from further blocks, and the SM that is done last is found by
-placing all of them (`placement`): its own blocks make up its terms, and no other SM's idle time shortens them.
+Counters come from a sample of blocks (`sample_blocks`). If blocks do the same work, their mean represents the whole
+grid. Otherwise additional blocks determine the work of each block. All blocks are then placed on SMs (`placement`),
+and the blocks of the last SM to finish determine the components of the time.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks
 from evokern.simt.time_model.placement import GridWork, extrapolated, place
 
 OVERLAP_EXPONENT = 1.5
-"""Exponent that joins what an SM does with what the chip has to load: near their sum, for every SM loads first."""
+"""Exponent that combines the time of an SM with that of the chip's traffic; nearly a sum, because every SM loads
+first."""
 CO_RESIDENT_SHARE = 0.25
-"""Share of what other blocks of an SM want of its pipes that gets in the way of a block: they are out of step."""
+"""Share of the other blocks' demand for pipes that delays a block; less than 1 because blocks are out of step."""
 SPILL_COST = 1e-3
-"""Share by which a byte that a thread spills lengthens the kernel: local loads and stores that PTX does not show."""
+"""Relative slowdown of the kernel per byte that a thread spills; PTX does not show these local loads and stores."""
 DRAM_REACH = 0.8
-"""Share of L2 that a working set may fill and still be found there by the next launch."""
+"""Share of L2 that a working set may fill and still be in L2 at the next launch."""
 ISSUE_PER_CLOCK = float(SCHEDULERS)
-"""Warp instructions an SM issues a clock, one by each scheduler."""
+"""Warp instructions that an SM issues per clock, one per scheduler."""
 CAUSES: Mapping[str, str] = {
     "tensor": "tensor-bound", "fp32": "arithmetic-bound", "fp16": "arithmetic-bound", "fp64": "arithmetic-bound",
     "integer": "arithmetic-bound", "sfu": "arithmetic-bound", "issue": "arithmetic-bound",
     "shared": "shared-memory-bound", "l1": "memory-bound", "l2": "memory-bound", "dram": "memory-bound",
     "latency": "latency-bound", "launch": "launch-bound",
 }  # fmt: skip
-"""Term → what a kernel is called that it bounds."""
+"""Component → name for a kernel that it bounds."""
 
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """What the model needs to know of one launch."""
+    """Input of the model for one launch."""
 
     blocks: int
     """Blocks of the grid."""
@@ -62,17 +63,18 @@ class LaunchFacts:
     block_clocks: float
     """Mean time of a sampled block, SM clocks."""
     longest_clocks: float
-    """Longest of them, SM clocks."""
+    """Longest time of a sampled block, SM clocks."""
     pipe_wait_clocks: float
-    """Mean clocks of it that a warp waits for pipes; what is left is latency."""
+    """Mean clocks of a block in which a warp waits for pipes; the rest is latency."""
     working_set_bytes: float
-    """Bytes that the launch and those between its repetitions touch; beyond L2 they come from DRAM."""
+    """Bytes that the launch, and those between its repetitions, access; bytes beyond L2 come from DRAM."""
     unique_bytes: float
-    """Distinct bytes that the launch moves through DRAM when they are not in L2."""
+    """Distinct bytes that the launch transfers through DRAM if they are not in L2."""
     spill_bytes: int = 0
     """Bytes that a thread spills, as the assembler reports."""
     work: GridWork | None = None
-    """What each block of the grid does, where blocks differ; the counters of sampled ones stand for it else."""
+    """Work of each block of the grid if blocks differ; otherwise the counters of the sampled blocks represent all
+    blocks."""
     clusters: Sequence[tuple[int, ...]] | None = None
     """Blocks of each cluster, which are resident together; None without clusters."""
 
@@ -84,26 +86,26 @@ class LaunchFacts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A predicted time and its terms."""
+    """A predicted time and its components."""
 
     time_us: float
     """Predicted time of the launch, µs."""
     terms_us: Mapping[str, float]
-    """Resource → the time it alone would take, µs."""
+    """Resource → time that it alone would take, µs."""
 
     @property
     def bound(self) -> str:
-        """The largest term."""
+        """The largest component."""
         return max(self.terms_us, key=self.terms_us.__getitem__)
 
     @property
     def cause(self) -> str:
-        """What a kernel with this bound is called."""
+        """Name for a kernel with this bound."""
         return CAUSES[self.bound]
 
 
 def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
-    """Return block numbers spread evenly over the grid, the first and the last among them."""
+    """Return block numbers spread evenly over the grid, including the first and the last one."""
     if total <= wanted:
         return tuple(range(total))
     if wanted == 1:
@@ -112,7 +114,7 @@ def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
 
 
 def contention_factor(blocks: int, resident: int, chip: Profile, ranks: int = 1) -> float:
-    """Return how many blocks' demands on the pipes of an SM a block meets there.
+    """Return the number of blocks whose demand for an SM's pipes a block meets.
 
     Args:
         blocks: blocks of the grid.
@@ -125,9 +127,9 @@ def contention_factor(blocks: int, resident: int, chip: Profile, ranks: int = 1)
 
 
 def _busiest(blocks: int, resident: int, chip: Profile, ranks: int) -> tuple[int, int]:
-    """Return how many blocks the busiest SM gets, and in how many waves it runs them.
+    """Return the number of blocks of the busiest SM, and the number of waves in which it runs them.
 
-    A cluster begins where there is room for all of its blocks at once.
+    A cluster starts when there is space for all of its blocks.
     """
     share = math.ceil(blocks / chip.sms)
     at_once = max(chip.sms * resident // ranks, 1)
@@ -149,7 +151,7 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
 
 
 def _any_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
-    """Return the terms of an SM with the most blocks, all blocks being equal, and when it is done; µs."""
+    """Return the components of an SM with the most blocks, for equal blocks, and its end; µs."""
     clocks = {name: work * share for name, work in block_clocks(facts.counters, chip).items()}
     walked = facts.longest_clocks if waves == 1 else waves * facts.block_clocks
     done = max(walked, *clocks.values())
@@ -158,7 +160,7 @@ def _any_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[
 
 
 def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -> tuple[dict[str, float], float]:
-    """Return the terms of the SM that is done last, each block having its own work, and when it is done; µs."""
+    """Return the components of the last SM to finish, for blocks with different work, and its end; µs."""
     busiest = np.max([*work.pipes.values()], axis=0)
     placed = place(work.clocks, np.maximum(work.clocks, busiest * resident), chip.sms, resident, facts.clusters)
     clocks = {name: np.bincount(placed.sm, of_blocks, chip.sms) for name, of_blocks in work.pipes.items()}
@@ -171,9 +173,10 @@ def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -
 
 
 def fill(bytes_: int, chip: Profile) -> Prediction:
-    """Predict a memset, or a copy from elsewhere on the chip, that stands before a launch in the same graph.
+    """Predict a memset, or a copy within the chip, that precedes a launch in the same graph.
 
-    It costs what an empty launch does, and its bytes at the rate of L2, or beyond what L2 holds at that of DRAM.
+    It costs an empty launch plus the transfer of its bytes at the rate of L2. Bytes beyond the size of L2 move at the
+    rate of DRAM.
     """
     launch = latencies_of(chip).launch_us
     l2 = bytes_ / (chip.l2_bytes_per_clock_per_sm * chip.sms * chip.clock_mhz)
@@ -182,7 +185,7 @@ def fill(bytes_: int, chip: Profile) -> Prediction:
 
 
 def total(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the prediction of launches that follow one another."""
+    """Return the prediction for consecutive launches."""
     names = {name for prediction in predictions for name in prediction.terms_us}
     terms = {name: sum(prediction.terms_us.get(name, 0.0) for prediction in predictions) for name in sorted(names)}
     return Prediction(sum(prediction.time_us for prediction in predictions), terms)
@@ -194,7 +197,7 @@ def _norm(values: Sequence[float], exponent: float) -> float:
 
 
 def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
-    """Return, per pipe, the clocks that one block's work holds it on an SM."""
+    """Return, for each pipe, the clocks that one block's work occupies it on an SM."""
     sampled = max(len(counters.blocks) * counters.launches, 1)
     mean = np.full((1, len(counters.instructions)), 1 / sampled)
     return {name: float(clocks[0]) for name, clocks in _clocks(counters, mean, chip).items()}
@@ -212,11 +215,11 @@ def work_of(
 
     Args:
         grid: blocks along x, y, z.
-        counters: of its `placement.line_blocks`, with the other blocks of their clusters.
-        runs: their `placement.block_runs`; what an instruction did is shared by how often a block ran it.
-        ends: clocks that each of them takes.
+        counters: counters of its `placement.line_blocks`, with the other blocks of their clusters.
+        runs: `placement.block_runs` of these blocks; each instruction's counts are divided in proportion to them.
+        ends: clocks of each of these blocks.
         chip: the chip.
-        lines: the places of the `placement.line_blocks` among these; None where there are no others.
+        lines: indices of the `placement.line_blocks` among these; None if there are no others.
     """
     shares = runs / np.maximum(runs.sum(0), 1)
     if lines is not None:
@@ -227,9 +230,9 @@ def work_of(
 
 
 def _clocks(counters: Counters, shares: Array, chip: Profile) -> dict[str, Array]:
-    """Return block_clocks of several blocks, each with its share (a row) of what every instruction did."""
+    """Return block_clocks of several blocks, given each block's share (a row) of every instruction's counts."""
     clocks = {name: shares @ of_instructions for name, of_instructions in pipe_clocks(counters, chip).items()}
-    # Two pipes side by side, as wide as one another.
+    # Two separate pipes of equal width.
     clocks["integer"] = np.maximum(clocks["integer"], clocks.pop("multiply"))
     return clocks
 

@@ -1,12 +1,13 @@
-"""How long one block takes on an SM: latencies, waits, and the pipes that its warps share.
+"""Time of one block on an SM: latencies, waits, and the pipes that its warps share.
 
-The machine records which warps ran which segment, in order. This pass walks that record with a clock per warp
+The machine records which warps ran which segment, in order. This module simulates that record with a clock per warp
 (`evokern.simt.time_model.clocks`).
 
-A segment that waits for no other warp and has been walked a few times after the same one takes its mean from then on:
-loops settle after a few turns, and the first instructions of a kernel, which load, say nothing about those that follow.
+A segment that does not wait for other warps takes its mean time after it was simulated several times with the same
+predecessor. Loops converge after a few iterations. The first instructions of a kernel, which load, do not affect the
+mean of later segments.
 
-`evokern.simt.time_model.prediction` sets the result against what the whole chip has to do.
+`evokern.simt.time_model.prediction` combines the result with the work of the whole chip.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from evokern.simt.time_model.pipes import Demands, Hold
 from evokern.simt.time_model.stalls import Stalls
 
 MOST_STEPS = 40_000
-"""Instructions walked before every segment that was seen takes its mean, those with barriers and copies too."""
+"""Instructions simulated before every known segment takes its mean time, even with barriers and copies."""
 SETTLED = 8
-"""Walks of a segment after the same one before its mean stands for it."""
+"""Number of simulations of a segment with the same predecessor before its mean is used."""
 _MEETING = frozenset({"barrier", "async", "commit", "wait", "fence", "product", "product_commit", "product_wait"})
-"""Kinds of steps whose clocks other warps or later segments look at."""
+"""Kinds of steps whose clocks affect other warps or later segments."""
 
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """What the walk found, per block walked; all in SM clocks."""
+    """Result of the simulation, per simulated block, in SM clocks."""
 
     blocks: tuple[float, ...]
-    """Time of each block, from start to its last warp's end."""
+    """Time of each block, from its start to the end of its last warp."""
     waits: Mapping[str, float]
-    """Mean clocks a warp spent waiting, by cause (`clocks.CAUSES`)."""
+    """Mean clocks that a warp waited, by cause (`clocks.CAUSES`)."""
     stalls: Mapping[int, float] = field(default_factory=dict)
-    """Instruction number → those clocks at it, but for the waits for pipes, where they were asked for."""
+    """Instruction number → mean clocks that a warp waited there, without waits for pipes; empty unless requested."""
 
 
 class Timeline:
-    """Walks the record of one launch."""
+    """Simulation of the recorded run of one launch."""
 
     def __init__(
         self,
@@ -61,16 +62,16 @@ class Timeline:
         *,
         products_wait: bool = False,
     ) -> None:
-        """Prepare the walk.
+        """Prepare the simulation.
 
         Args:
             program: the program that ran.
-            latencies: the chip's latencies.
-            extra: instruction number → further clocks (bank conflicts, uncoalesced sectors).
+            latencies: latencies of the chip.
+            extra: instruction number → additional clocks (bank conflicts, uncoalesced sectors).
             l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
-            holds: instruction number → the pipe it holds, and for how long.
-            demands: what instructions take of the pipes that all warps share; None for warps that do not meet.
-            products_wait: whether the assembler put a wait behind each product of a warpgroup.
+            holds: instruction number → the pipe that it occupies, and the time.
+            demands: demand of instructions for the pipes that all warps share; None without contention.
+            products_wait: whether the assembler waits after each product of a warpgroup.
         """
         self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
         self.holds, self.demands, self.products_wait = holds, demands, products_wait
@@ -78,13 +79,13 @@ class Timeline:
         self._plans: dict[int, SegmentPlan] = {}
 
     def walk(self, record: BatchRecord, warps_per_block: int, *, ranks: int = 1, stalls: bool = False) -> BlockTimes:
-        """Walk the record of one batch.
+        """Simulate the record of one batch.
 
         Args:
-            record: what ran when.
+            record: order of execution.
             warps_per_block: warps of a block.
-            ranks: blocks of a cluster, which stand side by side in the record.
-            stalls: note which instructions warps wait at.
+            ranks: blocks of a cluster, adjacent in the record.
+            stalls: record the instructions at which warps wait.
         """
         noted = Stalls(record.warps) if stalls else None
         for index in {segment for segment, _ in record.steps}:

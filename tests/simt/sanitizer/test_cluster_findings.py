@@ -68,37 +68,37 @@ CASES = {
                        "sum = load(map(part + t, rank ^ 1)); MEET();", "shared_race", ""),
     # A rank that the cluster does not have.
     "rank": ("MEET(); sum = load(map(part + t, FIX(n % 2, n))); MEET();", "out_of_bounds",
-             "The address is of rank 2, and the cluster has 2 blocks"),
+             "rank 2, but the cluster has 2 blocks"),
     "before": ("MEET(); sum = load(map(part, rank ^ 1) + 4 * (t - FIX(0, 1))); MEET();", "out_of_bounds", "rank"),
     # An ordinary shared load does not reach other blocks.
     "own_space": ('MEET(); asm volatile("ld.shared" FIX("::cluster", "") ".f32 %0, [%1];" : "=f"(sum) : '
-                  '"r"(map(part + t, rank ^ 1)) : "memory"); MEET();', "out_of_bounds", "use one of shared::cluster"),
+                  '"r"(map(part + t, rank ^ 1)) : "memory"); MEET();', "out_of_bounds", "use an instruction with"),
     # A block's own addresses hold its rank: without it they are those of the first block.
     "no_rank": ('MEET(); asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : '
                 '"r"(map(part + t, rank) & FIX(~0u, 0xffffffu)) : "memory"); MEET();', "out_of_bounds",
-                "of rank 0, which this instruction does not reach: a block's own addresses hold its rank from bit 24"),
+                "rank 0, which this instruction cannot access: the block's own rank (bits from 24"),
     "largest_rank": ("MEET(); sum = load(map(part + t, FIX(rank, 200))); MEET();", "out_of_bounds",
-                     "The address is of rank 200, and the cluster has 2 blocks"),
+                     "rank 200, but the cluster has 2 blocks"),
     # Far past the end of an own array is not a matter of ranks.
     "far": ('MEET(); asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : '
             '"r"(map(part + t, rank) + FIX(0, 0x900000)) : "memory"); MEET();', "out_of_bounds",
             "The block has"),
     # The last access of the neighbour's memory is not behind its own end, or before its start.
     "left": ("MEET(); sum = load(map(part + t, rank ^ 1)); FIX(MEET(),);", "cluster_lifetime",
-             "whose shared memory it accesses, may have left by then"),
+             "may have exited"),
     "left_relaxed": ('MEET(); sum = load(map(part + t, rank ^ 1)); ARRIVE(FIX(".release", ".relaxed")); WAIT();',
-                     "cluster_lifetime", "may have left by then"),
+                     "cluster_lifetime", "may have exited"),
     "left_atomic": ("MEET(); if (rank) add(map(part + t, 0), 1.0f); FIX(MEET(),);", "cluster_lifetime",
-                    "may have left"),
+                    "may have exited"),
     # Arrivals and waits that do not alternate.
     "wait_alone": ("FIX(ARRIVE(),); WAIT(); MEET(); sum = t;", "barrier_divergence", "have not arrived"),
-    "twice": ("ARRIVE(); FIX(WAIT(),); ARRIVE(); WAIT(); sum = t;", "barrier_divergence", "once more"),
+    "twice": ("ARRIVE(); FIX(WAIT(),); ARRIVE(); WAIT(); sum = t;", "barrier_divergence", "barrier twice"),
     # An aligned barrier that a part of a warp passes by.
     "part_of_warp": ('if (FIX(true, t % 32 < 7)) { ARRIVE(".aligned"); WAIT(".aligned"); } sum = 2 * part[t];',
-                     "barrier_divergence", "go past it and end without arriving"),
+                     "barrier_divergence", "without arriving"),
     # Some wait for the cluster, the others for their block.
     "hangs": ('if (FIX(true, t < 32)) { MEET(); }\n else asm volatile("bar.sync 1, 64;"); sum = t;', "deadlock",
-              "64 threads of the cluster never arrive"),
+              "64 threads of the cluster never"),
     "one_hangs": ('if (rank || FIX(true, t < 32)) { MEET(); }\n else asm volatile("bar.sync 1, 64;"); sum = t;',
                   "deadlock", "never arrive"),
     # A store whose copy nobody waited for, read by the neighbour.
@@ -106,7 +106,7 @@ CASES = {
              '"r"((unsigned)__cvta_generic_to_shared(part + t)), "l"(in + at) : "memory"); '
              'FIX(asm volatile("cp.async.wait_all;" ::: "memory"),); MEET(); '
              "sum = load(map(part + t, rank ^ 1)); MEET();",
-             "async_not_waited", "before the copy has landed"),
+             "async_not_waited", "before the asynchronous copy"),
 }  # fmt: skip
 """Name → body, the finding's kind, and a part of what it says."""
 
