@@ -55,7 +55,7 @@ def open_device(name: str, cluster: RayRequest | None = None) -> Device:
         case _:
             chip = name.strip().lower()
             guess = f"did you mean 'sim:{chip}'? known: {', '.join(KINDS)}" if chip in CHIPS else nearest(name, KINDS)
-            raise DeviceError(f"unknown device {name!r}: {guess}")
+            raise DeviceError(f"there is no device {name!r}: {guess}")
 
 
 def _on_cluster(kind: str, rest: str, cluster: RayRequest) -> Device:

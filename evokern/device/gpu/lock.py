@@ -52,7 +52,7 @@ class GpuLock:
             holder = _holder(os.fstat(self._descriptor))
             os.close(self._descriptor)
             raise DeviceError(
-                f"{name} is in use by another search, {holder}; two searches would disturb each other's times. "
+                f"{name} is in use by {holder}; two searches would disturb each other's times. "
                 "Wait for it to end, or choose another GPU with --device cuda:N"
             ) from None
         turn, turn_lock = tempfile.mkstemp(prefix="evokern-turn-")

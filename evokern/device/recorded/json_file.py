@@ -44,7 +44,7 @@ def load_recording(path: str | Path) -> Any:
     except FileNotFoundError as error:
         database, colon, _ = str(path).rpartition(":")
         nor = f", nor a database {database}" if colon else ""
-        raise DeviceError(f"recording {path} not found{nor}; give {RECORDINGS}") from error
+        raise DeviceError(f"there is no recording {path}{nor}; give {RECORDINGS}") from error
     except (EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
         raise DeviceError(f"recording {path} is truncated or not JSON: {error}") from error
     except OSError as error:
