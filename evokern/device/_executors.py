@@ -1,9 +1,9 @@
 """Drift checks of several executors, one per GPU.
 
-Each executor times the same references when it joins, and the first reference again from time to time. An executor
-that drifts from its own first times by every reference is excluded. The trials that it measured since its last good
-check are measured again by another executor. Results that were already reported stay unchanged; the second time is
-stored in addition.
+Each executor times the same references when it joins, and the first reference again from time to time. An executor that
+drifts from its own first times by every reference is excluded. The trials that it measured since its last good check
+are measured again by another executor. Results that were already reported stay unchanged; the second time is stored in
+addition.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A thread moves candidates along while the caller proposes the next ones. A candidate with the same machine code and
 launches as another is not executed again. Among identical candidates the one with the lowest trial number is the
-original and gets the measured time. It is reported only after every lower trial number has been compiled, so the
-order in which compiles finish does not matter. A candidate that failed or lost its race is reported at once.
+original and gets the measured time. It is reported only after every lower trial number has been compiled, so the order
+in which compiles finish does not matter. A candidate that failed or lost its race is reported at once.
 
 A candidate's behaviour becomes its outcome, and so does an exception that a function of the kernel raises for this
 candidate alone. A failure of the machine (a killed process, exhausted memory) is not a verdict on the candidate. The
@@ -36,16 +36,15 @@ from evokern.workers.pool import JobResult, wait
 COMPILE_DEADLINE_S = 120.0
 """Timeout of one compile, in seconds."""
 FOREIGN_PATIENCE_S = 10.0
-"""Seconds after which the compile of an external source no longer delays other results. Compiles of a search are
-always awaited, so that recorded results do not depend on compile times."""
+"""Seconds after which the compile of an external source no longer delays other results. Compiles of a search are always
+awaited, so that recorded results do not depend on compile times."""
 _FAULTS_IN_A_ROW = 8
 """Consecutive internal errors that end a search. Three are common if one gene value in four causes an error."""
 _LOST_IN_A_ROW = 8
 """Consecutive lost trials after which the machine counts as unusable and the search ends."""
 _SWITCH_S = 5e-4
 """Thread switch interval during a search, in seconds. Python's default of 5 ms delays the pipeline's thread at each
-system
-call. It makes five or more per candidate, while the device idles."""
+system call. It makes five or more per candidate, while the device idles."""
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,7 @@ class Task:
     """Whether candidates are external sources. Their compile times are then bounded."""
     default_us: tuple[float, ...] = ()
     """Launch time of the default candidate at each problem in µs, or empty. The first session measures it and all
-    sessions
-    use it: a candidate whose first launches take far longer is stopped."""
+    sessions use it: a candidate whose first launches take far longer is stopped."""
     on_step: Callable[[StartStep], None] = field(default=unheard, compare=False)
     """Callback before each start step, in the thread that starts the device."""
 

@@ -21,8 +21,7 @@ def open_device(name: str, cluster: RayRequest | None = None) -> Device:
     Args:
         name: one of `KINDS`.
         cluster: Ray cluster that compiles and executes candidates; None for this machine. On a cluster `auto` and
-            `cuda`
-            use as many of its GPUs as it requests. `auto` on a cluster without a GPU is the simulated `TARGET`.
+            `cuda` use as many of its GPUs as it requests. `auto` on a cluster without a GPU is the simulated `TARGET`.
 
     Raises:
         DeviceError: the name is unknown, the device is missing, or the cluster is unreachable or does not support it.

@@ -13,8 +13,7 @@ class PhaseClock:
     """Recorder of the phases of one candidate at a time.
 
     Times come from `time.monotonic`. On Linux (CLOCK_MONOTONIC) all processes of a machine share this clock, so times
-    of a
-    worker and its parent are comparable.
+    of a worker and its parent are comparable.
     """
 
     def __init__(self) -> None:

@@ -39,9 +39,8 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
     """Return tenfold contradictions between a workload's operations or bytes and its tensors.
 
     Inputs are read and outputs written at least once, unless only part of them is used. An output element uses each
-    input
-    element at most once, with one or two operations each. A workload with operations needs at least one per output
-    element.
+    input element at most once, with one or two operations each. A workload with operations needs at least one per
+    output element.
 
     Args:
         kernel: kernel with the workload.

@@ -3,14 +3,14 @@
 A search selects the smallest of many medians, which is too optimistic. So the playoff measures the elites again in
 rounds. Each round loads new modules and buffers and generates new inputs. It interleaves the samples of all candidates,
 so drift (clock, temperature, another process) affects all alike. A round yields one number per pair: the median of
-log(theirs / ours) over the paired samples. Rounds are nearly independent although samples are not, so a t interval
-over rounds is valid. The remaining correlation between rounds widens the interval.
+log(theirs / ours) over the paired samples. Rounds are nearly independent although samples are not, so a t interval over
+rounds is valid. The remaining correlation between rounds widens the interval.
 
 The test is sequential, with looks at the intervals after fixed numbers of rounds. Lan and DeMets' spending function of
 Pocock's type (Biometrika 70 (1983), 659) distributes the error budget over the looks, and Bonferroni over the pairs.
 Each look uses only its own increment of the budget. A union bound over looks and pairs keeps the total under any
-dependence. A pair is decided if its interval excludes zero and the difference is at least the equivalence margin. It
-is a tie if the interval is inside the margin, or after the last round.
+dependence. A pair is decided if its interval excludes zero and the difference is at least the equivalence margin. It is
+a tie if the interval is inside the margin, or after the last round.
 """
 
 from __future__ import annotations
@@ -157,8 +157,7 @@ def _independence(values: Sequence[float]) -> float:
 
     For a first-order autoregressive process with correlation r it is (1 - r) / (1 + r) (Bartlett, J. R. Stat. Soc. 98
     (1935), 536). In short series r is underestimated by about (1 + 3 r) / n, which is added (Kendall, Biometrika 41
-    (1954),
-    403).
+    (1954), 403).
     """
     middle, count = math.fsum(values) / len(values), len(values)
     deviations = [value - middle for value in values]
@@ -297,8 +296,7 @@ def _bootstrap(values: Sequence[float]) -> tuple[float, float]:
 
     The plain percentile interval is too narrow for few values. Its levels are widened to match a t interval (expanded
     percentile interval, Hesterberg, The American Statistician 69 (2015), 371). Correlation of neighbouring rounds
-    widens
-    them further.
+    widens them further.
     """
     import numpy as np
     from scipy.special import ndtr, stdtrit

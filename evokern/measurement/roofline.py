@@ -47,8 +47,7 @@ class Work:
     """Ratio of the tensor core rate on the narrowest inputs to the rate on 16-bit inputs."""
     arithmetic: Arithmetic = "f16"
     """Number format of the operations. It affects the roofline bound, but not the lower bound, because candidates may
-    use
-    another format."""
+    use another format."""
 
 
 @dataclass(frozen=True)

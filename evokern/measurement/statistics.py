@@ -40,8 +40,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     """Return an interval that covers the median with at least this confidence, in the samples' unit.
 
     If there are too few samples (fewer than six for 95 %), such an interval does not exist and the whole range is
-    returned.
-    `enough_for_interval` detects this case.
+    returned. `enough_for_interval` detects this case.
     """
     ordered = sorted(samples)
     rank = max(lower_rank(len(ordered), (1 - confidence) / 2), 1)

@@ -27,8 +27,7 @@ from evokern.study.settings import TimingSettings
 
 TIMING_RULE = 4
 """Version of the timing procedure, stored with each study. A change of the procedure that affects times by more than
-noise
-gets a new number. 1: calls in a graph without steps. 2: steps around a chosen call of each graph
+noise gets a new number. 1: calls in a graph without steps. 2: steps around a chosen call of each graph
 (`evokern.gate.timed_plan`), and samples so long that steps take at most `STEP_SHARE`. 3: samples that a power cap slows
 down are repeated (`before_cap`). 4: calls of `LONG_PILOT_US` or more are samples of their own."""
 FIRST_TIMING_RULE = 1
@@ -46,17 +45,14 @@ RACE_SAMPLES = 5
 """Smallest number of samples that gives a lower bound of the median at 95 %."""
 CAPPED = 1.04
 """Multiple of a candidate's fastest sample above which a sample counts as slowed by the power cap, if NVML reports a
-cap
-(docs/lab/2026-11-27-timing.md#power-cap)."""
+cap (docs/lab/2026-11-27-timing.md#power-cap)."""
 _MORE_SAMPLES = 4
 SAMPLED_ON_S = 0.05
 """Maximum time in seconds for further samples of a candidate while no other waits. It suffices for all samples with
-four
-input sets and calls up to 200 µs (docs/lab/2026-11-27-timing.md#further-samples)."""
+four input sets and calls up to 200 µs (docs/lab/2026-11-27-timing.md#further-samples)."""
 HOPELESS = 1.3
 """Multiple of the race threshold at which a candidate loses by its pilot, the few calls that determine the sample
-length.
-Up to a tenth of a pilot is the gap between graphs (docs/lab/2026-11-27-timing.md#pilot)."""
+length. Up to a tenth of a pilot is the gap between graphs (docs/lab/2026-11-27-timing.md#pilot)."""
 LONG_HOPELESS = 1.05
 """The same for calls of `LONG_PILOT_US` or more, whose overhead is 2 % of their time."""
 LONG_PILOT_US = 500.0
@@ -136,8 +132,7 @@ def measure(
         settings: stopping rule and racing margin.
         elite_us: objective to race against in µs; None measures until the stopping rule is met.
         idle: whether no other work waits for the device. While it returns True, a decided candidate gets further
-            samples,
-            for at most `SAMPLED_ON_S` and up to the maximum number. They do not change whether it lost.
+            samples, for at most `SAMPLED_ON_S` and up to the maximum number. They do not change whether it lost.
     """
     samples, lost = _decided(clocks, settings, elite_us)
     counts = [len(clock.counted(taken)) for clock, taken in zip(clocks, samples, strict=True)]
@@ -277,8 +272,7 @@ def with_steps(calls: int, call_us: float, sets: int) -> int:
     """Return the number of calls in a sample long enough for its steps: at least `calls`, a multiple of `sets`.
 
     The number of calls per set is not divisible by 2, nor by 3 if it is above 3. Over several replays the chosen call
-    of a
-    set then covers all phases of anything that happens in every second or third call.
+    of a set then covers all phases of anything that happens in every second or third call.
 
     Args:
         calls: result of `calls_per_sample`.

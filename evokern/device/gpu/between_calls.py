@@ -32,12 +32,12 @@ from evokern.hardware.profiles import Profile
 from evokern.study.trial import Outcome
 
 SOURCE = """
-// Writes into shared memory: numbers that hang on a seed, of 256 words about `kept` staying as they are; or one word.
+// Overwrites shared memory with one word, or with numbers that depend on a seed; keeps about `kept` of 256 words.
 extern "C" __global__ void overwrite(unsigned seed, unsigned kept, unsigned words, bool alike) {
   extern __shared__ unsigned memory[];
-  volatile unsigned* word = memory;  // nobody reads them here
+  volatile unsigned* word = memory;  // the kernel does not read them
   for (unsigned i = threadIdx.x; i < words; i += blockDim.x) {
-    unsigned x = (i + 0x9e3779b9u * blockIdx.x) ^ seed;  // mixed as MurmurHash3's fmix32 does
+    unsigned x = (i + 0x9e3779b9u * blockIdx.x) ^ seed;  // fmix32 of MurmurHash3
     x = (x ^ x >> 16) * 0x85ebca6bu;
     x = (x ^ x >> 13) * 0xc2b2ae35u;
     x ^= x >> 16;
@@ -176,8 +176,7 @@ def reads_stale(bench: Bench, verdict: Verdict, call: Callable[[], None], fill: 
     """Return whether a wrong candidate uses what earlier launches left in shared memory.
 
     Its call on the same inputs then returns the same result twice if shared memory holds the same word. With another
-    word
-    it returns another result.
+    word it returns another result.
 
     Args:
         bench: buffers; the call uses the first input set.

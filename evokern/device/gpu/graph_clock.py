@@ -2,13 +2,13 @@
 
 A sample is one replay between two events. The replays of a batch are queued back to back after an untimed one, so the
 GPU never waits for the CPU within a batch. In the mode `rotate` the calls of a graph cycle through several input sets.
-If a call takes `LONG_PILOT_US` or more, each call is a graph and a sample of its own, so enough samples precede a
-power cap. In the mode `flush` every call follows a write over the whole L2. A second graph holds only these writes,
-and a sample is the difference of two consecutive replays. Candidates and baselines are timed by the same code.
+If a call takes `LONG_PILOT_US` or more, each call is a graph and a sample of its own, so enough samples precede a power
+cap. In the mode `flush` every call follows a write over the whole L2. A second graph holds only these writes, and a
+sample is the difference of two consecutive replays. Candidates and baselines are timed by the same code.
 
 Each timed graph has steps around one randomly chosen call (`evokern.gate.timed_plan`). They change inputs, poison
-outputs and keep outputs, so the timed calls themselves are checked. A change to the timing procedure in this file
-needs a new `TIMING_RULE` (`evokern.measurement.timing`), because each study uses one rule.
+outputs and keep outputs, so the timed calls themselves are checked. A change to the timing procedure in this file needs
+a new `TIMING_RULE` (`evokern.measurement.timing`), because each study uses one rule.
 """
 
 from __future__ import annotations
@@ -181,8 +181,7 @@ class GraphClock:
         """Return the samples that count: with a reported power cap, only those before the cap.
 
         The driver reports the cap some milliseconds late, so samples of earlier batches are omitted too. After the
-        maximum
-        number of rests all samples count, because the GPU does not recover.
+        maximum number of rests all samples count, because the GPU does not recover.
 
         Args:
             samples_us: all samples from `take` so far.

@@ -65,8 +65,7 @@ _RATES_PATIENCE_S = 5.0
 """Seconds to wait for a candidate that is still on the GPU when the search ends."""
 _COMPILES_AHEAD = 6
 """Maximum number of concurrent trials per compile worker. A slow compile blocks proposals more than one window later,
-so
-the window must cover the slowest compiles (docs/lab/2026-11-27-timing.md#trials-per-compile-worker)."""
+so the window must cover the slowest compiles (docs/lab/2026-11-27-timing.md#trials-per-compile-worker)."""
 _WORTH_TELLING_BYTES = 2**30
 
 

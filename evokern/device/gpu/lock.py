@@ -22,8 +22,7 @@ from evokern.escaping import visible
 
 PLACES = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 """Candidate folders for the locks of all users. `/run/lock` keeps its files (FHS 3.0, 5.9). A user's files in
-`/dev/shm`
-may be removed at logout, and old files in `/tmp` at any time (logind.conf(5), tmpfiles.d(5))."""
+`/dev/shm` may be removed at logout, and old files in `/tmp` at any time (logind.conf(5), tmpfiles.d(5))."""
 _SHARED = 0o1777
 """Required mode of the folder: everybody may write, and the sticky bit protects files of other users."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -81,8 +81,7 @@ class Monitor:
         """Return the IDs of other processes that compute on this GPU.
 
         In a container NVML may list process IDs of the host. If none of the given processes is listed, foreign
-        processes cannot
-        be identified and the result is empty.
+        processes cannot be identified and the result is empty.
 
         Args:
             own: process IDs of this search.

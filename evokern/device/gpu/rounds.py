@@ -37,8 +37,7 @@ def play_round(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
 
     Returns:
         Samples of each contestant in µs per call, as the geometric mean over problems. Samples at the same position
-            were
-        taken one after another.
+        were taken one after another.
 
     Raises:
         DeviceError: a candidate's timed runs returned wrong results, crashed or hung.

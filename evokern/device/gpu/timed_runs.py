@@ -90,8 +90,7 @@ class TimedRuns:
             sequence: one call per input set.
             bench: buffers of the calls, changed around chosen calls; None for no changes.
             baseline: name of the baseline, empty for a candidate. A baseline with prepared inputs would not see
-                changes, so
-                its inputs are rewritten with the same values.
+                changes, so its inputs are rewritten with the same values.
         """
         around = None
         if bench is not None:

@@ -133,8 +133,7 @@ def chip_of_model(model: str) -> Profile:
     """Return the chip profile for the model name of a recording.
 
     An unknown model gets the limits of the chip with the most similar name. They do not affect the search, because
-    every
-    result is recorded.
+    every result is recorded.
     """
     kind, _, rest = model.partition(":")
     if kind == "sim" and rest in CHIPS:

@@ -76,9 +76,8 @@ class Table:
         """Return the space of the recording.
 
         Feasibility is a predicate, like a live study's constraints. If the recording has infeasible configurations, the
-        space
-        contains them too. The recording of a partial search always provides its list of configurations. No constraint
-        describes them, so a sampler would hardly find any without the list.
+        space contains them too. The recording of a partial search always provides its list of configurations. No
+        constraint describes them, so a sampler would hardly find any without the list.
 
         Args:
             listed: provide the list of recorded configurations.
@@ -155,8 +154,7 @@ def table_of(table: Mapping[str, Any]) -> Table:
     The JSON is one object with `format`, `name`, `chip`, `baseline_us`, `genes` (name, values, default, layer, when),
     `constraints` (name → reason) and `rows`. A row is a list: the index of each gene's value, the outcome, and its
     details. The details are time in µs and fingerprint for `measured`; constraint, needed and available for
-    `infeasible`;
-    else the text of the evidence.
+    `infeasible`; else the text of the evidence.
 
     Raises:
         DeviceError: the format has another version.

@@ -2,8 +2,8 @@
 
 Candidates are compiled without line information, because duplicates are recognised by equal machine code. A failed
 candidate is run again with line information, but only once per pattern. A pattern is the kind of failure with the
-values of the outer genes, which select the code. Candidates with the same pattern share the line found first, and
-their evidence says so.
+values of the outer genes, which select the code. Candidates with the same pattern share the line found first, and their
+evidence says so.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Check of a candidate at the study's full-size problem: output coverage and correctness of some blocks.
 
-The gate checks small problems completely. The effect of the full grid, the arguments and the number of tiles shows
-only at the study's own problem. So some of its blocks run there: one of each class, including corners and edges, and
-blocks at random places. The places depend on the study's secret and the machine code, so no source can know them.
+The gate checks small problems completely. The effect of the full grid, the arguments and the number of tiles shows only
+at the study's own problem. So some of its blocks run there: one of each class, including corners and edges, and blocks
+at random places. The places depend on the study's secret and the machine code, so no source can know them.
 `evokern.device.sim.coverage` derives from the written elements whether the launch covers its outputs.
 
 A possible new best runs all blocks if the problem fits a fixed instruction budget. Otherwise it runs as many further
 blocks as the budget allows; a count of instructions makes runs repeatable on any machine. Blocks that share something
-(workspaces, written inputs, module variables) cannot be checked separately. Such a candidate always runs all blocks,
-at its own problem if that is cheap, else at a scaled-down problem.
+(workspaces, written inputs, module variables) cannot be checked separately. Such a candidate always runs all blocks, at
+its own problem if that is cheap, else at a scaled-down problem.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ CANDIDATE_INSTRUCTIONS = 1_500_000
 """Instruction budget for a candidate with dependent blocks that would not be the best, in warp instructions."""
 DRAWN_AT_ONCE = 32
 """Blocks of a further sample. If a quarter of the blocks behave differently, the sample misses them all with a
-probability
-below 0.75^32 = 1e-4."""
+probability below 0.75^32 = 1e-4."""
 MISSING_SHARE = 0.25
 """Smallest missing share of an output that fails a launch too large to run completely."""
 

@@ -134,8 +134,7 @@ class ProblemBuffers:
         """Return a description of wrong elements that blocks wrote, or None.
 
         Blocks that skip their work only while they are counted would make a candidate look fast. The small problems of
-        the
-        gate may not reveal that.
+        the gate may not reveal that.
 
         Args:
             kernel: kernel with the reference.

@@ -2,8 +2,8 @@
 
 Errors close to the tolerance on a few hundred rows may exceed it on a few thousand. A GPU checks the whole problem and
 finds them; a small problem may not. So some blocks of the full-size problem run on the affected kind of inputs, and the
-gate's own rule (`evokern.gate.tail_risk`) extrapolates to all of it. More blocks run until the decision is clear or
-the budget is spent.
+gate's own rule (`evokern.gate.tail_risk`) extrapolates to all of it. More blocks run until the decision is clear or the
+budget is spent.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ class TailRiskProbe:
         """Return the tail risk of each output, from as many sampled blocks as a clear decision needs.
 
         A problem with few blocks has few independent errors, too few to distinguish bounded from unbounded tails. After
-        all its
-        blocks ran, they run again on new inputs.
+        all its blocks ran, they run again on new inputs.
         """
         random_seed, ran = random.SystemRandom(), 0
         seen: dict[str, torch.Tensor] = {}

@@ -1,8 +1,8 @@
 """Worker of the simulated device: gate on small problems, counters on the study's problems, predicted time.
 
 The gate is the same as on a GPU, and the sanitizer also checks every access. It runs the kernel's declared small
-problems that fit the candidate. Counters come from sampled blocks of the study's problems, because a small problem
-does not show waves, residency or caches.
+problems that fit the candidate. Counters come from sampled blocks of the study's problems, because a small problem does
+not show waves, residency or caches.
 """
 
 from __future__ import annotations
