@@ -59,7 +59,7 @@ class Calibration:
 
 @dataclass
 class Checks:
-    """Known times of an executor."""
+    """State of the drift checks of one executor."""
 
     first_us: list[float] = field(default_factory=list)
     """Time of each reference at joining in µs, as far as it is known."""
@@ -87,7 +87,7 @@ class Executors(Forwarding):
         """
         super().__init__(pool)
         self.checks = [Checks() for _ in pool.names]
-        """Known times of each executor."""
+        """State of the drift checks of each executor."""
         self._asked: dict[int, tuple[Any, float]] = {}
         self._calibration: Calibration | None = None
         self._own: dict[int, tuple[int, int | None]] = {}

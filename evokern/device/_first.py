@@ -57,7 +57,7 @@ def _doubts(task: Task, config: Config) -> tuple[str, ...]:
 
 
 def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return notes on tolerances of the study that reject exact results after rounding, with the size that is affected.
+    """Return notes on study tolerances that reject correctly rounded results, with the affected magnitude.
 
     Rounding y causes an error of up to u |y| (`unit_roundoff`), which atol + rtol |y| allows up to |y| = atol / (u -
     rtol). An output whose own rtol is below u has a rounded reference, such as the sum in `rmsnorm`. It is skipped.

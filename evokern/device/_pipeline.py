@@ -261,7 +261,7 @@ class Pipeline:
         elif result.status == "raised":
             self._answer(result.key, self._raised(result.value))
         elif result.status in ("died", "overran"):
-            how = f"{result.value}, twice" if result.status == "died" else f"still busy after {result.value:g} s"
+            how = f"{result.value}, twice" if result.status == "died" else f"timeout after {result.value:g} s"
             evidence = {
                 "log": result.log or f"the compiler process failed: {how}",
                 "message": f"the compiler failed: {how}",

@@ -1,4 +1,4 @@
-"""Opening of a device by its name: `auto`, `cuda:0`, `sim:l4`, `replay:FILE`."""
+"""Look-up of a device by its name: `auto`, `cuda:0`, `sim:l4`, `replay:FILE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TARGET = "l4"
 
 
 def open_device(name: str, cluster: RayRequest | None = None) -> Device:
-    """Return the device with a given name, not started.
+    """Return the device with a given name without starting it.
 
     `auto` is the first GPU. On a machine without a GPU it is the simulated `TARGET`, and a note at the start says so.
 

@@ -136,7 +136,7 @@ class GraphClock:
         finish(self._hang_s * self.calls, self._hang_s)
 
     def fault(self) -> dict[str, Any] | None:
-        """Settle, then return the evidence of a wrong kept output, or None.
+        """Settle, then return the evidence for a wrong recorded output, or None.
 
         Raises:
             RunFailed: a call crashed or hung.
@@ -201,7 +201,7 @@ class GraphClock:
         return tuple(1000.0 * a.elapsed_time(b) for a, b in itertools.pairwise(marks))
 
     def _pilot_times(self, calls: int) -> tuple[float, ...]:
-        """Return times per call in µs of a graph with so many calls, enough to show whether a race is lost."""
+        """Return times per call in µs of a graph with `calls` calls, enough to show whether a race is lost."""
         graph = _capture(self._sequence, range(calls), None)
         return tuple(span / calls for span in self._spans([graph.replay], RACE_SAMPLES, graph.replay))
 
