@@ -80,7 +80,7 @@ def test_every_outcome_comes_back_and_the_rest_goes_on(rig: Rig) -> None:
     assert found[3].evidence["error"] == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert found[5].evidence["limit_s"] == 0.5
     assert found[6].evidence["error"] == "worker process killed by SIGBUS"
-    assert found[2].evidence["message"] == "the compiler failed: killed by SIGSEGV, twice"
+    assert "killed by SIGSEGV, twice" in found[2].evidence["message"]
     assert (found[0].fingerprint, found[0].compile_s, found[0].resources[0].registers) == ("code 0", 0.25, 32)
     assert rig.pipeline.busy_s() == pytest.approx(sum(found[n].device_s for n in range(9)))
 

@@ -78,7 +78,7 @@ def number_of(what: str, value: Any, *, zero: bool = True) -> float:
     if not (0 <= value <= MOST if zero else 0 < value <= MOST):
         least = "at least 0" if zero else "above 0"
         shown = (
-            repr(value) if isinstance(value, float) or value.bit_length() < 100 else ("a number of more than 100 bits")
+            repr(value) if isinstance(value, float) or value.bit_length() < 100 else ("a number of at least 100 bits")
         )
         raise DeviceError(f"{what} is {shown}; use a number {least} and at most {MOST:g}")
     return float(value)

@@ -73,7 +73,7 @@ def test_both_measure_and_one_that_drifts_is_set_aside(
         bench.device.poll(0.2)
         again |= {number: float(one["time_us"]) for number, one in bench.device.remeasured().items()}
     print({number: (found[number].time_us, us) for number, us in again.items()})
-    assert "cuda:1 is set aside: the baseline" in caplog.text
+    assert "cuda:1 is excluded: the baseline" in caplog.text
     assert sorted(again) == there
     assert all(us == pytest.approx(found[number].time_us, rel=0.1) for number, us in again.items())
     late = bench.run(feasible[20:26])
