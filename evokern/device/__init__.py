@@ -1,4 +1,4 @@
-"""Devices: the contract, and what implements it."""
+"""Devices: the interface and its implementations."""
 
 from evokern.device.contract import Answer, BaselineResult, Device, Request, StartReport, Task
 

@@ -1,7 +1,7 @@
-"""Compiles ahead of what is asked: compile workers that would idle take what the sampler may propose next.
+"""Compiling ahead: idle compile workers build the likely next proposals.
 
-A search has few candidates in flight while it knows little, fewer than there are cores, and the device waits for
-compilers. What is compiled ahead and not asked for costs time of cores that had nothing to do, and changes no answer.
+A search has few candidates in flight while it knows little, often fewer than there are cores, so the device waits for
+compilers. Compiling ahead uses idle cores only and changes no result.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from evokern.declaration.genes import Config
 from evokern.workers.jobs import JobPool, JobResult
 
 FIRST_KEY = -2
-"""Key of the first compile ahead, and the others' below it: no trial's number, nor that of a job run alone."""
+"""Key of the first compile ahead; later keys are lower. They never equal a trial number or the key of a single job."""
 MOST_KEPT = 64
-"""Programs that are kept until they are asked for; of more the oldest are dropped."""
+"""Maximum number of unused programs to keep; the oldest are dropped."""
 
 
 class CompileAhead:
-    """Guesses that are being compiled, or are compiled; all but `want` is for the pipeline's thread."""
+    """Candidates that are compiled ahead. Only `want` may be called from another thread than the pipeline's."""
 
     def __init__(self, compilers: JobPool, workers: int, deadline_s: float) -> None:
-        """Begin with no guess.
+        """Start without candidates.
 
         Args:
-            compilers: answers a `Config` with a `Built` or an `Evaluation`.
-            workers: how many compiles run at a time, those that were asked for among them.
-            deadline_s: seconds of a compile.
+            compilers: pool that compiles a `Config` to a `Built`, or returns an `Evaluation`.
+            workers: maximum number of concurrent compiles, including those of submitted trials.
+            deadline_s: timeout of one compile, in seconds.
         """
         self._compilers = compilers
         self._workers = workers
@@ -40,14 +40,14 @@ class CompileAhead:
         self._key = FIRST_KEY
 
     def want(self, configs: Sequence[Config]) -> None:
-        """Take the latest guesses, the likeliest first; earlier ones that are not begun are forgotten."""
+        """Replace the list of likely candidates, the likeliest first."""
         self._wanted = tuple(configs)
 
     def feed(self, asked: int) -> None:
-        """Begin what idle workers can take.
+        """Start compiles on idle workers.
 
         Args:
-            asked: candidates that were asked for and are not answered: a worker is left to each, so that none waits.
+            asked: submitted candidates without a result; one worker stays reserved for each.
         """
         for config in self._wanted:
             if asked + len(self._running) >= self._workers:
@@ -59,12 +59,7 @@ class CompileAhead:
             self._key -= 1
 
     def asked(self, number: int, config: Config) -> JobResult | bool:
-        """Return a trial's compile if it is there, else whether it has begun, so that `finished` returns it.
-
-        Args:
-            number: the trial.
-            config: its candidate.
-        """
+        """Return the finished compile of a trial, or whether it is in progress; `finished` then returns it."""
         self._wanted = tuple(other for other in self._wanted if other != config)
         if config in self._kept:
             return replace(self._kept.pop(config), key=number)
@@ -74,10 +69,10 @@ class CompileAhead:
         return begun
 
     def finished(self, result: JobResult) -> JobResult | None:
-        """Return the compile of a trial that was asked for meanwhile, None where it is kept or has to be repeated."""
+        """Return the compile if its trial was submitted meanwhile; None if it is kept or must be repeated."""
         config = self._running.pop(result.key)
         number = self._trials.pop(config, None)
-        if result.status != "done":  # what it died of is told by the trial's own compile, if it comes to that
+        if result.status != "done":  # the trial's own compile reports the cause
             self._failed.add(config)
             if number is not None:
                 self._compilers.submit(number, config, self._deadline_s)

@@ -1,4 +1,4 @@
-"""What the GPUs of one search are compared by, and how they compare."""
+"""References that compare the GPUs of one search."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from evokern.measurement.statistics import geometric_mean
 
 
 def require_one_model(gpus: Sequence[tuple[str, str]]) -> None:
-    """Require that GPUs are of one model.
+    """Check that all GPUs are of one model.
 
     Args:
         gpus: name and model of each.
 
     Raises:
-        DeviceError: they are not; with the list.
+        DeviceError: the models differ; the message lists them.
     """
     if len({model for _, model in gpus}) > 1:
         listed = ", ".join(f"{name} ({model})" for name, model in gpus)
         raise DeviceError(
-            f"one study takes GPUs of one model, whose times can be compared; these are {listed}: name some of one "
-            "model, for example --device cuda:0,1"
+            f"a study needs GPUs of a single model for comparable times, but these are {listed}; select one model, "
+            "for example with --device cuda:0,1"
         )
 
 
@@ -36,16 +36,16 @@ def calibration_of(
     deadline_s: float,
     proof: Any = None,
 ) -> Calibration:
-    """Return what GPUs are compared by: the fastest baseline, then the default candidate; timed as they always are.
+    """Return the references that compare GPUs: the fastest baseline, then the default candidate.
 
-    Where no baseline has a time it is the default candidate, twice: one time alone may be a disturbance.
+    If no baseline has a time, the default candidate is used twice, because a single time may be disturbed.
 
     Args:
-        baselines: as one of the GPUs measured them.
-        baseline_job: from a baseline's place to the job that measures it.
-        default_job: the job that evaluates the default candidate.
-        deadline_s: seconds that one of them may take.
-        proof: what a GPU that joins later has to do first.
+        baselines: results from one of the GPUs.
+        baseline_job: returns the job that measures the baseline with a given index.
+        default_job: job that evaluates the default candidate.
+        deadline_s: timeout of one job, in seconds.
+        proof: job that a GPU must complete before it joins later.
     """
     default = Reference("the default candidate", default_job, lambda answer: answer.time_us)
     times = {index: _time_us(one) for index, one in enumerate(baselines)}
@@ -61,13 +61,13 @@ def _time_us(answer: BaselineResult) -> float | None:
 
 
 def comparison(names: Sequence[str], first_us: Sequence[float], reference: str) -> str:
-    """Return how GPUs compare, as a note.
+    """Return a note that compares the GPUs.
 
     Args:
-        names: what they are called.
-        first_us: what the reference took on each, µs.
-        reference: its name.
+        names: names of the GPUs.
+        first_us: time of the reference on each GPU in µs.
+        reference: name of the reference.
     """
     told = ", ".join(f"{name} {us:.4g} µs" for name, us in zip(names, first_us, strict=True))
     apart = max(first_us) / min(first_us) - 1
-    return f"{len(names)} GPUs measure, compared by {reference}: {told} ({apart:.1%} apart)"
+    return f"measuring on {len(names)} GPUs; {reference} takes {told} (difference {apart:.1%})"

@@ -1,8 +1,9 @@
-"""Whether the times of several executors, one a GPU, stay comparable.
+"""Drift checks of several executors, one per GPU.
 
-Each times the same references when it joins, and the first of them from time to time: one that drifts from its own
-first times, by every reference, is set aside, and what it measured since its last good check is measured again by
-another. What was answered stays answered; the second time is kept beside it.
+Each executor times the same references when it joins, and the first reference again from time to time. An executor that
+drifts from its own first times by every reference is excluded. The trials that it measured since its last good check
+are measured again by another executor. Results that were already reported stay unchanged; the second time is stored in
+addition.
 """
 
 from __future__ import annotations
@@ -20,71 +21,73 @@ from evokern.workers.jobs import JobResult
 from evokern.workers.members import Forwarding, MemberPool
 
 GPU = "gpu"
-"""Key of the evidence that names the executor that measured a trial, where a search has several."""
+"""Evidence key for the executor that measured a trial, if a search has several."""
 MOST_DRIFT = 0.02
-"""Share by which a reference's time may leave its first one: twice what two GPUs of one model differ by."""
+"""Largest allowed relative change of a reference's time: twice the difference between two GPUs of one model."""
 CHECK_PERIOD_S = 60.0
-"""Seconds of work between two checks of an executor."""
+"""Seconds between two checks of an executor."""
 _FIRST_OWN_KEY = -1000
-"""Key of the first job of ours, and the others' below it: no trial's number, nor that of a job run alone."""
+"""Key of the first internal job; later keys are lower. They never equal a trial number or the key of a single job."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Something that takes as long as before on an executor that works as before."""
+    """Work with a constant time on an unchanged executor."""
 
     name: str
-    """What it is, for messages: a baseline's name, or `the default candidate`."""
+    """Name for messages: a baseline's name, or `the default candidate`."""
     job: Any
-    """What an executor answers with something that `time_us` reads."""
+    """Job for an executor; `time_us` reads its result."""
     time_us: Callable[[Any], float | None]
-    """The time in such an answer, µs; None where there is none."""
+    """Function that returns the time of a result in µs, or None."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What executors are compared by."""
+    """References for comparing executors."""
 
     references: Sequence[Reference]
-    """The first is timed from time to time, each further one only while those before it are beyond the bound.
+    """References in order. The first is timed periodically; each further one only if all before it drifted.
 
-    A library's call alone would not do: cuDNN's attention took 9.38 µs on an H100 at a search's start and 9.95 a minute
-    later, twice in a row, while the 192 candidates measured in between took within .5 % of that on another GPU.
-    """
+    A single reference is not enough, because a library call can change its time on an unchanged GPU
+    (docs/lab/2026-11-27-timing.md#drift-of-a-reference)."""
     deadline_s: float
-    """Seconds that one of them may take."""
+    """Timeout of one reference, in seconds."""
     proof: Any = None
-    """What an executor that joins later has to do first, without an error."""
+    """Job that an executor must complete without an error before it joins later."""
 
 
 @dataclass
 class Checks:
-    """What is known of an executor's times."""
+    """State of the drift checks of one executor."""
 
     first_us: list[float] = field(default_factory=list)
-    """What each reference took when it joined, µs; those that it has timed so far."""
+    """Time of each reference at joining in µs, as far as it is known."""
     checked_at: float = 0.0
     checking: bool = False
     proving: bool = False
     aside: bool = False
     beyond: list[str] = field(default_factory=list)
-    """What of the references was beyond the bound in the check that is under way, in words."""
+    """Descriptions of the references that drifted in the current check."""
     since: dict[int, tuple[Any, float]] = field(default_factory=dict)
-    """Trial → job and deadline, of those that it measured since its last good check."""
+    """Trial → job and deadline, for trials measured since the last good check."""
 
 
 class Executors(Forwarding):
-    """Driven by one thread, as a `WorkerPool` is, and waited for by `evokern.workers.pool.wait`."""
+    """Executors with drift checks.
+
+    One thread drives them, like a `WorkerPool`; `evokern.workers.pool.wait` waits for them.
+    """
 
     def __init__(self, pool: MemberPool) -> None:
-        """Watch a pool of executors.
+        """Monitor a pool of executors.
 
         Args:
-            pool: who measures; it stays its owner's.
+            pool: the executors; the caller closes it.
         """
         super().__init__(pool)
         self.checks = [Checks() for _ in pool.names]
-        """What is known of each."""
+        """State of the drift checks of each executor."""
         self._asked: dict[int, tuple[Any, float]] = {}
         self._calibration: Calibration | None = None
         self._own: dict[int, tuple[int, int | None]] = {}
@@ -96,8 +99,8 @@ class Executors(Forwarding):
         """Check the executors from now on.
 
         Args:
-            calibration: what each of them times.
-            first_us: what each reference took, µs, by place; those that are missing join when they have timed them.
+            calibration: references that each executor times.
+            first_us: time of each reference in µs by executor index. Missing executors join after timing them.
         """
         self._calibration = calibration
         for member, one in enumerate(self.checks):
@@ -115,16 +118,16 @@ class Executors(Forwarding):
 
     @property
     def names(self) -> Sequence[str]:
-        """What each is called."""
+        """Name of each executor."""
         return self._pool.names
 
     @property
     def states(self) -> Sequence[str]:
-        """What keeps each from working."""
+        """Reason why each executor is idle."""
         return self._pool.states
 
     def remeasured(self) -> dict[int, Mapping[str, Any]]:
-        """Return what was measured a second time since the last call, by trial; any thread may ask."""
+        """Return the trials measured again since the last call; any thread may call this."""
         found: dict[int, Mapping[str, Any]] = {}
         while not self._remeasured.empty():
             number, one = self._remeasured.get()
@@ -132,17 +135,17 @@ class Executors(Forwarding):
         return found
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in what the workers sent, and check who is due (`wait` calls this).
+        """Process messages from the workers and start due checks (called by `wait`).
 
         Raises:
-            EvokernError: no executor is left; with the last one's error.
+            EvokernError: no executor is left; it is the error of the last one.
         """
         results = [kept for one in super().advance(readable) if (kept := self._taken(one)) is not None]
         self._check_those_due()
         return results
 
     def _taken(self, result: JobResult) -> JobResult | None:
-        """Return a trial's result with the name of who gave it; None where it was a job of ours."""
+        """Return a trial's result with the name of its executor; None for an internal job."""
         asked, member = self._asked.pop(result.key, None), result.member
         if result.key in self._own:
             whose, number = self._own.pop(result.key)
@@ -156,7 +159,7 @@ class Executors(Forwarding):
         if asked is not None and result.value.outcome is Outcome.MEASURED:
             self.checks[member].since[result.key] = asked
             if self.checks[member].aside:
-                self._measure_again(member, f"{self._pool.names[member]} was set aside")
+                self._measure_again(member, f"{self._pool.names[member]} was excluded")
         evidence = {**result.value.evidence, GPU: self._pool.names[member]}
         return replace(result, value=replace(result.value, evidence=evidence))
 
@@ -164,8 +167,6 @@ class Executors(Forwarding):
         self._next_own -= 1
         self._own[self._next_own] = member, number
         return self._next_own
-
-    # ---- checks
 
     def _check_those_due(self) -> None:
         working = self._pool.working
@@ -178,14 +179,13 @@ class Executors(Forwarding):
                 self._time(member, 0)
 
     def _time(self, member: int, place: int) -> None:
-        """Have an executor time the reference at a place."""
         assert self._calibration is not None
         self.checks[member].checking = True
         job = self._calibration.references[place].job
         self._pool.submit(self._key(member, None), job, self._calibration.deadline_s, member)
 
     def _checked(self, member: int, result: JobResult) -> None:
-        """Take in a reference's time."""
+        """Process the time of a reference."""
         assert self._calibration is not None
         one, references, done = self.checks[member], self._calibration.references, result.status == "done"
         if one.proving and done:
@@ -199,8 +199,8 @@ class Executors(Forwarding):
             if time_us is not None and abs(time_us / first_us - 1) <= MOST_DRIFT:
                 one.since.clear()
             else:
-                took = "could not be measured any more" if time_us is None else f"took {time_us:.4g} µs"
-                one.beyond.append(f"{reference.name} {took}, and {first_us:.4g} when it joined")
+                took = "could not be measured" if time_us is None else f"took {time_us:.4g} µs"
+                one.beyond.append(f"{reference.name} {took} (first time: {first_us:.4g} µs)")
                 if len(one.beyond) < len(references):
                     self._time(member, len(one.beyond))
                     return
@@ -208,32 +208,32 @@ class Executors(Forwarding):
             one.checking, one.checked_at, one.beyond = False, time.monotonic(), []
 
     def _joins(self, member: int, result: JobResult) -> None:
-        """Take in a first time; with the last of them the executor works."""
+        """Process the first time of a reference; after the last reference the executor joins."""
         assert self._calibration is not None
         one, references, name = self.checks[member], self._calibration.references, self._pool.names[member]
         one.checking, one.checked_at = False, time.monotonic()
         time_us = references[len(one.first_us)].time_us(result.value) if result.status == "done" else None
         if time_us is None:
-            why = result.value if result.status != "done" else "it cannot be compared"
+            why = result.value if result.status != "done" else "its time could not be measured"
             told("gpu_refused", f"{name} does not join: {why}", logging.WARNING, gpu=name)
             return
         one.first_us.append(time_us)
         if len(one.first_us) < len(references):
             self._time(member, len(one.first_us))
             return
-        message = f"{name} joins: {references[0].name} takes {one.first_us[0]:.4g} µs there"
+        message = f"{name} joins: {references[0].name} takes {one.first_us[0]:.4g} µs"
         told("gpu_joins", message, logging.WARNING, gpu=name, reference_us=one.first_us[0])
         self._pool.readmit(member)
 
     def _set_aside(self, member: int, why: str) -> None:
         if len(self._pool.working) == 1:
-            return  # nobody to compare it with
+            return  # no other executor to compare it with
         self._pool.set_aside(member)
         self.checks[member].aside = True
         name, count = self._pool.names[member], len(self.checks[member].since)
-        message = f"{name} is set aside: {why}; {count} measured since its last good check are measured again"
+        message = f"{name} is excluded: {why}; {count} trials since its last good check are measured again"
         told("gpu_set_aside", message, logging.WARNING, gpu=name, trials=count)
-        self._measure_again(member, f"{name} was set aside: {why}")
+        self._measure_again(member, f"{name} was excluded: {why}")
 
     def _measure_again(self, member: int, why: str) -> None:
         since = self.checks[member].since

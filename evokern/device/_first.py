@@ -1,4 +1,4 @@
-"""The first candidate, which proves that a kernel folder works on this device before a search begins."""
+"""First candidate of a search, which shows that a kernel folder works on the device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from evokern.wording import changed
 
 
 def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ...]]:
-    """Return the study's default candidate, or a feasible one near it; and notes on what its user should know.
+    """Return the study's default candidate, or a feasible one near it, and notes for the user.
 
     Args:
-        task: the study's kernel, problems and narrowed genes.
-        profile: the chip under the study's limits.
+        task: kernel, problems and gene restrictions of the study.
+        profile: the chip under the study's resource limits.
 
     Raises:
-        KernelError: no feasible candidate was found, or the workload's operations or bytes are no numbers.
+        KernelError: no feasible candidate was found, or the workload's operations or bytes are not numbers.
     """
     space = feasible_space(task.kernel, task.problems, profile, task.study.genes)
     default, config = space.default(), space.first_feasible()
@@ -36,45 +36,45 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
     why = f"the default candidate of {task.kernel.name} cannot run on {profile.model} at {_listed(task)}: {violation}"
     if config is None:
         raise KernelError(
-            f"{why}; no feasible one was found either: give its genes other defaults, or narrow them in the study's "
-            "[genes]"
+            f"{why}; no feasible candidate was found either; change the defaults of its genes, or restrict them in "
+            "[genes] of the study"
         )
-    return config, (f"{why}; the search begins with {changed(config, space.genes)}", *doubts)
+    return config, (f"{why}; the search starts with {changed(config, space.genes)}", *doubts)
 
 
 def _doubts(task: Task, config: Config) -> tuple[str, ...]:
-    """Return what of the workload's operations and bytes contradicts its tensors, and tolerances finer than rounding.
+    """Return notes on operations and bytes that contradict the tensors, and on tolerances finer than rounding.
 
     Raises:
-        KernelError: a function of the workload raised, or its answer is no such number.
+        KernelError: a function of the workload raised an exception or returned an invalid number.
     """
     tensors = [(p, tensors_of(task.kernel, config, p)) for p in task.problems]
     found = (contradictions(task.kernel, p, buffers) for p, buffers in tensors)
-    limits = [f"{doubt} (the limit is told by it)" for part in found for doubt in part]
-    # Several problems of one dtype say the same.
+    limits = [f"{doubt} (it determines the roofline bound)" for part in found for doubt in part]
+    # Problems with the same dtypes produce identical notes.
     finer = dict.fromkeys(doubt for _, buffers in tensors for doubt in _finer_than_rounding(task, buffers))
     return (*limits, *finer)
 
 
 def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return from which size on a study's own tolerance turns exact answers away, once they are rounded.
+    """Return notes on study tolerances that reject correctly rounded results, with the affected magnitude.
 
-    Rounding y is an error of up to u |y| (`unit_roundoff`), which atol + rtol |y| allows up to |y| = atol / (u - rtol).
-    An output whose own rtol is below u has a rounded reference, as `rmsnorm`'s sum has: nothing is known of it.
+    Rounding y causes an error of up to u |y| (`unit_roundoff`), which atol + rtol |y| allows up to |y| = atol / (u -
+    rtol). An output whose own rtol is below u has a rounded reference, such as the sum in `rmsnorm`. It is skipped.
     """
     gate = task.study.gate
     found = []
     for name, own in task.kernel.workload.tolerance.items():
-        tensor = tensors.get(name)  # an optional output is not there at every problem
+        tensor = tensors.get(name)  # an optional output exists only at some problems
         if tensor is None or tensor.dtype not in SIGNIFICAND_BITS:
             continue
         roundoff, allowed = unit_roundoff(tensor.dtype), own.overridden(gate.atol, gate.rtol).holding(tensor)
         if allowed.rtol < roundoff <= own.holding(tensor).rtol:
             most = allowed.atol / (roundoff - allowed.rtol)
             found.append(
-                f"the study's tolerance (atol {allowed.atol:g}, rtol {allowed.rtol:g}) turns right answers away where "
-                f"{name} is above {most:.3g}: {tensor.dtype} rounds it by more than that allows; leave gate.atol and "
-                f"gate.rtol out for the kernel's own tolerance, or give an rtol of at least {2 * roundoff:.3g}"
+                f"the study's tolerance (atol {allowed.atol:g}, rtol {allowed.rtol:g}) rejects correct values of "
+                f"{name} above {most:.3g}, because rounding to {tensor.dtype} changes them by more; omit gate.atol "
+                f"and gate.rtol to use the kernel's tolerance, or set gate.rtol to at least {2 * roundoff:.3g}"
             )
     return found
 
@@ -84,14 +84,14 @@ def _listed(task: Task) -> str:
 
 
 def require_built(task: Task, built: object) -> Built:
-    """Return the default candidate's build.
+    """Return the build of the default candidate.
 
     Args:
-        task: the study's kernel.
-        built: what the compile pool answered.
+        task: task with the kernel.
+        built: result from the compile pool.
 
     Raises:
-        KernelError: it does not compile, or its entry point is not in the source.
+        KernelError: the candidate does not compile, or its entry point is missing from the source.
     """
     if isinstance(built, Built):
         return built

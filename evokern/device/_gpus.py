@@ -1,4 +1,4 @@
-"""The GPUs of a search, and what runs beside each: those of this machine, or of a cluster's hosts."""
+"""GPUs of a search and their workers, on this machine or in a cluster."""
 
 from __future__ import annotations
 
@@ -25,71 +25,71 @@ from evokern.workers.members import LocalMember, LocalMembers, MemberPool
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 DEPTH = 3
-"""Compiled candidates that a GPU's worker holds, the one it works on included: it never waits for this process."""
+"""Compiled candidates per GPU worker, including the current one, so that the worker never waits for this process."""
 GPU_PRELOAD = ("torch", "cuda.bindings.driver", nvrtc.PRELOAD, "evokern.device.gpu.worker")
 _COMPILE_PRELOAD = (*PRELOAD, "torch")
-"""Compile workers need torch where `kernel.py` imports it."""
+"""Modules for compile workers; torch is included because `kernel.py` may import it."""
 _FOREIGN_PERIOD_S = 5.0
 _BUSY_PERCENT = 15
 _SPARES = 2
-"""Spare GPU workers: two, since the one that takes over must be replaced while the next candidate may crash too."""
+"""Spare workers per GPU: two, because a second candidate may crash while the first spare is being replaced."""
 
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """What a search runs on its GPUs and beside them."""
+    """Workers of a search."""
 
     gpu: GpuSettings
-    """Of a GPU's worker; who holds the GPU fills in its number and its lock."""
+    """Settings of GPU workers; the holder of a GPU adds its index and its lock."""
     compiling: CompileSettings
-    """Of compile workers."""
+    """Settings of compile workers."""
     most_compilers: int
-    """The most compile workers that are of use."""
+    """Maximum useful number of compile workers."""
     patience_s: float
-    """As for `WorkerPool`, of compile workers."""
+    """`patience_s` of the compile workers' `WorkerPool`."""
 
 
 class Gpus(Protocol):
-    """GPUs of one model; closing them ends their workers."""
+    """GPUs of one model; closing them stops their workers."""
 
     @property
     def found(self) -> Sequence[LiveGpu]:
-        """What each is; their order is that of the executors."""
+        """Each GPU, in the order of the executors."""
 
     @property
     def compile_workers(self) -> int:
-        """Processors that can compile."""
+        """Number of processors that can compile."""
 
     def open(self, plan: GpuPlan, folder: Path) -> tuple[ReportingPool, MemberPool]:
-        """Take the GPUs, and open compile pool and executors.
+        """Take the GPUs; open the compile pool and the executors.
 
         Args:
-            plan: what they run.
-            folder: the kernel's folder.
+            plan: the workers.
+            folder: folder of the kernel.
 
         Raises:
-            DeviceError: a GPU is being searched on already, or cannot work.
+            DeviceError: a GPU is in use by another search, or fails.
         """
 
     def notes(self) -> list[str]:
-        """Return what else uses the GPUs, and what cannot be seen of them."""
+        """Return notes on other users of the GPUs and on missing readings."""
 
     def processes(self) -> list[int]:
-        """Return the process numbers of workers of this machine."""
+        """Return the process IDs of workers on this machine."""
 
     def close(self) -> None:
-        """End every worker, give the GPUs back; safe to call twice."""
+        """Stop every worker and release the GPUs; can be called twice."""
 
 
 class HeldGpu:
-    """A GPU that this process may take for itself, and who else computes on it."""
+    """GPU that this process can lock, with a monitor of other processes on it."""
 
     def __init__(self, gpu: LiveGpu, name: str) -> None:
-        """Find it; `hold` takes it.
+        """Create it without taking the lock; `hold` takes it.
 
         Args:
             gpu: the GPU.
-            name: what the user calls it.
+            name: name that the user gave it.
         """
         self.gpu, self.name = gpu, name
         self.monitor = Monitor(gpu.pci_bus_id)
@@ -99,38 +99,38 @@ class HeldGpu:
         self._asked = 0.0
 
     def hold(self) -> HeldGpu:
-        """Take it.
+        """Take the lock.
 
         Raises:
-            DeviceError: another search has it.
+            DeviceError: another search holds it.
         """
         self._lock = GpuLock(self.gpu.uuid, f"{self.name} ({self.gpu.model})")
         return self
 
     def spec(self, spec: WorkerSpec) -> WorkerSpec:
-        """Return what its workers run: with its number, taking turns by its lock."""
+        """Return the specification of its workers, with its index and lock."""
         assert self._lock is not None
         init = replace(spec.init, device_index=self.gpu.index, turn_lock=self._lock.turn_lock)
         return replace(spec, init=init)
 
     def report(self) -> LiveGpu:
-        """Return what it is."""
+        """Return the GPU."""
         return self.gpu
 
     def spares(self, report: Any) -> int:
-        """Return how many warm spares its memory has room for, beside what one worker at a time needs for a while."""
+        """Return how many warm spares fit into its memory next to the peak use of one worker."""
         if not report:
             return 0
         held, peak, free = (int(report[key]) for key in (HELD, PEAK, FREE))
         return max(0, min(_SPARES, (free - (peak - held)) // (held + CONTEXT_BYTES)))
 
     def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
-        """Return a result whose evidence names the processes that compute beside it."""
+        """Return a result whose evidence lists other processes on the GPU."""
         now = time.monotonic()
         if now - self._asked > _FOREIGN_PERIOD_S:
             self._asked = now
             seen = self.monitor.foreign(processes)
-            # A worker of ours that is starting or ending can look foreign once.
+            # A starting or ending worker of this search can look foreign once.
             self._foreign = [pid for pid in seen if pid in self._suspects]
             self._suspects = seen
         if not self._foreign or not isinstance(result.value, Evaluation):
@@ -139,32 +139,32 @@ class HeldGpu:
         return replace(result, value=replace(result.value, evidence=evidence))
 
     def notes(self, *, alone: bool) -> list[str]:
-        """Return what else uses it now.
+        """Return notes on other users of the GPU.
 
         Args:
-            alone: whether the search has no other GPU.
+            alone: whether the search has a single GPU.
         """
         name, notes = self.gpu.model if alone else f"{self.name} ({self.gpu.model})", []
         others = self.monitor.foreign(())
         if others:
             listed = ", ".join(map(str, others))
-            notes.append(f"other processes compute on {name} ({listed}): times may be disturbed")
+            notes.append(f"other processes use {name} ({listed}); they may disturb the times")
         busy = self.monitor.utilisation()
         if not others and busy is not None and busy >= _BUSY_PERCENT:
-            notes.append(f"{name} is {busy} % busy with something else: times may be disturbed")
+            notes.append(f"{name} is {busy} % busy with other work, which may disturb the times")
         return notes
 
     def release(self) -> None:
-        """Give it back; safe to call twice."""
+        """Release the lock; can be called twice."""
         if self._lock is not None:
             self._lock.release()
 
 
 def hold_first_gpu() -> HeldGpu:
-    """Take the first GPU that this process sees: a cluster shows each of its processes the one that it may use.
+    """Take the first visible GPU; a cluster shows each process only the GPU that it may use.
 
     Raises:
-        DeviceError: there is none, or another search has it.
+        DeviceError: the GPU is missing, or another search holds it.
     """
     return HeldGpu(live_gpu(0), "cuda:0").hold()
 
@@ -173,30 +173,30 @@ class LocalGpus:
     """GPUs of this machine."""
 
     def __init__(self, gpus: Sequence[LiveGpu]) -> None:
-        """Start the processes that fork workers, which import while the caller goes on.
+        """Start the fork servers, which import modules in the background.
 
         Args:
-            gpus: one or more.
+            gpus: one or more GPUs.
 
         Raises:
-            DeviceError: they are of several models.
+            DeviceError: the models differ.
         """
         require_one_model([(f"cuda:{gpu.index}", gpu.model) for gpu in gpus])
         self.found = tuple(gpus)
-        """What each is."""
+        """Each GPU."""
         self._held = [HeldGpu(gpu, f"cuda:{gpu.index}") for gpu in gpus]
-        # Importing torch takes seconds; it begins while the kernel folder is still being read.
+        # Importing torch takes seconds, so it starts before the kernel folder is read.
         self._servers = [ForkServer(GPU_PRELOAD), ForkServer(_COMPILE_PRELOAD)]
         self._pools: list[WorkerPool] = []
 
     @property
     def compile_workers(self) -> int:
-        """This process's processors but one for each GPU."""
-        # A GPU's worker and this process keep about one core at work, and go before compiles where they need two.
+        """Number of available processors minus one per GPU."""
+        # A GPU worker and this process together need about one core, with priority over compiles.
         return max(1, len(os.sched_getaffinity(0)) - len(self.found))
 
     def open(self, plan: GpuPlan, folder: Path) -> tuple[WorkerPool, LocalMembers]:
-        """Take the GPUs, and open compile pool and executors; the folder stays where it is."""
+        """Take the GPUs; open the compile pool and the executors."""
         members = []
         for held in self._held:
             spec = held.hold().spec(WorkerSpec("evokern.device.gpu.worker:GpuWorker", plan.gpu))
@@ -208,16 +208,16 @@ class LocalGpus:
         return compilers, LocalMembers(members, DEPTH)
 
     def notes(self) -> list[str]:
-        """Return what else uses the GPUs, and what cannot be seen of them."""
+        """Return notes on other users of the GPUs and on missing readings."""
         notes = [note for held in self._held for note in held.notes(alone=len(self._held) == 1)]
         return [*notes, *dict.fromkeys(held.monitor.problem for held in self._held if held.monitor.problem)]
 
     def processes(self) -> list[int]:
-        """Return the workers' process numbers."""
+        """Return the process IDs of the workers."""
         return [pid for pool in self._pools for pid in pool.processes]
 
     def close(self) -> None:
-        """End every worker, give the GPUs back; safe to call twice."""
+        """Stop every worker and release the GPUs; can be called twice."""
         for pool in self._pools:
             pool.close()
         for server in self._servers:
@@ -232,13 +232,13 @@ class ClusterGpus:
     """GPUs of a Ray cluster."""
 
     def __init__(self, request: RayRequest) -> None:
-        """Connect, and see what GPUs there are.
+        """Connect to the cluster and find its GPUs.
 
         Args:
-            request: which cluster, and how much of it.
+            request: the cluster and the resources to use.
 
         Raises:
-            DeviceError: the cluster does not answer, it has no free GPU, or they are of several models.
+            DeviceError: the cluster is unreachable, has no free GPU, or has several models.
         """
         from evokern.cluster.ray_backend import RayBackend
 
@@ -250,15 +250,15 @@ class ClusterGpus:
             self._backend.close()
             raise
         self.found = tuple(gpu for _, gpu in found)
-        """What each is."""
+        """Each GPU."""
 
     @property
     def compile_workers(self) -> int:
-        """Processors of all hosts but one for each GPU."""
+        """Number of processors on all hosts minus one per GPU."""
         return max(1, self._backend.cores)
 
     def open(self, plan: GpuPlan, folder: Path) -> tuple[ReportingPool, MemberPool]:
-        """Let Ray place an actor for each GPU, and one on each host that compiles."""
+        """Create a Ray actor for each GPU, and one on each host that compiles."""
         worker = WorkerSpec("evokern.device.gpu.worker:GpuWorker", plan.gpu)
         pools = self._backend.open(
             lambda room: {"compile": PoolPlan(compile_spec(plan.compiling), room.cores, 1, plan.patience_s)},
@@ -268,15 +268,15 @@ class ClusterGpus:
         return pools["compile"], pools["gpu"]
 
     def notes(self) -> list[str]:
-        """Return nothing: what disturbs a GPU of another host stands in its trials' evidence."""
+        """Return nothing; other load on a remote GPU is recorded in the evidence of its trials."""
         return []
 
     def processes(self) -> list[int]:
-        """None is of this machine."""
+        """Return nothing, because no worker runs on this machine."""
         return []
 
     def close(self) -> None:
-        """End the actors; safe to call twice."""
+        """Stop the actors; can be called twice."""
         self._backend.close()
 
 

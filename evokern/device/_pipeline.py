@@ -1,13 +1,13 @@
-"""Compile pool → duplicates → execution → answers: what every device that executes candidates shares.
+"""Pipeline of every device that runs candidates: compile pool, duplicate detection, execution, results.
 
-A thread moves candidates along while the caller thinks about the next ones. A candidate whose machine code and launches
-another one has is not executed again. Of candidates that are the same the one with the smallest number owns the
-measured time, however their compiles raced: it waits until every smaller number has been compiled. What lost its race
-or failed does so whoever owns it, and is answered at once.
+A thread moves candidates along while the caller proposes the next ones. A candidate with the same machine code and
+launches as another is not executed again. Among identical candidates the one with the lowest trial number is the
+original and gets the measured time. It is reported only after every lower trial number has been compiled, so the order
+in which compiles finish does not matter. A candidate that failed or lost its race is reported at once.
 
-What a candidate does becomes its outcome, and so does a function of the kernel that raises for it alone. What this
-machine does (a process killed from outside, memory that ran out) is no verdict: the candidate is asked about once more,
-and where that fails too its trial is `lost`.
+A candidate's behaviour becomes its outcome, and so does an exception that a function of the kernel raises for this
+candidate alone. A failure of the machine (a killed process, exhausted memory) is not a verdict on the candidate. The
+candidate is retried once; if the retry fails too, the trial is `lost`.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from evokern.workers.jobs import JobPool
 from evokern.workers.pool import JobResult, wait
 
 COMPILE_DEADLINE_S = 120.0
-"""Seconds after which a compile counts as failed."""
+"""Timeout of one compile, in seconds."""
 FOREIGN_PATIENCE_S = 10.0
-"""Seconds after which the compile of a foreign source holds back no other; kernels of a search take a few at most, and
-there every compile is waited for, so that nothing that is recorded depends on how long it took."""
+"""Seconds after which the compile of an external source no longer delays other results. Compiles of a search are always
+awaited, so that recorded results do not depend on compile times."""
 _FAULTS_IN_A_ROW = 8
-"""Candidates in a row at which evokern itself may break: where one choice in four does it, three are no rarity."""
+"""Consecutive internal errors that end a search. Three are common if one gene value in four causes an error."""
 _LOST_IN_A_ROW = 8
-"""Lost trials without an answer between them after which the machine is taken for unfit, and the search ends."""
+"""Consecutive lost trials after which the machine counts as unusable and the search ends."""
 _SWITCH_S = 5e-4
-"""How soon the pipeline's thread gets its turn while the searching thread computes. Python's own 5 ms are paid again at
-each of the thread's system calls: five or more of them for each candidate, which the device would spend idle."""
+"""Thread switch interval during a search, in seconds. Python's default of 5 ms delays the pipeline's thread at each
+system call. It makes five or more per candidate, while the device idles."""
 
 
 @dataclass(frozen=True)
 class CompiledRequest:
-    """One candidate to execute."""
+    """Candidate that is ready to execute."""
 
     number: int
     """Trial number."""
     built: Built
-    """What to run."""
+    """Compiled program and launches."""
     request: Request
-    """What was asked."""
+    """The original request."""
 
 
 @dataclass
@@ -64,26 +64,26 @@ class _Claim:
     """Trials with one fingerprint."""
 
     members: dict[int, float] = field(default_factory=dict)
-    """Trial → seconds of its own compile, of those not answered yet."""
+    """Trial → seconds of its own compile, for trials that were not reported yet."""
     owner: int | None = None
     evaluation: Evaluation | None = None
 
 
 @runtime_checkable
 class _ToldApart(Protocol):
-    """An executor pool whose members have names."""
+    """Executor pool with named members."""
 
     @property
     def names(self) -> Sequence[str]:
-        """What each is called."""
+        """Name of each member."""
 
     @property
     def states(self) -> Sequence[str]:
-        """What keeps each from working, or happened to it."""
+        """Reason why each member is idle, or its last event."""
 
 
 class Pipeline:
-    """Moves candidates through a compile pool and an executor pool."""
+    """Pipeline from a compile pool to an executor pool."""
 
     def __init__(
         self,
@@ -96,16 +96,16 @@ class Pipeline:
         hang_s: float | None = None,
         ahead: int = 0,
     ) -> None:
-        """Make a pipeline; `begin` starts it.
+        """Create a pipeline; `begin` starts it.
 
         Args:
-            compilers: answers a `Config` with a `Built` or an `Evaluation`.
-            executors: answers what `job` makes of a `CompiledRequest` with an `Evaluation`.
-            job: turns work into an executor's job.
-            deadline_s: seconds after which an executor that does not answer is killed.
+            compilers: pool that compiles a `Config` to a `Built`, or returns an `Evaluation`.
+            executors: pool that runs the jobs made by `job` and returns an `Evaluation` for each.
+            job: converts a `CompiledRequest` to an executor's job.
+            deadline_s: seconds after which an unresponsive executor is killed.
             known: fingerprint → (trial, evaluation) of earlier sessions.
-            hang_s: limit that a `hung` record names when an executor is killed; None for `deadline_s`.
-            ahead: compiles that run at a time where some of them may be ahead of what was asked; 0 for none ahead.
+            hang_s: limit recorded for `hung` when an executor is killed; None for `deadline_s`.
+            ahead: maximum number of concurrent compiles when compiling ahead; 0 disables compiling ahead.
         """
         self._compilers = compilers
         self._ahead = CompileAhead(compilers, ahead, COMPILE_DEADLINE_S)
@@ -145,20 +145,20 @@ class Pipeline:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Accept one candidate; returns at once."""
+        """Accept one candidate; returns immediately."""
         self._requests.put(request)
         self._wake()
 
     def compile_ahead(self, configs: Sequence[Config]) -> None:
-        """Compile candidates that may be asked for next where workers idle, the likeliest first; returns at once."""
+        """Compile likely next candidates on idle workers, the likeliest first; returns immediately."""
         self._ahead.want(configs)
         self._wake()
 
     def poll(self, timeout_s: float) -> list[Answer]:
-        """Return the answers that are ready, waiting at most `timeout_s` for the first.
+        """Return the results that are ready; wait at most `timeout_s` for the first.
 
         Raises:
-            EvokernError: the kernel folder, the compiler or the device cannot go on.
+            EvokernError: the kernel folder, the compiler or the device is unusable.
         """
         ready: list[Answer] = []
         try:
@@ -167,7 +167,7 @@ class Pipeline:
                 if isinstance(item, EvokernError):
                     if not ready:
                         raise item
-                    # What was answered before the end is handed out first.
+                    # Return the results that precede the error first.
                     self._answers.put(item)
                     return ready
                 ready.append(item)
@@ -176,11 +176,11 @@ class Pipeline:
             return ready
 
     def stages(self) -> tuple[int, int]:
-        """Return how many candidates are being compiled, and how many wait for an executor or are with one."""
+        """Return the number of candidates in compilation, and the number waiting for an executor or running."""
         return len(self._compiling) + self._requests.qsize(), len(self._running)
 
     def executors(self) -> tuple[ExecutorState, ...]:
-        """Return how each executor stands, where they are told apart and several."""
+        """Return the state of each executor; empty for a single or unnamed executor."""
         pool = self._told_apart
         if pool is None or len(pool.names) < 2:
             return ()
@@ -193,11 +193,11 @@ class Pipeline:
         return tuple(map(ExecutorState, pool.names, rates, pool.states))
 
     def busy_s(self) -> float:
-        """Return the seconds in which candidates held an executor."""
+        """Return the seconds during which candidates occupied an executor."""
         return self._busy_s
 
     def close(self) -> None:
-        """Stop moving candidates; the pools stay their owner's. Safe to call twice."""
+        """Stop moving candidates; the pools stay open. Can be called twice."""
         self._stop = True
         self._wake()
         if self._thread is not None:
@@ -208,7 +208,7 @@ class Pipeline:
             os.close(self._wake_write)
 
     def _wake(self) -> None:
-        # A full pipe already wakes, and a closed one has nobody to wake.
+        # A full pipe wakes the thread anyway, and a closed pipe has no reader.
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"x")
 
@@ -234,12 +234,12 @@ class Pipeline:
         except EvokernError as error:
             self._answers.put(error)
         except Exception as error:
-            fault = InternalError(f"the pipeline broke: {type(error).__name__}: {error}")
+            fault = InternalError(f"internal error in the pipeline: {type(error).__name__}: {error}")
             fault.__cause__ = error
             self._answers.put(fault)
 
     def _accept(self) -> list[JobResult]:
-        """Take up what was submitted; returns the compiles of those that were compiled ahead."""
+        """Take new requests; return the compile results of those that were compiled ahead."""
         ready: list[JobResult] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -261,8 +261,11 @@ class Pipeline:
         elif result.status == "raised":
             self._answer(result.key, self._raised(result.value))
         elif result.status in ("died", "overran"):
-            how = f"{result.value}, twice" if result.status == "died" else f"still busy after {result.value:g} s"
-            evidence = {"log": result.log or f"the compiler's process: {how}", "message": f"the compiler failed: {how}"}
+            how = f"{result.value}, twice" if result.status == "died" else f"timeout after {result.value:g} s"
+            evidence = {
+                "log": result.log or f"the compiler process failed: {how}",
+                "message": f"the compiler failed: {how}",
+            }
             self._answer(result.key, Evaluation(Outcome.COMPILE_ERROR, evidence=evidence, compile_s=result.seconds))
         elif isinstance(result.value, Evaluation):
             self._answer(result.key, result.value)
@@ -301,7 +304,7 @@ class Pipeline:
         else:
             evidence = {"error": f"worker process {result.value}", "log": result.log}
             evaluation = Evaluation(Outcome.CRASHED, evidence=evidence, device_s=result.seconds)
-        # A limit in seconds is a GPU's: the simulated chip counts instructions, and printing is none of those there.
+        # Only a GPU has a limit in seconds. The simulated chip counts instructions, and prints do not count there.
         if evaluation.outcome is Outcome.HUNG and evaluation.evidence["limit_s"] and prints(built):
             evaluation = replace(evaluation, evidence={**evaluation.evidence, "prints": True})
         self._busy_s += evaluation.device_s
@@ -312,14 +315,14 @@ class Pipeline:
         )
 
     def _raised(self, error: EvokernError) -> Evaluation:
-        """Return the outcome of a candidate for which a function of the kernel, or evokern itself, raised.
+        """Return the outcome of a candidate for which a kernel function, or evokern itself, raised an exception.
 
         Raises:
-            EvokernError: compiler or device cannot be used at all, or evokern breaks at one candidate after the other.
+            EvokernError: the compiler or the device is unusable, or evokern failed for several candidates in a row.
         """
         first = str(error).splitlines()[0]
         if isinstance(error, UsageError) and not isinstance(error, DeviceError):
-            # The default candidate ran before the search began, so that this is about one candidate.
+            # The default candidate ran before the search began, so the error concerns this candidate only.
             evidence = {"error": "declaration", "message": first, "diagnosis": f"kernel.py: {first}"}
             return Evaluation(Outcome.CRASHED, evidence=evidence)
         self._faults += 1
@@ -328,7 +331,7 @@ class Pipeline:
         return Evaluation(Outcome.CRASHED, evidence={"error": first, "log": str(error)})
 
     def _lose(self, result: JobResult, fingerprint: str, built: Built) -> None:
-        """Give up a trial whose workers died; of others with the same program the next one is executed."""
+        """Report a trial as lost; execute the next trial that has the same program."""
         claim = self._claims[fingerprint]
         del claim.members[result.key]
         self._busy_s += result.seconds
@@ -340,29 +343,32 @@ class Pipeline:
             self._open.discard(fingerprint)
 
     def _lost_evaluation(self, result: JobResult, what: str) -> Evaluation:
-        """Return the outcome of a candidate on which two processes died.
+        """Return the outcome of a candidate whose process died twice.
 
         Raises:
-            DeviceError: so many in a row that nothing can be expected of going on.
+            DeviceError: too many trials in a row were lost.
         """
-        reason = f"its {what} processes died, and it cannot be the cause: {result.value}; {in_words(result.memory)}"
+        reason = (
+            f"its {what} processes died for a reason outside the candidate: {result.value}; {in_words(result.memory)}"
+        )
         self._lost += 1
         if self._lost > _LOST_IN_A_ROW:
             raise DeviceError(
-                f"{self._lost} candidates in a row were lost: the last one's {what} processes died ({result.value}; "
-                f"{in_words(result.memory)}); free memory, or end what kills them, and run the same command again"
+                f"{self._lost} candidates in a row were lost: the {what} processes of the last one died "
+                f"({result.value}; {in_words(result.memory)}); free memory or stop the program that kills them, "
+                "then run the same command again"
             )
         evidence = {"reason": reason, "memory": dict(result.memory), "log": result.log}
         return Evaluation(Outcome.LOST, evidence=evidence, device_s=result.seconds if what == "worker" else 0.0)
 
     def _release(self) -> None:
-        """Answer every trial whose evaluation is known, measured ones once their owner can no longer change.
+        """Report every trial whose evaluation is known; measured trials only once their original is final.
 
-        Who owns what has no time is told by evidence alone. On two H200s nobody was answered in 32 of 62 s, each time
-        because a compile took several times as long as most, although nine in ten of what waited behind it had lost
-        its race or failed.
+        Trials without a time need only their evidence, so they do not wait for the original
+        (docs/lab/2026-11-27-timing.md#release-of-results).
         """
-        # Who is overdue holds nobody back: should it be the same program, it is the duplicate of a later one.
+        # An overdue compile delays no other result. If it yields a known program, it becomes the duplicate of a later
+        # trial.
         first_unknown = min(self._compiling - self._compilers.overdue(), default=None)
         for fingerprint in list(self._open):
             claim = self._claims[fingerprint]
@@ -390,10 +396,10 @@ def _span(phase: str, result: JobResult, worker: str) -> Span:
 
 
 def duplicate_of(owner: int, evaluation: Evaluation) -> Evaluation:
-    """Return what a trial gets whose program another trial has.
+    """Return the evaluation of a trial that has the same program as another trial.
 
-    A measured time is shared as `duplicate`. What failed fails in the same way: the outcome stays, and `duplicate_of`
-    names the trial that was answered first.
+    A measured time is shared as `duplicate`. A failure is repeated with the same outcome, and `duplicate_of` names the
+    original trial.
     """
     outcome = Outcome.DUPLICATE if evaluation.outcome is Outcome.MEASURED else evaluation.outcome
     evidence = {**evaluation.evidence, "duplicate_of": owner}

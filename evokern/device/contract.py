@@ -1,8 +1,8 @@
-"""The contract of every device: evaluate these candidates of this task, in any order, and survive whatever they do.
+"""Interface of every device: evaluate the candidates of a task, in any order, and survive their failures.
 
-A device is live (a GPU), simulated (the kernel's PTX on the CPU) or recorded (a table of answers). The search engine
-talks to all of them through `Device` alone: it submits a request per trial and polls for answers. What a candidate does
-never raises here; it becomes an `Evaluation`.
+A device is live (a GPU), simulated (the kernel's PTX runs on the CPU) or recorded (a table of results). The search
+engine uses only `Device`: it submits one request per trial and polls for results. A failing candidate never raises an
+exception here; its failure becomes an `Evaluation`.
 """
 
 from __future__ import annotations
@@ -20,70 +20,70 @@ from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Timing
 
 DEFAULT_US = "default_us"
-"""Key of a session's environment: `Task.default_us` as the device measured it."""
+"""Key in a session's environment for `Task.default_us` as the device measured it."""
 
 
 @dataclass(frozen=True)
 class StartStep:
-    """What a device does while it starts."""
+    """One step of a device's start."""
 
     text: str
-    """What it is about to do."""
+    """Description of the step that is about to begin."""
     done: int
-    """Steps behind it."""
+    """Number of completed steps."""
     of: int
-    """Steps of the whole start."""
+    """Total number of steps."""
 
 
 def unheard(step: StartStep) -> None:
-    """Take a step that nobody watches."""
+    """Ignore a start step."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the candidates are candidates of."""
+    """Workload and settings that all candidates share."""
 
     kernel: Kernel
     """The loaded kernel; worker processes load it again from `kernel.folder`."""
     problems: tuple[Problem, ...]
     """The study's problems, in order."""
     study: Study
-    """Gate, timing and simulation settings."""
+    """Settings of the gate, the timing and the simulation."""
     known: Mapping[str, tuple[int, Evaluation]] = field(default_factory=dict)
-    """Fingerprint → (trial number, evaluation) of what this study has evaluated before."""
+    """Fingerprint → (trial number, evaluation) of the study's earlier trials."""
     secret: int = 0
-    """Of the study: draws what candidates must not know beforehand, the same in every session."""
+    """Seed of the study for values that candidates must not know in advance; the same in every session."""
     foreign: bool = False
-    """Whether the candidates bring sources of their own, which nobody has read: their compiles are bounded."""
+    """Whether candidates are external sources. Their compile times are then bounded."""
     default_us: tuple[float, ...] = ()
-    """Time of a launch of the default candidate at each problem, µs, from the session that measured it; else empty. A
-    candidate whose first launches are far beyond it is given up, by the same time in every session."""
+    """Launch time of the default candidate at each problem in µs, or empty. The first session measures it and all
+    sessions use it: a candidate whose first launches take far longer is stopped."""
     on_step: Callable[[StartStep], None] = field(default=unheard, compare=False)
-    """Called before each step of the start, from the thread that starts the device."""
+    """Callback before each start step, in the thread that starts the device."""
 
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """What a baseline took, measured exactly as candidates are."""
+    """Time of a baseline, measured exactly like a candidate."""
 
     name: str
     """The baseline's name."""
     timings: tuple[Timing, ...] = ()
-    """One per problem; empty when it could not run."""
+    """One per problem; empty if the baseline could not run."""
     error: str = ""
-    """Why it could not run or was wrong, empty when it was fine."""
+    """Reason why the baseline could not run or was wrong; empty on success."""
 
 
 @dataclass(frozen=True)
 class StartReport:
-    """What a device found when it opened."""
+    """Results of a device's start."""
 
     baselines: tuple[BaselineResult, ...] = ()
     """Every baseline that was tried."""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Driver, compiler, clocks, library versions: kept with the study's session."""
+    """Versions of driver, compiler and libraries, clocks; stored with the session."""
     notes: tuple[str, ...] = ()
-    """What the user should know: a foreign load on the GPU, a missing profiler."""
+    """Notes for the user, such as another load on the GPU or a missing profiler."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class Request:
     config: Config
     """A canonical, feasible configuration."""
     elite_us: float | None = None
-    """Time to race against, in µs; None runs to the stopping rule."""
+    """Time to race against in µs; None measures until the stopping rule is met."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a request."""
+    """Result of one request."""
 
     number: int
     """Trial number."""
@@ -109,118 +109,126 @@ class Answer:
 
 
 class Device(Protocol):
-    """Evaluates candidates; one search at a time."""
+    """Device that evaluates candidates for one search at a time."""
 
     @property
     def identity(self) -> str:
-        """Model that a study is bound to: `NVIDIA H200`, `sim:l4`, `replay:convolution-a100`."""
+        """Name that a study is bound to, for example `NVIDIA H200`, `sim:l4` or `replay:convolution-a100`."""
 
     @property
     def predicted(self) -> bool:
-        """Whether times are predicted, not measured."""
+        """Whether times are predicted instead of measured."""
 
     @property
     def profile(self) -> Profile:
-        """The chip's limits and peak rates."""
+        """Resource limits and peak rates of the chip."""
 
     @property
     def window(self) -> int:
-        """Default number of trials in flight for a new study."""
+        """Default maximum number of concurrent trials for a new study."""
 
     @property
     def at_once(self) -> int:
-        """GPUs that measure side by side, or 1: for several a new study has more trials in flight (`ramp_for`)."""
+        """Number of GPUs that measure concurrently, else 1.
+
+        New studies allow more concurrent trials for several GPUs (`ramp_for`).
+        """
 
     @property
     def verifiable(self) -> bool:
-        """Whether its candidates are programs, which can be run again to verify them."""
+        """Whether candidates are programs that can run again for verification."""
 
     @property
     def diagnoses(self) -> bool:
-        """Whether a crash or a hang says so little here that the simulated device is asked for its cause."""
+        """Whether crashes and hangs need a diagnosis on the simulated device."""
 
     def start(self, task: Task) -> StartReport:
-        """Open workers, prove the gate's power, measure the baselines.
+        """Start the workers, check the sensitivity of the gate, measure the baselines.
 
         Raises:
-            UsageError: the device, the compiler or the workload cannot work as asked.
+            UsageError: the device, the compiler or the workload cannot be used.
         """
 
     def submit(self, request: Request) -> None:
-        """Accept one candidate; returns at once."""
+        """Accept one candidate; returns immediately."""
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        """Return the results that are ready; wait at most `timeout_s` for the first."""
 
     def busy_s(self) -> float:
-        """Return the seconds since `start` in which a candidate, its gate or its timing held the device."""
+        """Return the seconds since `start` during which candidates occupied the device."""
 
     def close(self) -> None:
-        """Stop every worker; safe to call twice."""
+        """Stop every worker; can be called twice."""
 
 
 @runtime_checkable
 class Staged(Protocol):
-    """A device that knows how far the candidates are that it holds."""
+    """Device that reports the stage of its candidates."""
 
     def stages(self) -> tuple[int, int]:
-        """Return how many of them are being compiled, and how many wait to be executed or are being executed."""
+        """Return the number of candidates in compilation, and the number waiting to run or running."""
 
 
 @dataclass(frozen=True)
 class ExecutorState:
-    """One of several executors of a device: a GPU, or a host of a cluster."""
+    """State of one executor: a GPU, or a host of a cluster."""
 
     name: str
-    """What it is called."""
+    """Name of the executor."""
     per_minute: float
-    """Answers in the last minute, extrapolated while it is shorter."""
+    """Results during the last minute, extrapolated during the first minute."""
     state: str = ""
-    """Why it does not work, or what happened to it; empty where it works as from the first."""
+    """Reason why the executor is idle, or its last event; empty in normal operation."""
 
 
 @runtime_checkable
 class Several(Protocol):
-    """A device that has several executors."""
+    """Device that may have several executors."""
 
     def executors(self) -> Sequence[ExecutorState]:
-        """Return how each of them stands; none where there is one."""
+        """Return the state of each executor; empty for a single executor."""
 
 
 @runtime_checkable
 class CompilesAhead(Protocol):
-    """A device whose compilers idle while few candidates are in flight."""
+    """Device whose compilers are idle while few candidates are in flight."""
 
     def compile_ahead(self, configs: Sequence[Config]) -> None:
-        """Compile candidates that may be submitted next, the likeliest first, where that keeps no other waiting.
+        """Compile likely next candidates, the likeliest first, as long as no other candidate waits.
 
-        It changes no answer; returns at once.
+        This changes no result; returns immediately.
         """
 
 
 @runtime_checkable
 class Rated(Protocol):
-    """A started device that knows, or measures, how fast it copies and multiplies."""
+    """Started device that can report its copy and multiplication rates."""
 
     def rates(self) -> Rates:
-        """Return its rates; nothing can be submitted after.
+        """Return the rates; the device accepts no further request afterwards.
 
         Raises:
-            EvokernError: they cannot be measured.
+            EvokernError: the rates cannot be measured.
         """
 
 
 @runtime_checkable
 class Interleaving(Protocol):
-    """A device with a clock: measures candidates in turn."""
+    """Device with a clock that measures candidates in interleaved rounds."""
 
     def rounds(self, task: Task, candidates: Sequence[Config | str]) -> Measure:
-        """Return what plays a round of these candidates (a text names a baseline); nothing else may be asked after."""
+        """Return a function that measures one round; the device accepts no other work afterwards.
+
+        Args:
+            task: the workload and its settings.
+            candidates: configurations, or names of baselines.
+        """
 
 
 @runtime_checkable
 class Remeasures(Protocol):
-    """A device that measures some of its trials a second time."""
+    """Device that measures some trials a second time."""
 
     def remeasured(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return what has come since the last call: trial → `gpu`, `outcome`, `time_us` in µs, and `because`."""
+        """Return new results since the last call: trial → `gpu`, `outcome`, `time_us` in µs, and `because`."""

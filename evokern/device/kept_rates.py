@@ -1,6 +1,6 @@
-"""Rates measured on a GPU, kept from one search to the next: for each GPU and driver one small file.
+"""Cache of rates measured on a GPU: one small file for each GPU and driver.
 
-They stand beside the compiled programs (`EVOKERN_CACHE`); a missing or damaged file only means measuring again.
+The files are stored next to the compiled programs (`EVOKERN_CACHE`). A missing or damaged file is measured again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from evokern.measurement.roofline import Rates
 
 
 def kept_rates(uuid: str, driver: str) -> Rates | None:
-    """Return what was measured on a GPU under a driver, None where nothing was or nothing is kept.
+    """Return the cached rates of a GPU under a driver, or None.
 
     Args:
-        uuid: the GPU's own identity.
-        driver: the driver's version.
+        uuid: UUID of the GPU.
+        driver: version of the driver.
     """
     path = _path(uuid, driver)
     if path is None:
@@ -36,7 +36,7 @@ def kept_rates(uuid: str, driver: str) -> Rates | None:
 
 
 def keep_rates(uuid: str, driver: str, rates: Rates) -> None:
-    """Keep what was measured. A full disk is no error: it is measured again next time."""
+    """Store measured rates. Write errors, such as a full disk, are ignored."""
     path = _path(uuid, driver)
     if path is None:
         return

@@ -1,4 +1,4 @@
-"""From what a user names, `auto`, `cuda:0`, `sim:l4`, `replay:FILE`, to the device."""
+"""Look-up of a device by its name: `auto`, `cuda:0`, `sim:l4`, `replay:FILE`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from evokern.errors import DeviceError, nearest
 from evokern.hardware.profiles import CHIPS
 
 KINDS = ("auto", "cuda", "cuda:N", "cuda:N,M", "cuda:all", "sim:CHIP", "replay:FILE")
-"""What a device may be called."""
+"""Forms of a device name."""
 TARGET = "l4"
-"""The chip that `auto` simulates where there is no GPU."""
+"""Chip that `auto` simulates on a machine without a GPU."""
 
 
 def open_device(name: str, cluster: RayRequest | None = None) -> Device:
-    """Return the device that a name means; it is not started.
+    """Return the device with a given name without starting it.
 
-    `auto` is the first GPU, and on a machine without one the simulated `TARGET`, whose start says so.
+    `auto` is the first GPU. On a machine without a GPU it is the simulated `TARGET`, and a note at the start says so.
 
     Args:
         name: one of `KINDS`.
-        cluster: where candidates are compiled and executed; None is this machine. `auto` and `cuda` are its GPUs, all
-            or as many as it names; where it has none `auto` is the simulated `TARGET` there.
+        cluster: Ray cluster that compiles and executes candidates; None for this machine. On a cluster `auto` and
+            `cuda` use as many of its GPUs as it requests. `auto` on a cluster without a GPU is the simulated `TARGET`.
 
     Raises:
-        DeviceError: there is no such device, or it is not there; or the cluster does not answer, or cannot be it.
+        DeviceError: the name is unknown, the device is missing, or the cluster is unreachable or does not support it.
     """
     kind, _, rest = name.strip().partition(":")
     if cluster is not None:
@@ -35,7 +35,7 @@ def open_device(name: str, cluster: RayRequest | None = None) -> Device:
             from evokern.device.recorded.table import TableDevice
 
             if not rest:
-                raise DeviceError("device 'replay' lacks its file; write replay:FILE")
+                raise DeviceError("device 'replay' needs a file; use replay:FILE")
             return TableDevice(read_recording(rest))
         case "sim":
             from evokern.device.sim.simulated import SimulatedDevice
@@ -58,19 +58,17 @@ def open_device(name: str, cluster: RayRequest | None = None) -> Device:
 
 
 def _on_cluster(kind: str, rest: str, cluster: RayRequest) -> Device:
-    """Return GPUs of a Ray cluster, or a simulated chip whose candidates are compiled and executed there."""
+    """Return the GPUs of a Ray cluster, or a simulated chip that compiles and runs there."""
     name = ":".join(filter(None, (kind, rest)))
     if kind not in ("auto", "cuda", "sim"):
-        raise DeviceError(
-            f"device {name!r} with --ray-address: a recording needs no cluster; without --ray-address the device is "
-            "this machine's"
-        )
+        raise DeviceError(f"device {name!r} does not use a cluster; omit --ray-address")
     if kind == "cuda" and rest not in ("", "all"):
         raise DeviceError(
-            f"device {name!r} with --ray-address: Ray chooses the GPUs; write cuda, and how many with --num-gpus N"
+            f"device {name!r} does not work with --ray-address, because Ray chooses the GPUs; use --device cuda, "
+            "and --num-gpus N for their number"
         )
     if kind == "sim" and cluster.num_gpus is not None:
-        raise DeviceError(f"device {name!r} needs no GPU: leave --num-gpus {cluster.num_gpus} away, or write cuda")
+        raise DeviceError(f"device {name!r} uses no GPU; omit --num-gpus {cluster.num_gpus}, or use --device cuda")
     if kind == "cuda" or (kind == "auto" and (cluster.num_gpus is not None or _has_gpus(cluster))):
         from evokern.device._gpus import ClusterGpus
         from evokern.device.gpu.live import LiveDevice
@@ -80,7 +78,7 @@ def _on_cluster(kind: str, rest: str, cluster: RayRequest) -> Device:
     from evokern.device.sim.simulated import PRELOADED, SimulatedDevice
     from evokern.hardware.profiles import chip
 
-    named = chip(rest or TARGET)  # before anything is connected
+    named = chip(rest or TARGET)  # fail before connecting
     return SimulatedDevice(named, backend=RayBackend(cluster, PRELOADED))
 
 

@@ -1,1 +1,1 @@
-"""Samples, the stopping rule, racing, statistics of times, and the limit of a chip."""
+"""Samples, the stopping rule, racing, statistics of times, and the roofline bound of a chip."""

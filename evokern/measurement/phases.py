@@ -1,4 +1,4 @@
-"""Who spends a trial's time: when its compile, its gate and its timing began and how long they took."""
+"""Clock for the phases of a trial: start and duration of its compile, gate and timing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from evokern.study.trial import Span
 
 
 class PhaseClock:
-    """Notes phases of one candidate at a time.
+    """Recorder of the phases of one candidate at a time.
 
-    Times are of `time.monotonic`, which on Linux (CLOCK_MONOTONIC) is one clock for all processes of a machine, so that
-    what a worker notes can be set beside what its parent does.
+    Times come from `time.monotonic`. On Linux (CLOCK_MONOTONIC) all processes of a machine share this clock, so times
+    of a worker and its parent are comparable.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Note what is done inside, also where it ends with an exception."""
+        """Record the duration of the enclosed code, even if it raises an exception."""
         began = time.monotonic()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Whether a workload's operations and bytes can be those of its tensors: tenfold differences are mistakes of units."""
+"""Plausibility check of a workload's operations and bytes: tenfold differences indicate wrong units."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.errors import RAISED, KernelError
 
 TENFOLD = 10.0
-"""Differences below this may be meant: what is read twice, or only in part."""
+"""Factor up to which differences may be intended, for example if data is read twice or in part."""
 
 
 def declared_work(kernel: Kernel, problem: Problem) -> tuple[float, float]:
-    """Return the operations and the fewest bytes of one call, as the workload declares them.
+    """Return the declared number of operations and minimum number of bytes of one call.
 
     Raises:
-        KernelError: a function of the workload raised, or its answer is no such number.
+        KernelError: a function of the workload raised an exception or returned an invalid number.
     """
     found = {}
     for name, function in (("flops", kernel.workload.flops), ("bytes", kernel.workload.bytes)):
@@ -29,25 +29,26 @@ def declared_work(kernel: Kernel, problem: Problem) -> tuple[float, float]:
     flops, moved = found["flops"], found["bytes"]
     if not (math.isfinite(flops) and flops >= 0 and math.isfinite(moved) and moved > 0):
         raise KernelError(
-            f"kernel {kernel.name}: {flops:g} operations and {moved:g} bytes at {problem}; both are finite, the "
-            "operations at least 0, the bytes above 0"
+            f"kernel {kernel.name}: {flops:g} operations and {moved:g} bytes at {problem} are invalid; return "
+            "finite numbers, with at least 0 operations and more than 0 bytes"
         )
     return flops, moved
 
 
 def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return what of a workload's operations and bytes contradicts its tensors tenfold.
+    """Return tenfold contradictions between a workload's operations or bytes and its tensors.
 
-    Inputs are read and outputs written at least once, unless only a part of them is used; an output element takes at
-    most each input element once for an operation or two, and an operation at least where there are any.
+    Inputs are read and outputs written at least once, unless only part of them is used. An output element uses each
+    input element at most once, with one or two operations each. A workload with operations needs at least one per
+    output element.
 
     Args:
-        kernel: whose workload.
-        problem: at which problem.
-        tensors: its buffers there.
+        kernel: kernel with the workload.
+        problem: the problem.
+        tensors: buffers at the problem.
 
     Raises:
-        KernelError: a function of the workload raised, or its answer is no such number.
+        KernelError: a function of the workload raised an exception or returned an invalid number.
     """
     flops, moved = declared_work(kernel, problem)
     passes = {"input": 1, "constant": 1, "output": 1, "inout": 2, "workspace": 0}
@@ -57,23 +58,23 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
     found = []
     if moved > TENFOLD * total or TENFOLD * moved < total:
         found.append(
-            f"bytes says {moved:.3g} at {problem}, and inputs and outputs are {total:.3g} bytes: "
-            f"{_times(moved, total)}; it is the fewest bytes of one call, not elements, and not GB"
+            f"bytes returns {moved:.3g} at {problem}, but inputs and outputs have {total:.3g} bytes: "
+            f"{_times(moved, total)}; return the minimum number of bytes per call, not elements or GB"
         )
     most = 2 * outputs * max(inputs, 1)
     if 0 < TENFOLD * flops < outputs:
         found.append(
-            f"flops says {flops:.3g} at {problem}, and there are {outputs:.3g} output elements: "
-            f"{_times(flops, outputs)}; it is the operations of one call, not GFLOP"
+            f"flops returns {flops:.3g} at {problem}, but there are {outputs:.3g} output elements: "
+            f"{_times(flops, outputs)}; return the operations per call, not GFLOP"
         )
     elif flops > TENFOLD * most:
         found.append(
-            f"flops says {flops:.3g} at {problem}, and {outputs:.3g} output elements of {inputs:.3g} input elements "
-            f"take {most:.3g} if each uses all of them: {_times(flops, most)}"
+            f"flops returns {flops:.3g} at {problem}, but {outputs:.3g} output elements need at most {most:.3g} if "
+            f"each uses all {inputs:.3g} input elements: {_times(flops, most)}"
         )
     return found
 
 
 def _times(said: float, expected: float) -> str:
     ratio = said / expected
-    return f"{ratio:.3g} times as many" if ratio > 1 else f"{1 / ratio:.3g} times too few"
+    return f"a factor of {ratio:.3g} too many" if ratio > 1 else f"a factor of {1 / ratio:.3g} too few"

@@ -1,18 +1,16 @@
-"""The champion's playoff: is the best candidate of a search really the best, or only the luckiest?
+"""Playoff of the best candidates: it decides whether the best trial of a search is really the fastest.
 
-A search picks the smallest of many medians, and the smallest of many is smaller than it should be. So the elites are
-measured again, in rounds. Each round loads modules and buffers anew, draws new inputs, and takes samples of all
-candidates in turn, so that whatever drifts (clock, temperature, another process) drifts for all of them; one number
-comes out of a round and a pair: the median of log(theirs / ours) over the paired samples. Rounds are nearly independent
-where samples are not, so that a t interval over rounds is honest about noise that is correlated within one; what is
-left of correlation from round to round widens the interval.
+A search selects the smallest of many medians, which is too optimistic. So the playoff measures the elites again in
+rounds. Each round loads new modules and buffers and generates new inputs. It interleaves the samples of all candidates,
+so drift (clock, temperature, another process) affects all alike. A round yields one number per pair: the median of
+log(theirs / ours) over the paired samples. Rounds are nearly independent although samples are not, so a t interval over
+rounds is valid. The remaining correlation between rounds widens the interval.
 
-The test is sequential. It looks at the intervals after a few numbers of rounds that are fixed beforehand; the error
-budget is spread over the looks by Lan and DeMets' spending function of Pocock's type (Biometrika 70 (1983), 659) and
-over the pairs of candidates by Bonferroni. Each look uses only what its increment of the budget allows, and a union
-bound over looks and pairs keeps the total, whatever their dependence. A pair is decided when its interval leaves zero
-out and the difference is at least the equivalence margin; it is a tie when the interval lies inside the margin, or when
-the rounds are over.
+The test is sequential, with looks at the intervals after fixed numbers of rounds. Lan and DeMets' spending function of
+Pocock's type (Biometrika 70 (1983), 659) distributes the error budget over the looks, and Bonferroni over the pairs.
+Each look uses only its own increment of the budget. A union bound over looks and pairs keeps the total under any
+dependence. A pair is decided if its interval excludes zero and the difference is at least the equivalence margin. It is
+a tie if the interval is inside the margin, or after the last round.
 """
 
 from __future__ import annotations
@@ -28,34 +26,35 @@ from evokern.errors import UsageError
 from evokern.measurement.statistics import cliffs_delta
 
 Measure = Callable[[Sequence[int], int], Sequence[Sequence[float]]]
-"""One round: candidates' indices and the number of samples → samples of each in µs a call, paired by position."""
+"""Measurement of one round: candidate indices and number of samples → samples of each in µs per call, paired by
+position."""
 
 _RESAMPLES = 4000
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a playoff decides."""
+    """Decision rules of a playoff."""
 
     level: float = 0.01
-    """Probability that any pair of equally fast candidates is called different, in the whole playoff."""
+    """Probability that the whole playoff declares any pair of equally fast candidates different."""
     margin: float = 0.01
-    """Differences below this share do not matter."""
+    """Relative difference below which candidates count as equal."""
     looks: tuple[int, ...] = (8, 12, 18, 27, 40)
-    """Rounds after which the intervals are looked at."""
+    """Numbers of rounds after which the intervals are examined."""
     samples: int = 7
-    """Samples of each candidate in a round."""
+    """Samples of each candidate per round."""
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1 or not 0 < self.margin < 1:
-            raise UsageError(f"level = {self.level}, margin = {self.margin}: both lie between 0 and 1")
+            raise UsageError(f"level = {self.level}, margin = {self.margin}: choose values between 0 and 1")
         if not self.looks or self.looks[0] < 3 or list(self.looks) != sorted(set(self.looks)):
-            raise UsageError(f"looks = {self.looks}: give rising numbers of rounds, the first at least 3")
+            raise UsageError(f"looks = {self.looks}: give increasing numbers of rounds, starting with at least 3")
         if self.samples < 1:
             raise UsageError(f"samples = {self.samples}: give at least 1")
 
     def spent(self, look: int) -> float:
-        """Return the share of the error budget that a look (from 0) may spend."""
+        """Return the part of the error budget for a look, counted from 0."""
         ends = [math.log1p((math.e - 1) * rounds / self.looks[-1]) for rounds in (0, *self.looks)]
         return self.level * (ends[look + 1] - ends[look])
 
@@ -65,46 +64,46 @@ Standing = Literal["champion", "tie", "slower"]
 
 @dataclass(frozen=True)
 class Finalist:
-    """One candidate of a playoff, compared with the champion."""
+    """Candidate of a playoff, compared with the champion."""
 
     index: int
-    """Its place in the list that was given."""
+    """Index in the given list."""
     standing: Standing
-    """`tie`: not told apart from the champion, or not different by more than the margin."""
+    """Result; `tie` if the difference is not significant or not above the margin."""
     equivalent: bool
-    """Of a tie: its interval lies inside the margin. False says that the rounds did not suffice to tell."""
+    """For a tie, whether the interval is inside the margin; False means too few rounds for a decision."""
     time_us: float
-    """Median over all its samples."""
+    """Median of all samples in µs."""
     ci95_us: tuple[float, float]
-    """95 % interval of that median by bootstrap over rounds."""
+    """95 % interval of the median by bootstrap over rounds."""
     ratio: float
-    """Its time over the champion's."""
+    """Ratio of its time to the champion's."""
     ratio_ci95: tuple[float, float]
     """95 % interval of the ratio by bootstrap over rounds."""
     delta: float
-    """Cliff's delta of its samples against the champion's: -1 when each of its samples is slower."""
+    """Cliff's delta of its samples and the champion's: -1 if each of its samples is slower."""
     rounds: int
-    """Rounds it took part in."""
+    """Number of rounds in which it took part."""
     samples_us: tuple[float, ...]
-    """All its samples, in the order taken."""
+    """All samples in µs, in the order of measurement."""
 
 
 @dataclass(frozen=True)
 class Playoff:
-    """What a playoff decided."""
+    """Result of a playoff."""
 
     finalists: tuple[Finalist, ...]
-    """The champion first, then by time."""
+    """Champion first, then the others by time."""
     rounds: int
-    """Rounds played."""
+    """Number of rounds."""
     rules: Rules
-    """How it was decided."""
+    """Decision rules."""
     predicted: bool = False
-    """Times were predicted, which have no noise: they were compared as they are."""
+    """Whether times are predicted. Such times have no noise and are compared directly."""
 
     @property
     def champion(self) -> Finalist:
-        """The fastest; among ties the one with the smallest median."""
+        """Fastest candidate; among ties the one with the smallest median."""
         return self.finalists[0]
 
     @property
@@ -138,11 +137,11 @@ class Playoff:
 
 
 def interval(differences: Sequence[float], tail: float) -> tuple[float, float]:
-    """Return a two-sided t interval of the mean, each side wrong with probability `tail`.
+    """Return a two-sided t interval of the mean with error probability `tail` on each side.
 
     Args:
         differences: one number per round, in order.
-        tail: probability of being wrong on one side.
+        tail: one-sided error probability.
     """
     from scipy.special import stdtrit
 
@@ -154,11 +153,11 @@ def interval(differences: Sequence[float], tail: float) -> tuple[float, float]:
 
 
 def _independence(values: Sequence[float]) -> float:
-    """Return how much an independent value's worth each of these is: 1 where neighbours are not correlated.
+    """Return the ratio of the effective to the actual sample size; 1 without correlation of neighbours.
 
     For a first-order autoregressive process with correlation r it is (1 - r) / (1 + r) (Bartlett, J. R. Stat. Soc. 98
-    (1935), 536). The estimate of r is too small in short series, by about (1 + 3 r) / n (Kendall, Biometrika 41 (1954),
-    403), which is added.
+    (1935), 536). In short series r is underestimated by about (1 + 3 r) / n, which is added (Kendall, Biometrika 41
+    (1954), 403).
     """
     middle, count = math.fsum(values) / len(values), len(values)
     deviations = [value - middle for value in values]
@@ -171,10 +170,10 @@ def _independence(values: Sequence[float]) -> float:
 
 
 def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
-    """Play until every pair with the leader is decided or a tie, at most to the last look.
+    """Measure rounds until every pair with the leader is decided or a tie, at most to the last look.
 
     Args:
-        measure: plays one round.
+        measure: measures one round.
         count: number of candidates, in any order.
         rules: error budget, margin, looks.
 
@@ -183,7 +182,7 @@ def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
     """
     rules = rules or Rules()
     if count < 2:
-        raise UsageError(f"a playoff needs two candidates, not {count}")
+        raise UsageError(f"a playoff needs at least two candidates, got {count}")
     board = _Board(count, rules)
     for look, rounds in enumerate(rules.looks):
         while board.rounds < rounds:
@@ -195,18 +194,18 @@ def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
 
 @dataclass(frozen=True)
 class Effect:
-    """One candidate's time against that of candidate 0."""
+    """Comparison of a candidate with candidate 0."""
 
     time_us: float
-    """Median over all its samples, µs."""
+    """Median of all samples in µs."""
     ratio: float
-    """Its time over candidate 0's."""
+    """Ratio of its time to candidate 0's."""
     ratio_ci95: tuple[float, float]
     """95 % interval of the ratio by bootstrap over rounds."""
 
 
 def effects(measure: Measure, count: int, *, rounds: int = 8, samples: int = 7) -> list[Effect]:
-    """Measure candidates in a fixed number of rounds, the playoff's way, and compare each with candidate 0."""
+    """Compare candidates with candidate 0 in a fixed number of interleaved rounds."""
     board = _Board(count, Rules(looks=(rounds,), samples=samples))
     for _ in range(rounds):
         board.record(measure(range(count), samples))
@@ -214,7 +213,7 @@ def effects(measure: Measure, count: int, *, rounds: int = 8, samples: int = 7) 
 
 
 class _Board:
-    """Samples of every candidate by round, and who is still in."""
+    """Samples of every candidate by round, and the remaining candidates."""
 
     def __init__(self, count: int, rules: Rules) -> None:
         self._rules = rules
@@ -231,11 +230,11 @@ class _Board:
         self.rounds += 1
 
     def leader(self) -> int:
-        """Return the candidate with the smallest mean over rounds of the logarithm of its median."""
+        """Return the candidate with the smallest mean logarithm of its round medians."""
         return min(self.alive, key=lambda i: math.fsum(math.log(statistics.median(r)) for r in self._taken[i]))
 
     def look(self, look: int) -> bool:
-        """Compare everybody with the leader; True when nothing is left to decide."""
+        """Compare all candidates with the leader; return True if everything is decided."""
         leader, open_pairs = self.leader(), 0
         tail = self._rules.spent(look) / (2 * self._pairs)
         margin = math.log1p(self._rules.margin)
@@ -258,7 +257,7 @@ class _Board:
         ]
 
     def effect(self, index: int) -> Effect:
-        """Compare a candidate with candidate 0."""
+        """Return the comparison of a candidate with candidate 0."""
         differences = self._differences(0, index)
         low, high = _bootstrap(differences)
         middle = statistics.median(sample for taken in self._taken[index] for sample in taken)
@@ -295,9 +294,9 @@ class _Board:
 def _bootstrap(values: Sequence[float]) -> tuple[float, float]:
     """Return a 95 % bootstrap interval of the mean over resampled rounds.
 
-    The plain percentile interval is too narrow for few values: its levels are moved out to what a t interval reaches
-    (expanded percentile interval, Hesterberg, The American Statistician 69 (2015), 371), and further where neighbouring
-    rounds are correlated.
+    The plain percentile interval is too narrow for few values. Its levels are widened to match a t interval (expanded
+    percentile interval, Hesterberg, The American Statistician 69 (2015), 371). Correlation of neighbouring rounds
+    widens them further.
     """
     import numpy as np
     from scipy.special import ndtr, stdtrit
@@ -305,21 +304,21 @@ def _bootstrap(values: Sequence[float]) -> tuple[float, float]:
     taken, count = np.asarray(values), len(values)
     reach = float(stdtrit(count - 1, 0.975)) * math.sqrt(count / (count - 1) / _independence(values))
     tail = float(ndtr(-reach))
-    # A fixed seed: the same samples give the same interval.
+    # A fixed seed makes the interval reproducible.
     drawn = np.random.default_rng(0).integers(0, count, (_RESAMPLES, count))
     low, high = np.quantile(taken[drawn].mean(axis=1), [tail, 1 - tail])
     return float(low), float(high)
 
 
 def by_prediction(times_us: Sequence[float], rules: Rules | None = None) -> Playoff:
-    """Rank predicted times: they have no noise, so that a difference above the margin decides.
+    """Rank predicted times; they have no noise, so a difference above the margin decides.
 
     Raises:
         UsageError: there are fewer than two candidates.
     """
     rules = rules or Rules()
     if len(times_us) < 2:
-        raise UsageError(f"a playoff needs two candidates, not {len(times_us)}")
+        raise UsageError(f"a playoff needs at least two candidates, got {len(times_us)}")
     order = sorted(range(len(times_us)), key=lambda index: times_us[index])
     best = times_us[order[0]]
     finalists = []

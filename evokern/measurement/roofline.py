@@ -1,13 +1,16 @@
-"""Speed of light: the least time in which a chip could possibly do a workload.
+"""Roofline bound: the least time in which a chip can execute a workload.
 
-Two bounds: the operations at the fastest pipe's rate, and the bytes at the bandwidth of the memory that must deliver
-them. They are computed at two kinds of rate. *Peak* rates come from data sheets (`profiles.Profile`), and no program
-can exceed them; the floor at peak rates is generous on purpose, since a time below it is not a win but proof of a
-fault: the fastest number format the inputs allow, every SM at its highest clock, as much of the working set in L2 as
-fits. The *limit* that a user is told is nearer: operations at the rate of the number format that the workload computes
-in, for a kernel in fp32 arithmetic is not held against the tensor cores. *Measured* rates are what a copy and a matrix
-product reach on the GPU at hand: how near to them a kernel comes tells how much is left to gain. A time may pass the
-limit, and proves nothing by it.
+It has two parts: the operations at the rate of the fastest pipe, and the bytes at the bandwidth of the memory that
+delivers them. The rates are of two kinds:
+
+- *Peak* rates come from data sheets (`profiles.Profile`), and no program can exceed them. The lower bound at peak rates
+  is intentionally low, because a shorter time proves an error. It assumes the fastest number format for the inputs and
+  the highest clock on every SM. As much of the working set as fits is in L2.
+- *Measured* rates are those of a copy and a matrix product on the current GPU. The distance to them shows the possible
+  gain.
+
+The roofline bound shown to users is tighter than the lower bound: operations count at the rate of the workload's own
+number format, so a kernel in fp32 is not compared with the tensor cores. A shorter time is possible and proves nothing.
 """
 
 from __future__ import annotations
@@ -23,73 +26,74 @@ from evokern.measurement.statistics import geometric_mean
 from evokern.study.settings import TimingSettings
 
 L2_BYTES_PER_CLOCK = 64.0
-"""Bytes a clock that one SM can take from L2 at most: the width of its port (`Profile.sources`, "64-byte port")."""
+"""Maximum bytes per clock that one SM can read from L2: the width of its port (`Profile.sources`, "64-byte port")."""
 EIGHT_BIT_GAIN = 2.0
-"""Rate of 8-bit tensor instructions over 16-bit ones (white papers of Ampere, Ada and Hopper)."""
+"""Ratio of 8-bit to 16-bit tensor instruction rates (white papers of Ampere, Ada and Hopper)."""
 PLAIN: tuple[str, ...] = ("tf32", "f32", "f64")
-"""Number formats whose rate is not measured on a GPU, where only 16-bit matrices are multiplied."""
+"""Number formats without a measured rate; only 16-bit matrix products are measured."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one call must do at least."""
+    """Minimum work of one call."""
 
     flops: float
-    """Operations, as the workload declares them."""
+    """Number of operations declared by the workload."""
     bytes: float
-    """Fewest bytes through device memory, as the workload declares them."""
+    """Minimum bytes through device memory declared by the workload."""
     dram_bytes: float
-    """Those of them that L2 cannot have kept from the call before."""
+    """Part of `bytes` that L2 cannot hold from the previous call."""
     gain: float = 1.0
-    """Rate of the tensor cores on the narrowest inputs over that on 16-bit ones."""
+    """Ratio of the tensor core rate on the narrowest inputs to the rate on 16-bit inputs."""
     arithmetic: Arithmetic = "f16"
-    """Number format of the operations, which decides the limit (not the floor: a candidate may use another one)."""
+    """Number format of the operations. It affects the roofline bound, but not the lower bound, because candidates may
+    use another format."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a chip computes and moves."""
+    """Compute and memory rates of a chip."""
 
     matrix_flops_per_s: float
-    """16-bit matrix operations a second."""
+    """16-bit matrix operations per second."""
     dram_bytes_per_s: float
-    """Bytes a second through device memory, reads and writes together."""
+    """Bytes per second through device memory, reads and writes together."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time of one call, and what sets it."""
+    """Lower bound on the time of one call, and the resource that determines it."""
 
     time_us: float
-    """µs."""
+    """Lower bound in µs."""
     bound: str
-    """`operations`, `dram` or `l2`."""
+    """Limiting resource: `operations`, `dram` or `l2`."""
     parts_us: Mapping[str, float]
-    """Each bound alone, µs."""
+    """Time of each resource alone, in µs."""
     arithmetic_us: float = 0.0
-    """The operations alone at the data sheet's rate of their own number format, µs."""
+    """Time of the operations alone at the data sheet's rate of their own number format, in µs."""
 
     @property
     def limit_parts_us(self) -> Mapping[str, float]:
-        """Each bound of the limit alone, µs: as `parts_us`, the operations in their own number format."""
+        """Parts of the roofline bound in µs: `parts_us`, with the operations in their own number format."""
         return {**self.parts_us, "operations": max(self.parts_us["operations"], self.arithmetic_us)}
 
     def share(self, time_us: float) -> float:
-        """Return how much of the limit a time reaches: 1 is the speed of light."""
+        """Return the ratio of the lower bound to a time; 1 is the fastest possible."""
         return self.time_us / time_us
 
 
 def work(
     kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile
 ) -> Work:
-    """Return what one call must do at least.
+    """Return the minimum work of one call.
 
     Args:
-        kernel: whose workload says operations and bytes.
-        problem: at which problem.
-        tensors: the workload's buffers.
-        timing: how calls are timed: what L2 can still hold from the call before.
-        chip: whose L2.
+        kernel: kernel whose workload declares operations and bytes.
+        problem: the problem.
+        tensors: buffers of the workload.
+        timing: timing settings, which determine the contents of L2 before a call.
+        chip: chip with the L2.
     """
     moved = kernel.workload.bytes(problem)
     narrow = any(tensor.dtype in ("e4m3", "e5m2", "i8", "u8") for tensor in tensors.values())
@@ -117,7 +121,7 @@ def arithmetic_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Arithmetic:
 
 
 def arithmetic_rate(arithmetic: Arithmetic, chip: Profile) -> float:
-    """Return the most operations a second that a chip does in a number format."""
+    """Return the maximum operations per second of a chip in a number format."""
     rates: Mapping[Arithmetic, float] = {
         "f8": EIGHT_BIT_GAIN * chip.tensor_peak_flops_per_clock,
         "f16": chip.tensor_peak_flops_per_clock,
@@ -129,7 +133,7 @@ def arithmetic_rate(arithmetic: Arithmetic, chip: Profile) -> float:
 
 
 def boosted(chip: Profile, clocks_mhz: Sequence[float | None]) -> Profile:
-    """Return a chip at the highest clock it was seen at: some cards boost beyond the clock of their data sheet."""
+    """Return a chip with the highest observed clock, because some cards exceed the clock of their data sheet."""
     highest = max((clock for clock in clocks_mhz if clock is not None), default=0.0)
     return replace(chip, clock_mhz=highest) if highest > chip.clock_mhz else chip
 
@@ -141,12 +145,12 @@ def peak_rates(chip: Profile) -> Rates:
 
 
 def floor(task: Work, rates: Rates, chip: Profile) -> Floor:
-    """Return the least time of one call.
+    """Return the lower bound on the time of one call.
 
     Args:
-        task: what it must do.
-        rates: how fast, at peak or as measured.
-        chip: whose L2 ports deliver what stays on the chip.
+        task: work of the call.
+        rates: peak or measured rates.
+        chip: chip with the L2 bandwidth.
     """
     parts = {
         "operations": task.flops / (rates.matrix_flops_per_s * task.gain) * 1e6,
@@ -158,7 +162,7 @@ def floor(task: Work, rates: Rates, chip: Profile) -> Floor:
 
 
 def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
-    """Return what a trial's evidence keeps of its work and its floors at peak rates, one entry for each problem."""
+    """Return the evidence about a trial's work and its lower bounds at peak rates, one entry per problem."""
     limits = [limit.limit_parts_us for limit in floors]
     return {
         "arithmetic": tasks[0].arithmetic,
@@ -177,22 +181,22 @@ def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Limit:
-    """How near a time is to the limit of its chip."""
+    """Distance of a time from the roofline bound of its chip."""
 
     time_us: float
-    """The limit: over several problems the geometric mean, µs."""
+    """Roofline bound in µs; the geometric mean over several problems."""
     share: float
-    """The limit over the time: 1 is the speed of light."""
+    """Ratio of the roofline bound to the time; 1 is the fastest possible."""
     bound: str
-    """What sets it: `operations`, `dram` or `l2`; over several problems what takes longest in all."""
+    """Limiting resource: `operations`, `dram` or `l2`; over several problems the one that takes longest in total."""
     rates: Rates | None
-    """Rates measured on the GPU; None where the limit is that of the peak rates."""
+    """Rates measured on the GPU; None if the bound uses peak rates."""
     arithmetic: str = ""
-    """Number format of the operations, empty where the trial does not tell."""
+    """Number format of the operations; empty if the trial does not record it."""
 
     @property
     def setter(self) -> str:
-        """What sets it, in words: for example `compute at the vendor's peak rates`."""
+        """Limiting resource in words, for example `compute at the vendor's peak rates`."""
         kind = f" ({self.arithmetic})" if self.arithmetic else ""
         resource = {"operations": f"compute{kind}", "dram": "memory (DRAM)", "l2": "memory (L2)"}[self.bound]
         if self.rates is None or (self.bound == "operations" and self.arithmetic in PLAIN):
@@ -217,22 +221,22 @@ class Limit:
 
 
 def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -> Limit | None:
-    """Return how near a recorded trial is to the limit of its chip.
+    """Return the distance of a recorded trial from the roofline bound of its chip.
 
     Args:
-        evidence: the trial's.
-        time_us: its time, µs.
-        rates: as measured on its GPU; None takes the floor at peak rates that stands in the evidence.
+        evidence: evidence of the trial.
+        time_us: time of the trial in µs.
+        rates: rates measured on its GPU; None uses the recorded bound at peak rates.
 
     Returns:
-        None where the evidence tells nothing of the work, or that there is none.
+        The distance, or None if the evidence has no work or the work is zero.
     """
     peak = [float(one) for one in evidence.get("least_us", evidence.get("floor_us", ()))]
     arithmetic = str(evidence.get("arithmetic", ""))
     if not peak or min(peak) <= 0:
         return None
     if rates is None or "dram_bytes" not in evidence:
-        # Trials of earlier versions do not tell how much had to come from DRAM.
+        # Trials of earlier versions do not record the bytes from DRAM.
         mean = geometric_mean(peak)
         return Limit(mean, mean / time_us, str(evidence.get("limit_bound", evidence["floor_bound"])), None, arithmetic)
     columns = zip(
@@ -253,20 +257,20 @@ def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -
 
 
 def _from_dram(moved: float, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile) -> float:
-    """Return the bytes of a call that L2 cannot have kept, at least."""
+    """Return the minimum bytes of a call that L2 cannot hold."""
     written = sum(tensor.bytes for tensor in tensors.values() if tensor.role == "output")
     if timing.cache == "flush":
-        # What the flush left in L2 is its own; what the call writes may stay there.
+        # The flush fills L2 with its own data; outputs of the call may stay in L2.
         return max(moved - written, 0.0)
     total = moved * timing.rotate_sets
     return max(total - chip.l2_bytes, 0.0) / timing.rotate_sets
 
 
 def below(time_us: float, limit: Floor) -> str | None:
-    """Return why a time cannot be true, or None where it can."""
+    """Return the reason why a time is impossible, or None."""
     if not math.isfinite(time_us) or time_us >= limit.time_us:
         return None
     return (
-        f"{time_us:.4g} µs is less than the {limit.time_us:.4g} µs that the {limit.bound} of this workload take at the "
-        "chip's peak rate: work was left out, or the workload's flops and bytes are too high"
+        f"{time_us:.4g} µs is below the lower bound of {limit.time_us:.4g} µs ({limit.bound} at the chip's peak "
+        "rate): the kernel skips work, or the workload declares too many flops or bytes"
     )

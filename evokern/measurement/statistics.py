@@ -1,9 +1,8 @@
-"""Intervals and bounds of a median that assume nothing about the distribution of the samples.
+"""Distribution-free intervals and bounds of a median.
 
-Times of a kernel are skewed and sometimes have two modes, so that intervals built on a normal distribution are wrong.
-Order statistics need only that samples are independent: the number of samples below the median is binomial with
-p = 1/2 (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2; David and Nagaraja, Order Statistics, 3rd
-ed., section 7.1).
+Kernel times are skewed and sometimes bimodal, so intervals based on a normal distribution are wrong. Order statistics
+require only independent samples: the number of samples below the median is binomial with p = 1/2 (Conover, Practical
+Nonparametric Statistics, 3rd ed., section 3.2; David and Nagaraja, Order Statistics, 3rd ed., section 7.1).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def lower_rank(count: int, tail: float) -> int:
 
     Args:
         count: number of samples.
-        tail: probability of being wrong on this side.
+        tail: one-sided error probability.
     """
     probability, rank = 0.0, 0
     for below in range(count):
@@ -40,8 +39,8 @@ def lower_rank(count: int, tail: float) -> int:
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Return an interval that covers the median with at least this confidence, in the samples' unit.
 
-    With fewer samples than the confidence needs (six for 95 %) no such interval exists: the whole range is returned,
-    and `enough_for_interval` says so.
+    If there are too few samples (fewer than six for 95 %), such an interval does not exist and the whole range is
+    returned. `enough_for_interval` detects this case.
     """
     ordered = sorted(samples)
     rank = max(lower_rank(len(ordered), (1 - confidence) / 2), 1)
@@ -49,7 +48,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def enough_for_interval(count: int, confidence: float = 0.95) -> bool:
-    """Tell whether so many samples can give an interval of the median with this confidence."""
+    """Return whether this many samples suffice for an interval of the median with this confidence."""
     return lower_rank(count, (1 - confidence) / 2) > 0
 
 
@@ -63,8 +62,8 @@ def median_lower_bound(samples: Sequence[float], confidence: float = 0.95) -> fl
 def student_quantile(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t, within 0.13 %.
 
-    For two degrees of freedom it is exact, for more the expansion in 1/freedom (Abramowitz and Stegun, Handbook of
-    Mathematical Functions, 26.7.5). SciPy has it to all digits, for half a second of imports.
+    The result is exact for two degrees of freedom. For more it uses the expansion in 1/freedom (Abramowitz and Stegun,
+    Handbook of Mathematical Functions, 26.7.5), because importing SciPy takes half a second.
 
     Args:
         freedom: degrees of freedom, 2 or more.
@@ -91,8 +90,8 @@ def geometric_mean(values: Sequence[float]) -> float:
 def cliffs_delta(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Return Cliff's delta, an effect size without a unit: P(ours < theirs) - P(ours > theirs), from -1 to 1.
 
-    1 says that every one of our times is below every one of theirs (Cliff, Dominance statistics, Psychological
-    Bulletin 114 (1993)).
+    A value of 1 means that every value of `ours` is below every value of `theirs` (Cliff, Dominance statistics,
+    Psychological Bulletin 114 (1993)).
     """
     ordered = sorted(theirs)
     count = len(ordered)

@@ -1,11 +1,11 @@
-"""How many samples a candidate gets: until its median is known well enough, or until it has lost the race.
+"""Number of samples of a candidate: until its median is precise enough, or until it lost the race.
 
-What a sample is, is the device's affair (`Clock`). On several problems a candidate races with the geometric mean of its
-lower bounds, so that every problem gets a first round of samples before any gets a second.
+A device defines what a sample is (`Clock`). With several problems a candidate races with the geometric mean of its
+lower bounds. So every problem gets a first round of samples before any gets a second.
 
-Compiling a candidate often takes longer than timing one. While none waits for the device, the one at hand is sampled
-on for a while: its time becomes better known at hardly any cost. Not longer, for where few are in flight the next
-proposal waits for its answer.
+Compiling a candidate often takes longer than timing it. While no other candidate waits for the device, the current one
+gets more samples, which makes its time more precise at hardly any cost. The duration is limited, because with few
+candidates in flight the next proposal waits for this result.
 """
 
 from __future__ import annotations
@@ -26,79 +26,75 @@ from evokern.measurement.statistics import (
 from evokern.study.settings import TimingSettings
 
 TIMING_RULE = 4
-"""How times come about, kept with each study: what changes a candidate's time on the same device by more than noise
-takes another number. 1: calls in a graph, nothing between them. 2: steps around drawn calls of each graph
-(`evokern.gate.timed_plan`), and samples long enough that these are at most `STEP_SHARE` of one. 3: samples that a power
-cap slows are taken again (`before_cap`). 4: of calls that take `LONG_PILOT_US` each is a sample."""
+"""Version of the timing procedure, stored with each study. A change of the procedure that affects times by more than
+noise gets a new number. 1: calls in a graph without steps. 2: steps around a chosen call of each graph
+(`evokern.gate.timed_plan`), and samples so long that steps take at most `STEP_SHARE`. 3: samples that a power cap slows
+down are repeated (`before_cap`). 4: calls of `LONG_PILOT_US` or more are samples of their own."""
 FIRST_TIMING_RULE = 1
-"""The rule of studies that keep no number."""
+"""Timing rule of studies without a stored number."""
 STEPS = 2
-"""Steps around the drawn call of a graph (`evokern.gate.timed_plan`)."""
+"""Number of steps around the chosen call of a graph (`evokern.gate.timed_plan`)."""
 STEP_SHARE = 0.005
-"""Largest share of a sample that they take."""
+"""Largest share of the steps in a sample's time."""
 STEP_US, LONG_STEP_US = 1.9, 2.4
-"""Time of one such step around calls of less than `LONG_CALL_US`, and around longer ones, µs: an empty kernel takes
-0.65 in a graph, a step two loads and a store more (1.4 to 1.7, and 1.9 to 2.4, on an H200, 2026-11-23; up to
-1.87 around short calls on an H100, 2026-11-27). `tests/scripts/timed_calls_cost.py` measures it."""
+"""Time of a step in µs around calls shorter than `LONG_CALL_US`, and around longer ones
+(docs/lab/2026-11-27-timing.md#steps-around-calls)."""
 LONG_CALL_US = 20.0
-"""Where calls move so much that a step waits for memory."""
+"""Call time in µs above which a step waits for memory, because the call moves much data."""
 RACE_SAMPLES = 5
-"""Fewest samples that give a lower bound of the median at 95 %."""
+"""Smallest number of samples that gives a lower bound of the median at 95 %."""
 CAPPED = 1.04
-"""Times a candidate's fastest sample from which one is the power cap's and not the candidate's, where NVML reports one.
-Products of 8192³ on an H100 (2026-11-26, 213 candidates): the first samples of each lay within .5 % of one another, the
-cap came behind 2 to 6 of 6 ms (median 5), and further ones took 7 to 20 % more, in steps. The medians of seven to sixty
-samples told apart by 11 % what differed by 1 %."""
+"""Multiple of a candidate's fastest sample above which a sample counts as slowed by the power cap, if NVML reports a
+cap (docs/lab/2026-11-27-timing.md#power-cap)."""
 _MORE_SAMPLES = 4
 SAMPLED_ON_S = 0.05
-"""Seconds after which no further samples of a candidate begin while none waits: with four input sets and calls up to
-200 µs all samples are taken before. Without this limit calls of 1.6 ms were sampled .5 s while four to eight candidates
-were in flight, all of them compiling (attention at 4,096 keys, H100, 2026-11-26)."""
+"""Maximum time in seconds for further samples of a candidate while no other waits. It suffices for all samples with
+four input sets and calls up to 200 µs (docs/lab/2026-11-27-timing.md#further-samples)."""
 HOPELESS = 1.3
-"""Times the race's margin beyond which a candidate has lost by its pilot, the few calls from which the length of a
-sample follows: of a graph of four calls up to a tenth is the wait for the next one (3 to 4 µs on an H200)."""
+"""Multiple of the race threshold at which a candidate loses by its pilot, the few calls that determine the sample
+length. Up to a tenth of a pilot is the gap between graphs (docs/lab/2026-11-27-timing.md#pilot)."""
 LONG_HOPELESS = 1.05
-"""The same where a call takes `LONG_PILOT_US`: what a single one has beside the candidate's own time is 2 % of it."""
+"""The same for calls of `LONG_PILOT_US` or more, whose overhead is 2 % of their time."""
 LONG_PILOT_US = 500.0
-"""Time of a call from which single calls are pilot enough: launching each from Python adds some 10 µs (H200), and a
-graph of all input sets would take as many times as long, its samples twelve times and more."""
+"""Call time in µs from which single calls serve as the pilot; a graph would take several times as long
+(docs/lab/2026-11-27-timing.md#pilot)."""
 FIRST_LAUNCHES = 2
-"""Launches by which a candidate may be found hopeless, before anything of its answer is judged."""
+"""Launches after which a candidate can be rejected before its results are checked."""
 ROUGH = 2.0
-"""Times the race's margin beyond which it is, at one problem: launches one by one, the first with cold caches."""
+"""Multiple of the race threshold for that rejection, per problem: single launches, the first with cold caches."""
 SHORT_LAUNCH_US = 500.0
-"""Time of a launch that no candidate is given up for: gate and timing of so short a one cost little."""
+"""Launch time in µs up to which candidates are never rejected, because their gate and timing are cheap."""
 
 
 class Clock(Protocol):
-    """Times one candidate on one problem."""
+    """Clock for one candidate at one problem."""
 
     def take(self, count: int) -> Sequence[float]:
-        """Take so many samples or some more, µs a call; none where the device was disturbed, never none forever."""
+        """Return at least `count` samples in µs per call; none after a disturbance, but not indefinitely."""
 
     def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
-        """Return those that tell the candidate's time and not what slowed the device; after some tries all."""
+        """Return the samples that count, without those slowed by the device; after some retries all."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """The samples of one problem."""
+    """Samples of one problem."""
 
     samples_us: tuple[float, ...]
-    """Every sample, in the order taken."""
+    """All samples in µs, in the order of measurement."""
 
     @property
     def median_us(self) -> float:
-        """Their median."""
+        """Median of the samples in µs."""
         return median(self.samples_us)
 
     @property
     def ci95_us(self) -> tuple[float, float]:
-        """The 95 % interval of the median."""
+        """95 % interval of the median in µs."""
         return median_interval(self.samples_us)
 
     def settled(self, settings: TimingSettings) -> bool:
-        """Whether the stopping rule is met: enough samples and an interval narrow enough, or the most samples."""
+        """Return whether the stopping rule is met: a narrow interval from enough samples, or the maximum number."""
         count = len(self.samples_us)
         if count >= settings.max_samples:
             return True
@@ -110,16 +106,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What timing a candidate gave."""
+    """Result of timing a candidate."""
 
     series: tuple[Series, ...]
-    """One per problem."""
+    """Series of each problem."""
     lost: bool
-    """Whether racing stopped it."""
+    """Whether racing stopped the candidate."""
 
     @property
     def time_us(self) -> float:
-        """The objective: the geometric mean of the medians."""
+        """Objective in µs: the geometric mean of the medians."""
         return geometric_mean([one.median_us for one in self.series])
 
 
@@ -134,9 +130,9 @@ def measure(
     Args:
         clocks: one per problem.
         settings: stopping rule and racing margin.
-        elite_us: objective to race against; None to run to the stopping rule.
-        idle: whether nothing else waits for the device. Once the candidate is known well enough, or lost, it is sampled
-            on for as long, `SAMPLED_ON_S` and the most samples at most; that it lost stays so.
+        elite_us: objective to race against in µs; None measures until the stopping rule is met.
+        idle: whether no other work waits for the device. While it returns True, a decided candidate gets further
+            samples, for at most `SAMPLED_ON_S` and up to the maximum number. They do not change whether it lost.
     """
     samples, lost = _decided(clocks, settings, elite_us)
     counts = [len(clock.counted(taken)) for clock, taken in zip(clocks, samples, strict=True)]
@@ -147,14 +143,14 @@ def measure(
         samples[fewest] += clocks[fewest].take(wanted)
         before, counts[fewest] = counts[fewest], len(clocks[fewest].counted(samples[fewest]))
         if counts[fewest] < before + wanted:
-            break  # the GPU was slowed, and the next ones would wait for it
+            break  # the GPU was slowed down, and further samples would wait for it
     return Measurement(_series(clocks, samples), lost)
 
 
 def _decided(
     clocks: Sequence[Clock], settings: TimingSettings, elite_us: float | None
 ) -> tuple[list[list[float]], bool]:
-    """Sample until the stopping rule is met or the race is lost; return all samples, and whether it was."""
+    """Return all samples, and whether the race was lost; samples until the stopping rule is met or the race is lost."""
     racing = elite_us is not None and settings.race > 0
     first = RACE_SAMPLES if racing else settings.min_samples
     samples: list[list[float]] = [[] for _ in clocks]
@@ -174,23 +170,23 @@ def _decided(
 
 
 def _sample(clock: Clock, taken: list[float], count: int) -> None:
-    """Take samples until so many count."""
+    """Take samples until `count` of them count."""
     while (missing := count - len(clock.counted(taken))) > 0:
         taken += clock.take(missing)
 
 
 def _series(clocks: Sequence[Clock], samples: Sequence[Sequence[float]]) -> tuple[Series, ...]:
-    """Return the samples that count, of each problem."""
+    """Return the samples that count, by problem."""
     return tuple(Series(tuple(clock.counted(taken))) for clock, taken in zip(clocks, samples, strict=True))
 
 
 def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_us: float | None) -> bool:
-    """Tell whether a candidate has lost the race before it was sampled, so clearly that a rough time shows it.
+    """Return whether a candidate clearly lost the race by its pilot, before sampling.
 
     Args:
-        pilots: times of each problem's pilot, µs a call, `RACE_SAMPLES` of them.
+        pilots: times of each problem's pilot in µs per call, `RACE_SAMPLES` of them.
         settings: racing margin.
-        elite_us: objective to race against; None where there is no race.
+        elite_us: objective to race against in µs; None without a race.
     """
     if elite_us is None or settings.race == 0:
         return False
@@ -201,31 +197,31 @@ def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_
 
 @dataclass(frozen=True)
 class LaunchLimit:
-    """A time beyond which a candidate is hopeless by its launches, before anything of its answer is judged."""
+    """Launch time above which a candidate is rejected before its results are checked."""
 
     us: float
-    """The time, µs."""
+    """Limit in µs."""
     launches: int
-    """How many launches must all take longer."""
+    """Number of launches that must all exceed the limit."""
     rough: float
-    """How many times the candidate's time the shortest may be; divided by it, it is a lower bound."""
+    """Uncertainty factor; the shortest launch divided by it is a lower bound on the candidate's time."""
     raced_us: float
-    """The time that is raced against, µs."""
+    """Time to race against in µs."""
 
 
 def launch_limits(
     settings: TimingSettings, elite_us: float | None, default_us: float | None, problems: int
 ) -> tuple[LaunchLimit, ...]:
-    """Return the times of launches at one problem beyond which a candidate is hopeless, the fewest launches first.
+    """Return the launch times at one problem above which a candidate is rejected, the fewest launches first.
 
-    At one problem of several it may be slower by as much more for each other one, where it may be faster. At the only
-    problem five long launches say what a pilot would say, and the gate runs them anyway.
+    With several problems the limit is higher, because the candidate may be faster at the others. With a single problem,
+    five long launches replace the pilot; the gate runs them anyway.
 
     Args:
         settings: racing margin.
-        elite_us: objective to race against, where there is one.
-        default_us: time of the default candidate's launch at this problem, where it is known.
-        problems: how many the study has.
+        elite_us: objective to race against in µs, if any.
+        default_us: launch time of the default candidate at this problem in µs, if known.
+        problems: number of problems of the study.
     """
     raced_us = _raced_us(elite_us, default_us, problems)
     if raced_us is None or settings.race == 0:
@@ -240,12 +236,12 @@ def launch_limits(
 
 
 def _raced_us(elite_us: float | None, default_us: float | None, problems: int) -> float | None:
-    """Return what a launch at one problem races against, in µs; None for nothing.
+    """Return the reference time in µs for a launch at one problem, or None.
 
     Args:
-        elite_us: objective to race against, where there is one: at several problems it is no time of one of them.
-        default_us: time of the default candidate's launch at this problem, where it is known.
-        problems: how many the study has.
+        elite_us: objective to race against in µs, if any; with several problems it is not the time of a single one.
+        default_us: launch time of the default candidate at this problem in µs, if known.
+        problems: number of problems of the study.
     """
     return min((time for time in (elite_us if problems == 1 else None, default_us) if time is not None), default=None)
 
@@ -257,31 +253,31 @@ def _lost(series: Sequence[Series], limit_us: float) -> bool:
 
 
 def before_cap(samples_us: Sequence[float], fastest_us: float) -> list[float]:
-    """Return the samples that a power cap has not slowed, by the fastest one of the same calls."""
+    """Return the samples that a power cap has not slowed down, relative to the fastest sample of the same calls."""
     return [sample for sample in samples_us if sample <= CAPPED * fastest_us]
 
 
 def calls_per_sample(call_us: float, sample_us: float, sets: int) -> int:
-    """Return how many calls one sample holds: about `sample_us` long, and a multiple of the input sets.
+    """Return the number of calls per sample: about `sample_us` long, and a multiple of the input sets.
 
     Args:
-        call_us: rough time of a call, µs.
-        sample_us: aimed length of a sample, µs.
-        sets: input sets that the calls walk through.
+        call_us: rough time of a call in µs.
+        sample_us: target length of a sample in µs.
+        sets: number of input sets that the calls cycle through.
     """
     return sets * max(1, round(sample_us / (max(call_us, 0.1) * sets)))
 
 
 def with_steps(calls: int, call_us: float, sets: int) -> int:
-    """Return the calls of a sample that is long enough for its steps, at least so many, a multiple of the input sets.
+    """Return the number of calls in a sample long enough for its steps: at least `calls`, a multiple of `sets`.
 
-    Each set has a number of calls that 2 does not divide, nor 3 where it is above 3: from one replay to the next the
-    drawn call of a set then goes through all phases of what happens in every second or third call.
+    The number of calls per set is not divisible by 2, nor by 3 if it is above 3. Over several replays the chosen call
+    of a set then covers all phases of anything that happens in every second or third call.
 
     Args:
-        calls: as `calls_per_sample` has them.
-        call_us: rough time of a call, µs.
-        sets: input sets that the calls walk through.
+        calls: result of `calls_per_sample`.
+        call_us: rough time of a call in µs.
+        sets: number of input sets that the calls cycle through.
     """
     step_us = STEP_US if call_us < LONG_CALL_US else LONG_STEP_US
     rounds = max(calls // sets, math.ceil(STEPS * step_us / (STEP_SHARE * sets * max(call_us, 0.1))))

@@ -277,7 +277,7 @@ def test_a_gpu_under_search_is_left_alone(here: Path) -> None:
     """Counting would disturb the times of a search on the same GPU: it is refused, with who has it."""
     lock = GpuLock("GPU-of-a-test", "cuda:0", here)
     try:
-        assert "is being searched on already" in refused()
+        assert "is in use by process" in refused()
     finally:
         lock.release()
 

@@ -553,9 +553,9 @@ def test_the_environment_names_a_cluster_too(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("device", "num_gpus", "told"),
     [
-        ("cuda:0", None, "Ray chooses the GPUs; write cuda, and how many with --num-gpus"),
-        ("replay:x", None, "a recording needs no cluster"),
-        ("sim:l4", 2, "needs no GPU: leave --num-gpus 2 away"),
+        ("cuda:0", None, "Ray chooses the GPUs; .* --num-gpus"),
+        ("replay:x", None, "omit --ray-address"),
+        ("sim:l4", 2, "omit --num-gpus 2"),
     ],
 )
 def test_devices_that_a_cluster_cannot_be_are_refused(device: str, num_gpus: int | None, told: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ def test_every_outcome_comes_back_and_the_rest_goes_on(rig: Rig) -> None:
     assert found[3].evidence["error"] == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert found[5].evidence["limit_s"] == 0.5
     assert found[6].evidence["error"] == "worker process killed by SIGBUS"
-    assert found[2].evidence["message"] == "the compiler failed: killed by SIGSEGV, twice"
+    assert "killed by SIGSEGV, twice" in found[2].evidence["message"]
     assert (found[0].fingerprint, found[0].compile_s, found[0].resources[0].registers) == ("code 0", 0.25, 32)
     assert rig.pipeline.busy_s() == pytest.approx(sum(found[n].device_s for n in range(9)))
 
@@ -128,7 +129,7 @@ def test_killed_twice_is_lost_and_the_rest_goes_on(rig: Rig) -> None:
     """Where an executor or a compiler is killed from outside twice, the trial is lost: why, and the memory in use."""
     found = rig.answers(*({"KIND": kind} for kind in ("good", "dies", "compiler_killed", "good")))
     assert [found[n].outcome for n in range(4)] == ["measured", "lost", "lost", "measured"]
-    assert "worker processes died, and it cannot be the cause: killed by SIGKILL, then" in found[1].reason
+    assert re.search("worker processes died .* outside the candidate: killed by SIGKILL, then", found[1].reason)
     assert "compiler processes died" in found[2].reason
     assert "GiB of memory in use" in found[2].reason
     assert found[1].evidence["memory"]["used_bytes"] > 0

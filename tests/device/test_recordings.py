@@ -99,12 +99,12 @@ def _first_result(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"rows": []}, r"unknown format \(it has rows\); known: .*Kernel Tuner.*T4"),
+        ({"rows": []}, r"unknown format \(it has rows\); .*Kernel Tuner.*T4"),
         (7, r"unknown format \(it has int\)"),
-        (_all_fail(kernel_tuner_cache()), "no valid configuration"),
+        (_all_fail(kernel_tuner_cache()), "no measured configuration"),
         (kernel_tuner_cache() | {"cache": {}}, "nothing to search"),
         (kernel_tuner_cache() | {"tune_params_keys": ["block_size_x", "blok"]}, "unknown gene 'blok'.*block_size_x"),
-        (_first_record(kernel_tuner_cache(), block_size_x=48), "block_size_x is 48 .*known: 32, 64"),
+        (_first_record(kernel_tuner_cache(), block_size_x=48), "block_size_x .*48.*known: 32, 64"),
         (_without(_first_record(kernel_tuner_cache()), "tune_params"), "unknown format"),
         (kernel_tuner_cache() | {"cache": {"a": {"time": 1.0}}}, "configuration a lacks the gene 'block_size_x'"),
         (t4_file() | {"results": []}, "results is empty"),
@@ -114,7 +114,7 @@ def _first_result(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ),
         (_first_result(t4_file(), configuration={"block_size_x": 32}), "result 3 lacks the gene 'use_padding'"),
         (_first_result(t4_file(), invalidity="perhaps"), "result 3: invalidity is 'perhaps'"),
-        (_first_result(t4_file(), measurements=[]), "result 3 is correct and has neither"),
+        (_first_result(t4_file(), measurements=[]), "result 3 is correct .*'time' nor runtimes"),
         (t4_file() | {"metadata": {"timeunit": "fortnights"}}, "fortnights"),
     ],
 )
@@ -295,21 +295,21 @@ def _each(time: object, **more: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (lambda: _each(-1.0), "its time is -1.0; it must be a number above 0"),
-        (lambda: _each(0), "its time is 0; it must be a number above 0"),
-        (lambda: _each(True), "its time is True; it must be a number"),
-        (lambda: _each(10**400), "its time is a number of hundreds of bits; it must be a number above 0"),
-        (lambda: _each(float("nan")), "its time is nan; it must be a number above 0"),
-        (lambda: _each([1.0]), r"its time is \[1.0\]; it must be a number"),
+        (lambda: _each(-1.0), "its time is -1.0; .* above 0"),
+        (lambda: _each(0), "its time is 0; .* above 0"),
+        (lambda: _each(True), "its time is True; use a number"),
+        (lambda: _each(10**400), "its time is a number of .* bits; .* above 0"),
+        (lambda: _each(float("nan")), "its time is nan; .* above 0"),
+        (lambda: _each([1.0]), r"its time is \[1.0\]; use a number"),
         (lambda: _each(1.0, times=[1.0, -2.0]), "one of its times is -2.0"),
-        (lambda: _each(1.0, compile_time=True), "compile_time is True; it must be a number"),
-        (lambda: _each(1.0, benchmark_time=-3), "benchmark_time is -3; it must be a number at least 0"),
+        (lambda: _each(1.0, compile_time=True), "compile_time is True; use a number"),
+        (lambda: _each(1.0, benchmark_time=-3), "benchmark_time is -3; .* at least 0"),
         (
             lambda: _changed_t4(measurements=[{"name": "time", "value": -1.0}]),
             "its time is -1.0",
         ),
         (lambda: _changed_t4(measurements=[], times={"runtimes": [True]}), "runtimes is True"),
-        (lambda: _doubled_t4(), "result 16 says of .* that it is crashed, and an earlier one that it is measured in"),
+        (lambda: _doubled_t4(), "result 16 .* crashed .* measured in .*; keep one"),
     ],
 )
 def test_times_are_positive_numbers_and_configurations_say_one_thing(
@@ -336,11 +336,11 @@ def _doubled_t4() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[" * 100_000, "nests lists or objects deeper than can be read"),
-        ('{"format": "evokern-table/1", "format": "x"}', "the key 'format' stands in one object twice; keep one"),
-        ('{"a": ' + "9" * 5000 + "}", "is truncated or no JSON: Exceeds the limit"),
-        ('{"a": "\\ud800"}', "is truncated or no JSON: .*surrogates not allowed"),
-        ("\x00", "is truncated or no JSON"),
+        ("[" * 100_000, "nests lists or objects"),
+        ('{"format": "evokern-table/1", "format": "x"}', "the key 'format' .* twice"),
+        ('{"a": ' + "9" * 5000 + "}", "not JSON: Exceeds the limit"),
+        ('{"a": "\\ud800"}', "not JSON: .*surrogates not allowed"),
+        ("\x00", "truncated or not JSON"),
     ],
 )
 def test_json_that_is_no_recording(text: str, told: str, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_drawn_block_may_have_nothing_to_do(folder: Path) -> None:
     wrong = Config({"MOVES": 3})
     found = predictor.predict(wrong, _built(folder, wrong), problem, blocks=((1, 3, 5),)).sampled
     assert found is not None
-    assert "that sampled blocks wrote are wrong" in found
+    assert "written by sampled blocks are wrong" in found
 
 
 def _predicted(time_us: float, instructions: float) -> Predicted:

@@ -61,7 +61,7 @@ def test_a_problem_that_does_not_fit_is_refused_before_the_first_trial(
     problems = [kernel.problem(text) for text in ("136,128,16", "9,20,18")]
     monkeypatch.setattr("emulated_gpu.Worker._free_bytes", lambda _: 10_000)
     with pytest.raises(
-        DeviceError, match=r"at \w+=136 \w+=128 \w+=16.* takes .* GiB .*, all problems .* free\. Fewer gate\.input"
+        DeviceError, match=r"at \w+=136 \w+=128 \w+=16 needs .* GiB .* for all problems.* free\. .*gate\.input_sets"
     ):
         worker(monkeypatch, kernel, problems, suite_study("gpu"), chip("l4"), tmp_path / "turn")
 
@@ -151,7 +151,7 @@ def test_a_worker_that_starts_without_room_says_what_takes_less(
 
     short = replace(kernel, workload=replace(kernel.workload, reference=full))
     monkeypatch.setattr(WorkerContext, "kernel", lambda _: short)
-    with pytest.raises(DeviceError, match=r"M=24 N=20 K=18 needs more .* Tried to allocate 8.00 GiB\..* parts of its"):
+    with pytest.raises(DeviceError, match=r"M=24 N=20 K=18 needs more .* Tried to allocate 8.00 GiB\..* in parts"):
         worker(monkeypatch, short, [problem], suite_study("gpu"), chip("l4"), tmp_path / "turn")
 
 

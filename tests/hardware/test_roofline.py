@@ -91,7 +91,7 @@ def test_only_a_time_below_the_peak_rates_is_an_alarm() -> None:
     peak, measured = (floor(MATMUL, rates, H200) for rates in (peak_rates(H200), MEASURED))
     assert peak.time_us < 150 < measured.time_us
     assert below(150, peak) is None
-    assert "less than the" in (below(100, peak) or "")
+    assert "below the lower bound" in (below(100, peak) or "")
     assert limit_of(evidence(MATMUL), 150, MEASURED).share > 1  # type: ignore[union-attr]
 
 
@@ -270,10 +270,10 @@ def test_a_measured_matrix_rate_is_no_limit_of_fp32() -> None:
         (1e3, 8192, []),
         (0, 8192, []),
         (1e3, 900, []),
-        (1e3, 8192e-9, ["bytes says 8.19e-06 at .*inputs and outputs are 8.19e\\+03 bytes: 1e\\+09 times too few"]),
-        (1e3, 8192 * 20, ["20 times as many; it is the fewest bytes of one call"]),
-        (50, 8192, ["flops says 50 at .*there are 1.02e\\+03 output elements: 20.5 times too few; .*not GFLOP"]),
-        (1e9, 8192, ["flops says 1e\\+09 .*take 2.1e\\+06 if each uses all of them: 477 times as many"]),
+        (1e3, 8192e-9, ["bytes returns 8.19e-06 at .* 8.19e\\+03 bytes: .*1e\\+09 too few"]),
+        (1e3, 8192 * 20, ["20 too many; .*bytes per call"]),
+        (50, 8192, ["flops returns 50 at .* 1.02e\\+03 output elements: .*20.5 too few; .*not GFLOP"]),
+        (1e9, 8192, ["flops returns 1e\\+09 .* 2.1e\\+06 .*477 too many"]),
     ],
 )
 def test_operations_and_bytes_that_contradict_the_tensors_are_named(

@@ -139,7 +139,7 @@ def test_what_a_search_sought_out_is_a_list() -> None:
     device = TableDevice(table)
     study = Study("s", kernel=table.name, problems=(table.name,))
     try:
-        assert "has its list of candidates" in device.start(Task(table.kernel(), (), study)).notes[0]
+        assert "the list of candidates" in device.start(Task(table.kernel(), (), study)).notes[0]
     finally:
         device.close()
     whole = replace(table, visited=table.combinations)
@@ -234,9 +234,9 @@ def test_progress_is_a_line_per_sampler() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("none.json",), "there is no recording none.json; name a Kernel Tuner cache or T4 file"),
-        (("none.db:some",), "there is no recording none.db:some, nor a database none.db; name a"),
-        ((".",), "cannot read recording .: Is a directory; name a Kernel Tuner cache"),
+        (("none.json",), "there is no recording none.json; give a Kernel Tuner cache or T4 file"),
+        (("none.db:some",), "there is no recording none.db:some, nor a database none.db"),
+        ((".",), "cannot read recording .: Is a directory; give a Kernel Tuner cache"),
         ((str(SMALL), "--samplers", "evi"), "did you mean 'evo'"),
         ((str(SMALL), "--samplers", ","), "names none"),
         ((str(SMALL), "--plot", "/nowhere/out.html"), "no folder /nowhere"),

@@ -128,7 +128,7 @@ def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        ("none.db:small", DeviceError, "nor a database none.db; name .* runs.db:STUDY"),
+        ("none.db:small", DeviceError, "nor a database none.db; .* runs.db:STUDY"),
         ("{other}:othr", StudyError, "did you mean 'other'"),
         ("{toy}", StudyError, "shares no gene with this kernel .LOADS, LAYOUT"),
         ("sim", StudyError, "is for a GPU"),
@@ -154,7 +154,7 @@ def test_a_recording_that_cannot_be_read_is_no_misspelt_word(tmp_path: Path) -> 
     """A file that is there was meant: what is wrong with it is told, and no word is offered in its place."""
     path = tmp_path / "half.json"
     path.write_text("[")
-    with pytest.raises(DeviceError, match="is truncated or no JSON") as told:
+    with pytest.raises(DeviceError, match="is truncated or not JSON") as told:
         _search(tmp_path / "a.db", warm_start=str(path))
     assert "one of the words" not in str(told.value)
 

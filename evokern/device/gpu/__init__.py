@@ -1,1 +1,1 @@
-"""A live GPU: compiled candidates launched, judged and timed in worker processes."""
+"""Live GPUs: worker processes launch, check and time compiled candidates."""

@@ -1,4 +1,4 @@
-"""Baselines: what the user would run instead, through the same gate and the same graphs as candidates."""
+"""Baselines, checked by the same gate and timed in the same graphs as candidates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from evokern.gate.check import Call
 
 @dataclass(frozen=True)
 class BaselineRunner:
-    """Runs a baseline in a candidate's place: it allocates its outputs itself, and they are copied over."""
+    """Runner that executes a baseline instead of a candidate and copies the outputs that it allocates."""
 
     baseline: Baseline
-    """What to run."""
+    """Baseline to run."""
     problem: Problem
-    """At which problem."""
+    """Problem to run at."""
     hang_s: float
     """Seconds after which one call counts as hung."""
 
@@ -28,14 +28,14 @@ class BaselineRunner:
         """Run every call.
 
         Raises:
-            KernelError: an output is missing, or has another shape.
+            KernelError: an output is missing or has a wrong shape.
         """
         for call in calls:
             with torch.no_grad():
                 answer = self.baseline.run(self.problem, self.baseline.given(self.problem, call.arguments))
             for name, value in answer.items():
                 if name not in call.arguments:
-                    raise KernelError(f"baseline {self.baseline.name} returned {name!r}, which is no output")
+                    raise KernelError(f"baseline {self.baseline.name} returned {name!r}, which is not an output")
                 call.arguments[name].copy_(value)
         finish(self.hang_s * len(calls), self.hang_s)
 
@@ -43,9 +43,9 @@ class BaselineRunner:
 def runs_as(
     baseline: Baseline, problem: Problem, arguments: Mapping[str, torch.Tensor]
 ) -> Callable[[], Mapping[str, torch.Tensor]]:
-    """Return a call that a clock can capture, and that returns its outputs.
+    """Return a function that runs one call, can be captured in a graph, and returns the outputs.
 
-    Inputs that it prepares live as long as the graph, and so does the memory of its outputs, which its next call takes.
+    Prepared inputs live as long as the graph. So does the memory of the outputs, which the next call reuses.
     """
     with torch.no_grad():
         inputs = baseline.given(problem, arguments)

@@ -1,11 +1,14 @@
-"""What a candidate may leave for its next call, looked for or overwritten between them.
+"""Detection and removal of state that a candidate leaves for its next call.
 
-Variables of the module that the kernel does not declare must stay as they were. A GPU does not clear shared memory:
-a kernel of our own writes into all of it before the checked calls and between repeated ones, in turn every word, in
-blocks so large that an SM takes one, and a part of the words, in blocks as large as the candidate's own. Which words
-stay is drawn anew each time: a candidate that marks what it keeps with a word or two finds its mark in some blocks, and
-false numbers behind it. Our kernel asks for the largest shared memory that an SM can set apart, and candidates leave it
-so: where an SM divides its memory anew, what was in it is lost, and the mark with it.
+Undeclared module variables must keep their initial values. A GPU does not clear shared memory, so a kernel overwrites
+it before the checked calls and between repeated ones. It alternates between two modes:
+
+- Every word, in blocks so large that an SM runs one at a time.
+- A random part of the words, in blocks as large as the candidate's. A candidate that marks its stored data with a word
+  or two then finds its mark in some blocks, but wrong data after it.
+
+The kernel requests the largest shared memory that an SM supports, and candidates keep that partition. A new partition
+would erase the contents, including such marks.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ from evokern.hardware.profiles import Profile
 from evokern.study.trial import Outcome
 
 SOURCE = """
-// Writes into shared memory: numbers that hang on a seed, of 256 words about `kept` staying as they are; or one word.
+// Overwrites shared memory with one word, or with numbers that depend on a seed; keeps about `kept` of 256 words.
 extern "C" __global__ void overwrite(unsigned seed, unsigned kept, unsigned words, bool alike) {
   extern __shared__ unsigned memory[];
-  volatile unsigned* word = memory;  // nobody reads them here
+  volatile unsigned* word = memory;  // the kernel does not read them
   for (unsigned i = threadIdx.x; i < words; i += blockDim.x) {
-    unsigned x = (i + 0x9e3779b9u * blockIdx.x) ^ seed;  // mixed as MurmurHash3's fmix32 does
+    unsigned x = (i + 0x9e3779b9u * blockIdx.x) ^ seed;  // fmix32 of MurmurHash3
     x = (x ^ x >> 16) * 0x85ebca6bu;
     x = (x ^ x >> 13) * 0xc2b2ae35u;
     x ^= x >> 16;
@@ -43,25 +46,25 @@ extern "C" __global__ void overwrite(unsigned seed, unsigned kept, unsigned word
 }
 """
 KEPT = 128
-"""Of 256 words those that a partial overwriting leaves as they are."""
+"""Words out of 256 that a partial overwrite keeps."""
 _ENTRY = "overwrite"
 _ROUNDS = 2
-"""Blocks for each SM in a launch that overwrites everything: an SM that is done early may take a second one."""
+"""Blocks per SM in a launch that overwrites everything, because an SM that finishes early may run a second block."""
 WORDS = (0x3F000000, 0x40200000, 0, 0xFFFFFFFF)
-"""Words that fill shared memory while it is asked whether an answer hangs on it: 0.5, 2.5, 0 and NaN as floats, so that
-it is the same wherever a block lies, and a candidate takes some of them for what it left there."""
+"""Words that fill shared memory to test whether a result depends on it: 0.5, 2.5, 0 and NaN as floats. All words are
+equal, so the position of a block does not matter; a candidate takes some of these values for its stored data."""
 SUSPECTS = ("tolerance", "deterministic", "repeat", "timed_runs")
-"""Checks that a candidate fails which computes from what it finds in shared memory."""
+"""Checks that a candidate can fail when it uses old contents of shared memory."""
 
 
 class SharedMemory:
-    """Overwrites the shared memory of one GPU."""
+    """Kernel that overwrites the shared memory of one GPU."""
 
     def __init__(self, chip: Profile) -> None:
         """Compile and load the kernel.
 
         Raises:
-            DeviceError: it does not compile.
+            DeviceError: the kernel does not compile.
         """
         program = compile_own(SOURCE, f"{_ENTRY}.cu", _ENTRY, chip)
         self._chip = chip
@@ -69,16 +72,16 @@ class SharedMemory:
         self._candidate.prefer_shared_memory(0, _ENTRY)
 
     def fill(self, word: int) -> None:
-        """Enqueue what fills the shared memory of every SM with one word."""
+        """Enqueue a launch that fills the shared memory of every SM with one word."""
         self._enqueue(self.wholly(word, alike=True))
 
     def disturb(self, launches: Sequence[Launch], uses: Mapping[str, EntryUse], *, partly: bool) -> None:
-        """Enqueue what overwrites shared memory.
+        """Enqueue launches that overwrite shared memory.
 
         Args:
-            launches: of the candidate.
-            uses: what its entries use.
-            partly: overwrite a part of what blocks of the launches use, where they use any; everything otherwise.
+            launches: launches of the candidate.
+            uses: resources of its entry points.
+            partly: overwrite part of the shared memory that the launches use, if any; otherwise everything.
         """
         chosen = random.SystemRandom()
         sizes = {launch.shared_bytes + uses[launch.entry].static_shared_bytes for launch in launches} - {0}
@@ -89,11 +92,11 @@ class SharedMemory:
             self._enqueue(self.wholly(chosen.getrandbits(32)))
 
     def wholly(self, seed: int, *, alike: bool = False) -> Launch:
-        """Return the launch that overwrites every word of every SM, with one word or with many."""
+        """Return the launch that overwrites every word of every SM, with one word or with different ones."""
         return _launch(self._chip.sms * _ROUNDS, 1024, self._chip.shared_bytes_per_block, seed, 0, alike)
 
     def partly(self, size: int, seed: int) -> Launch:
-        """Return the launch that overwrites a part of the words, in blocks of so many bytes."""
+        """Return the launch that overwrites part of the words, in blocks of `size` bytes."""
         chip = self._chip
         held = min(chip.shared_bytes_per_sm // (size + chip.shared_bytes_reserved), chip.blocks_per_sm)
         return _launch(chip.sms * max(held, 1), 64, min(size, chip.shared_bytes_per_block), seed, KEPT)
@@ -109,7 +112,7 @@ def _launch(blocks: int, threads: int, size: int, seed: int, kept: int, alike: b
 
 
 class BetweenCalls:
-    """What is done between the calls of one candidate at one problem."""
+    """Actions between the calls of one candidate at one problem."""
 
     def __init__(
         self,
@@ -119,14 +122,14 @@ class BetweenCalls:
         problem: Problem,
         shared: SharedMemory | None,
     ) -> None:
-        """Take the candidate.
+        """Store the candidate.
 
         Args:
-            kernel: knows which state is declared.
-            job: the candidate's configuration and build.
-            candidate: the same, loaded.
+            kernel: kernel with the declared state.
+            job: configuration and build of the candidate.
+            candidate: the loaded candidate.
             problem: the problem.
-            shared: overwrites shared memory; None where there is none to overwrite.
+            shared: overwrites shared memory; None if that is not needed.
         """
         self._kernel, self._job, self._candidate, self._problem = kernel, job, candidate, problem
         self._shared = shared
@@ -134,17 +137,17 @@ class BetweenCalls:
         self._build = job.built.build(problem)
 
     def disturb(self) -> None:
-        """Overwrite what launches before left in shared memory: all of it, the next time a part, and so on."""
+        """Overwrite shared memory, alternating between all of it and a part."""
         if self._shared is not None:
             uses = self._job.built.programs[self._build.program].uses
             self._shared.disturb(self._build.launches, uses, partly=self._times % 2 == 1)
             self._times += 1
 
     def require_state(self) -> None:
-        """Require that the calls so far, which have ended, left only declared variables changed.
+        """Check that the completed calls changed only declared variables.
 
         Raises:
-            RunFailed: the candidate is wrong by the check `state`.
+            RunFailed: the candidate fails the check `state`.
         """
         program = self._build.program
         if names := self._candidate.changed(program):
@@ -155,29 +158,29 @@ class BetweenCalls:
             )
 
     def blamed(self, verdict: Verdict, bench: Bench, call: Callable[[], None]) -> Verdict:
-        """Return a verdict of the check `state` where a wrong candidate computes from what it finds in shared memory.
+        """Return a verdict of the check `state` if a wrong candidate uses old contents of shared memory.
 
         Args:
-            verdict: what it was found wrong by.
-            bench: its buffers.
+            verdict: verdict of the failed check.
+            bench: buffers of the candidate.
             call: runs the call of the first input set and waits.
 
         Raises:
-            RunFailed: it crashed or hung.
+            RunFailed: the candidate crashed or hung.
         """
         stale = self._shared is not None and reads_stale(bench, verdict, call, self._shared.fill)
         return blamed(verdict) if stale else verdict
 
 
 def reads_stale(bench: Bench, verdict: Verdict, call: Callable[[], None], fill: Callable[[int], None]) -> bool:
-    """Tell whether a wrong candidate computes from what launches before left in shared memory.
+    """Return whether a wrong candidate uses what earlier launches left in shared memory.
 
-    The same call on the same inputs gives the same answer twice where shared memory held the same word everywhere, and
-    another answer where it held another one.
+    Its call on the same inputs then returns the same result twice if shared memory holds the same word. With another
+    word it returns another result.
 
     Args:
-        bench: buffers, in whose first input set the call works.
-        verdict: what the candidate was found wrong by.
+        bench: buffers; the call uses the first input set.
+        verdict: verdict of the failed check.
         call: runs the first call and waits.
         fill: fills shared memory with a word.
 
@@ -203,10 +206,10 @@ def reads_stale(bench: Bench, verdict: Verdict, call: Callable[[], None], fill: 
 
 
 def blamed(verdict: Verdict) -> Verdict:
-    """Return a verdict as one of the check `state`, with what was found at first in its message."""
+    """Return a verdict as a failure of the check `state` that includes the original message."""
     message = (
-        "the answer to the same call changes with what shared memory holds before it: the kernel reads shared memory "
-        "that it has not written in this call, and finds what launches before left there; write it first, or take a "
+        "the result of the same call depends on the previous contents of shared memory: the kernel reads shared "
+        "memory before writing it in this call and finds data of earlier launches. Write it first, or use a "
         f"workspace. {verdict.evidence['message']}"
     )
     found = {**verdict.evidence, "check": "state", "message": message, "found_by": verdict.evidence["check"]}

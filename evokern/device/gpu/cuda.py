@@ -1,6 +1,6 @@
-"""Loading and launching a candidate through the driver API (cuda-bindings), and waiting for it with a limit.
+"""Loading, launching and waiting for a candidate with the driver API (cuda-bindings).
 
-Everything runs on torch's current stream, so that torch's own operations and the candidate's launches keep their order.
+Everything runs on torch's current stream, which keeps the order of torch's operations and the candidate's launches.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _SPIN_S = 0.002
 
 
 class Candidate:
-    """A built candidate, loaded."""
+    """Built candidate, loaded into the context."""
 
     def __init__(self, built: Built) -> None:
         """Load every program.
 
         Raises:
-            RunFailed: the driver refuses the machine code.
+            RunFailed: the driver rejects the machine code.
         """
         self.built = built
         self._modules = [_load(program) for program in built.programs]
@@ -57,17 +57,17 @@ class Candidate:
             _set_persisting_l2(enabled=True)
 
     def unload(self) -> None:
-        """Free the modules; the context must be healthy."""
+        """Unload the modules; the context must be usable."""
         if self._wants_window:
             _set_persisting_l2(enabled=False)
         for module in self._modules:
             driver.cuModuleUnload(module)
 
     def prepare(self, program: int, call: Call) -> PreparedCall:
-        """Return a call with its arguments laid out, ready to be enqueued any number of times.
+        """Return a call with prepared arguments that can be enqueued any number of times.
 
         Raises:
-            RunFailed: a launch asks for more than the GPU has.
+            RunFailed: a launch exceeds the GPU's limits.
         """
         launches = [self._launch(program, launch, call.arguments) for launch in call.launches]
         constants = [
@@ -79,24 +79,24 @@ class Candidate:
         return PreparedCall(launches, zeroed, constants, self._states.get(program))
 
     def prefer_shared_memory(self, program: int, entry: str) -> None:
-        """Have an SM that runs an entry set apart as much shared memory as it can, and the rest for the L1 cache."""
+        """Make SMs that run an entry point reserve as much shared memory as possible, instead of L1 cache."""
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         most = driver.CUshared_carveout.CU_SHAREDMEM_CARVEOUT_MAX_SHARED
         check(driver.cuFuncSetAttribute(self._symbol(program, entry), attribute, int(most)))
 
     def changed(self, program: int) -> list[str]:
-        """Return the variables of a program that calls left changed and whose state is not declared.
+        """Return the undeclared variables of a program that calls changed.
 
         Raises:
-            RunFailed: a call failed that was not waited for.
+            RunFailed: an earlier asynchronous call failed.
         """
         return self._states[program].changed() if program in self._states else []
 
     def _constant(self, program: int, name: str, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Return address and size of a `__constant__` array, None where no code uses it; poison it the first time.
+        """Return address and size of a `__constant__` array, None if unused; poison it the first time.
 
         Raises:
-            RunFailed: it has less room than the tensor.
+            RunFailed: the array is smaller than the tensor.
         """
         key = program, name
         if key not in self._constants:
@@ -104,13 +104,13 @@ class Candidate:
             self._constants[key] = None
             if symbol is not None:
                 pointer, size = check(driver.cuModuleGetGlobal(self._modules[program], symbol.encode()))
-                # On the stream of the calls: torch's own streams do not wait for the default one.
+                # On the stream of the calls, because torch's streams do not wait for the default stream.
                 check(driver.cuMemsetD8Async(pointer, 0xFF, size, torch.cuda.current_stream().cuda_stream))
                 self._constants[key] = int(pointer), int(size)
         place = self._constants[key]
         if place is not None and tensor.numel() * tensor.element_size() > place[1]:
             bytes_ = tensor.numel() * tensor.element_size()
-            message = f"tensor {name!r} has {bytes_} bytes, and the __constant__ array {place[1]}"
+            message = f"tensor {name!r} has {bytes_} bytes, but the __constant__ array has only {place[1]}"
             raise RunFailed(Outcome.CRASHED, {"error": message})
         return place
 
@@ -136,7 +136,7 @@ class Candidate:
 
     def _function(self, program: int, launch: Launch) -> Any:
         key, function = (program, launch.entry), self._symbol(program, launch.entry)
-        # Problems may share a module, and calls prepared earlier are launched again: the limit only ever grows.
+        # The limit only grows, because problems may share a module and earlier prepared calls are launched again.
         if launch.shared_bytes > self._shared_limits.get(key, 0):
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(function, attribute, launch.shared_bytes))
@@ -162,7 +162,7 @@ class _PreparedLaunch:
 
 
 class PreparedCall:
-    """One launch sequence with its buffers bound."""
+    """Sequence of launches with bound buffers."""
 
     def __init__(
         self,
@@ -177,10 +177,10 @@ class PreparedCall:
         self._state = state
 
     def enqueue(self) -> None:
-        """Put the whole sequence on the current stream (or into the graph being captured).
+        """Enqueue the whole sequence on the current stream, or add it to the graph being captured.
 
         Raises:
-            RunFailed: the driver refuses a launch.
+            RunFailed: the driver rejects a launch.
         """
         for tensor in self._zeroed:
             tensor.zero_()
@@ -195,7 +195,7 @@ class PreparedCall:
 
 
 class GpuRunner:
-    """The gate's runner on the GPU."""
+    """Runner of the gate on the GPU."""
 
     def __init__(
         self,
@@ -206,15 +206,15 @@ class GpuRunner:
         after: Callable[[], None] = lambda: None,
         limits: Sequence[LaunchLimit] = (),
     ) -> None:
-        """Make a runner.
+        """Create a runner.
 
         Args:
-            candidate: what to run.
-            program: which of its programs.
+            candidate: candidate to run.
+            program: index of its program.
             hang_s: seconds after which one launch sequence counts as hung.
             before: called before every call.
-            after: called once the first call has ended, or the first ones, and once the others have.
-            limits: times of launch sequences beyond which the candidate is not run any further.
+            after: called after the first call or calls, and after the remaining ones.
+            limits: launch times that stop the candidate.
         """
         self._candidate = candidate
         self._program = program
@@ -223,10 +223,10 @@ class GpuRunner:
         self._limits = limits
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Run the first call alone, so that most failures show at once, then all others.
+        """Run the first call alone, which reveals most failures, then all others.
 
         Raises:
-            RunFailed: a launch failed, did not end, or took too long.
+            RunFailed: a launch failed, hung, or took too long.
         """
         taken = self.times(calls[:1])
         for limit in self._limits:
@@ -245,10 +245,10 @@ class GpuRunner:
             self._after()
 
     def times(self, calls: Sequence[Call]) -> list[float]:
-        """Run some calls one by one; return how long each took, in µs.
+        """Run some calls one by one; return the time of each in µs.
 
         Raises:
-            RunFailed: a launch failed or did not end.
+            RunFailed: a launch failed or hung.
         """
         taken = []
         for call in calls:
@@ -259,7 +259,7 @@ class GpuRunner:
 
 
 def timed_us(enqueue: Callable[[], None], limit_s: float) -> float:
-    """Run what is enqueued and wait for it; return how long the GPU took, in µs.
+    """Run the enqueued work and wait for it; return its time on the GPU in µs.
 
     Raises:
         RunFailed: a kernel crashed, or the limit passed.
@@ -273,11 +273,11 @@ def timed_us(enqueue: Callable[[], None], limit_s: float) -> float:
 
 
 def finish(limit_s: float, hang_s: float | None = None) -> None:
-    """Wait until everything on the current stream is done.
+    """Wait until the current stream is idle.
 
     Args:
-        limit_s: longest wait.
-        hang_s: limit that the record of a hung candidate names; None for `limit_s`.
+        limit_s: longest wait in seconds.
+        hang_s: limit recorded for a hung candidate; None for `limit_s`.
 
     Raises:
         RunFailed: a kernel crashed, or the limit passed.
@@ -294,14 +294,14 @@ def finish(limit_s: float, hang_s: float | None = None) -> None:
             raise RunFailed(Outcome.CRASHED, {"error": error_name(error)})
         waited = time.perf_counter() - began
         if waited > limit_s and driver.cuEventQuery(handle)[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
-            # Asked once more: between the question and the clock this process may have been stopped for long.
+            # Query again, because this process may have been suspended between the query and the clock.
             raise RunFailed(Outcome.HUNG, {"limit_s": limit_s if hang_s is None else hang_s})
         if waited > _SPIN_S:
             time.sleep(0.0002)
 
 
 def new_event(timing: bool = False) -> torch.cuda.Event:
-    """Return an event."""
+    """Return a CUDA event."""
     return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]
 
 
@@ -344,10 +344,10 @@ def _fill_window(window: Any, requested: L2Window, tensor: torch.Tensor) -> None
 
 
 def _set_persisting_l2(enabled: bool) -> None:
-    """Set aside as much L2 as the GPU allows for persisting lines, or none: a window has no effect without.
+    """Reserve the maximum of L2 for persisting lines, or none; access windows have no effect without it.
 
-    `cuCtxResetPersistingL2Cache` is never called: after the seventh call every launch of its context took 0.17 µs more
-    (an empty kernel 0.75 instead of 0.58; H200, driver 580, 2026-11-22).
+    `cuCtxResetPersistingL2Cache` is never called, because it slows later launches
+    (docs/lab/2026-11-27-timing.md#persisting-l2-reset).
     """
     size = _attribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE) if enabled else 0
     driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, size)

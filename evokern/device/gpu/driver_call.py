@@ -1,4 +1,4 @@
-"""Calls of the driver API: what their error codes mean for a candidate."""
+"""Conversion of driver API error codes to candidate outcomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evokern.study.trial import Outcome
 
 
 def check(answer: tuple[Any, ...]) -> Any:
-    """Return what a driver call returned beside its error code.
+    """Return the results of a driver call without its error code.
 
     Raises:
         RunFailed: the call failed; the evidence names the CUDA error.
@@ -23,12 +23,12 @@ def check(answer: tuple[Any, ...]) -> Any:
 
 
 def error_name(error: Any) -> str:
-    """Return a CUDA error's name, for example `CUDA_ERROR_MISALIGNED_ADDRESS`."""
+    """Return the name of a CUDA error, for example `CUDA_ERROR_MISALIGNED_ADDRESS`."""
     _, name = driver.cuGetErrorName(error)
     return name.decode() if name else str(error)
 
 
 def context_error() -> str | None:
-    """Return the error that makes this process's context unusable, or None while it is fine."""
+    """Return the error that makes this process's context unusable, or None."""
     (error,) = driver.cuCtxSynchronize()
     return None if error == driver.CUresult.CUDA_SUCCESS else error_name(error)

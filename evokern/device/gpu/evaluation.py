@@ -1,4 +1,4 @@
-"""One candidate on a GPU: through the gate, timed, and what its timed runs left looked at."""
+"""Evaluation of one candidate on a GPU: gate, timing, and a check of the timed runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evokern.study.trial import Evaluation, Outcome, Timing
 
 
 class CandidateEvaluator:
-    """Checks and times a study's candidates one by one, in a context that each of them leaves usable or broken."""
+    """Evaluator that checks and times a study's candidates one after another in one CUDA context."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class CandidateEvaluator:
         shared: SharedMemory | None,
         phases: PhaseClock,
     ) -> None:
-        """Take what a worker has made for its study.
+        """Use the objects that a worker created for its study.
 
         Args:
-            settings: the worker's.
-            kernel: the study's.
-            gates: of each problem, in the study's order.
-            runs: its timed runs.
-            shared: what overwrites shared memory between calls; None where every launch finds it new.
-            phases: takes what gate and timing took.
+            settings: settings of the worker.
+            kernel: kernel of the study.
+            gates: gate of each problem, in the study's order.
+            runs: timed runs of the worker.
+            shared: overwrites shared memory between calls; None if shared memory is cleared before every launch.
+            phases: records the time spent in gate and timing.
         """
         self._settings = settings
         self._kernel = kernel
@@ -55,13 +55,13 @@ class CandidateEvaluator:
         self._phases = phases
         self._best_us = math.inf
         self.next_waits: Callable[[], bool] = lambda: True
-        """Whether the next candidate waits: while none does, one is sampled on."""
+        """Function that returns whether another candidate waits; otherwise the current one gets more samples."""
 
     def evaluate(self, job: Evaluate, candidate: Candidate) -> Evaluation:
-        """Return how a candidate fared.
+        """Return the evaluation of a candidate.
 
         Raises:
-            RunFailed: a launch crashed or hung, or was hopeless.
+            RunFailed: a launch crashed, hung, or was far too slow.
         """
         reports: dict[str, Any] = {}
         for problem, gate in self._gates.items():
@@ -92,7 +92,7 @@ class CandidateEvaluator:
         timings = timings_of(measurement, clocks)
         tasks, floors = self._least(job.config, timings)
         if measurement.lost:
-            # Right in the gate, and nothing that is kept: what its timed runs left is not looked at.
+            # The gate found it correct and its time is not used, so its timed runs are not checked.
             for bench in benches:
                 bench.mend()
             evidence = recorded(tasks, floors)
@@ -110,7 +110,7 @@ class CandidateEvaluator:
             if impossible:
                 fault = {"check": "floor", "message": impossible, "problem": problem.key}
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
-        # The elite that a trial races against is that of the trials it may see; others were measured since.
+        # `elite_us` counts only trials that the sampler may know. Faster ones may have been measured since.
         best = job.elite_us is None or measurement.time_us < min(job.elite_us, self._best_us)
         for problem, gate in self._gates.items() if best else ():
             verdict = self._check_renewed(job, candidate, problem, gate)
@@ -128,7 +128,7 @@ class CandidateEvaluator:
         job: Evaluate,
         reports: Mapping[str, Any],
     ) -> Evaluation:
-        """Record a candidate that lost the race by its pilot: right in the gate, its timed runs not looked at."""
+        """Return the evaluation of a candidate that lost the race by its pilot; its timed runs are not checked."""
         measurement = Measurement(tuple(Series(tuple(pilot)) for pilot in pilots), lost=True)
         timings = timings_of(measurement, clocks)
         lost = {"elite_us": job.elite_us, "samples": len(pilots[0]), "pilot": True}
@@ -136,7 +136,7 @@ class CandidateEvaluator:
         return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
 
     def _least(self, config: Config, timings: Sequence[Timing]) -> tuple[list[Work], list[Floor]]:
-        """Return the work of a call at each problem, and the least time that it takes at the clocks that were seen."""
+        """Return the work of a call at each problem, and the lower bound on its time at the observed clocks."""
         profile, tasks = self._settings.context.profile, []
         for problem in self._gates:
             tensors, _ = self._runs.workload(config, problem)
@@ -167,21 +167,21 @@ class CandidateEvaluator:
         return between.blamed(verdict, bench, lambda: self._once([first]))
 
     def _unproved(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is recorded of a candidate whose first launches were hopeless: nothing of it was judged."""
+        """Return the evidence for a candidate whose first launches were far too slow; its results were not checked."""
         bound_us, raced_us, count = seen["bound_us"], seen["elite_us"], len(self._gates)
-        if count > 1:  # as fast as the default candidate at the other problems
+        if count > 1:  # assumes the speed of the default candidate at the other problems
             bound_us = geometric_mean(job.default_us) * (bound_us / raced_us) ** (1 / count)
         return {"unproved": True, "problem": problem.key, "bound_us": bound_us}
 
     def _default_us(self, job: Evaluate, problem: Problem) -> float | None:
-        """Return the time of the default candidate's launch at a problem; None where it is not known."""
+        """Return the launch time of the default candidate at a problem; None if unknown."""
         return dict(zip(self._gates, job.default_us, strict=False)).get(problem)
 
     def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
         return BetweenCalls(self._kernel, job, candidate, problem, self._shared)
 
     def _check_renewed(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
-        """Judge what may be a new best on inputs that no candidate has seen, where some were kept from those before."""
+        """Check a possible new best on fresh inputs if earlier candidates saw the current ones."""
         tensors, launches = self._runs.workload(job.config, problem)
         if not gate.keeps_inputs(tensors):
             return Verdict(True)
@@ -192,7 +192,7 @@ class CandidateEvaluator:
     def _check_timed(
         self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
     ) -> Verdict:
-        """Check the timed runs, and what they and the repeated ones left in the module's variables."""
+        """Check the timed runs, and the module variables after the timed and the repeated runs."""
         try:
             between.require_state()
             verdict = self._judge_timed(between, bench, clock, prepared, problem)
@@ -205,23 +205,23 @@ class CandidateEvaluator:
                 raise
             verdict = Verdict(False, failed.evidence)
         if not verdict.passed:
-            # What it may have done to its inputs must not be held against the next candidate.
+            # Restore the inputs for the next candidate in case this one changed them.
             bench.refresh()
         return verdict
 
     def _judge_timed(
         self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
     ) -> Verdict:
-        """Check what was kept of the timed runs and what they left, then repeat them.
+        """Check the outputs kept from the timed runs and the final ones, then repeat the runs.
 
-        The graph that was timed is repeated first, then single calls.
+        The timed graph is repeated first, then single calls.
         """
         fault = clock.fault()
         if fault is not None:
             return Verdict(False, {**fault, "message": f"{fault['message']} at {problem}", "problem": problem.key})
         in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
         if in_place:
-            # The timed calls worked on their own results; one call from the start is what can be compared.
+            # The timed calls used their own results as inputs; only one call from the initial state can be compared.
             bench.poison()
             self._once(prepared)
         verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when="in the timed runs")
@@ -251,7 +251,7 @@ class CandidateEvaluator:
 
 
 def timings_of(measurement: Measurement, clocks: Sequence[GraphClock]) -> tuple[Timing, ...]:
-    """Return what is recorded of a measurement at each problem: times, and the clock and throttling that were seen."""
+    """Return the timings of a measurement at each problem, with the observed clocks and throttle reasons."""
     timings = []
     for series, clock in zip(measurement.series, clocks, strict=True):
         seen = [state.clock_mhz for state in clock.states if state.clock_mhz is not None]

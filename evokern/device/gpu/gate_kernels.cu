@@ -1,14 +1,14 @@
-// What the gate does with every input, reference and answer of a large problem, in one pass over memory each, where
-// torch's operations take ten and more (evokern/gate/sealed.py, evokern/gate/comparison.py).
+// Sealing and comparison of large inputs, references and outputs, each in one pass over memory. torch's operations need
+// ten or more passes (evokern/gate/sealed.py, evokern/gate/comparison.py).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 constexpr unsigned kThreads = 256;
 
-// ---- XOR with the stream of a counter generator (Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011). Block i of the stream, 16 bytes, is the generator's output for the counter i;
-// applied twice under one key it gives back what was there.
+// ---- XOR with the stream of a counter-based generator (Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random
+// numbers: as easy as 1, 2, 3", SC 2011). Block i of the stream, 16 bytes, is the generator's output for the counter i.
+// A second application with the same key restores the data.
 
 struct Block { unsigned a, b, c, d; };
 
@@ -40,17 +40,17 @@ extern "C" __global__ void __launch_bounds__(kThreads) xor_stream(
     }
 }
 
-// ---- comparison of an output with its float64 reference, as comparison.py's `_compare_part` has it: every block leaves
-// the ten numbers of its elements.
+// ---- comparison of an output with its float64 reference, equivalent to `_compare_part` in comparison.py: every block
+// writes ten numbers about its elements.
 
 enum Dtype : unsigned { kF16, kBF16, kF32 };
-// What is asked where the reference is an infinity or NaN, on inputs that may make it so: nothing, or the same.
+// Check of elements whose reference is an infinity or NaN: not expected, skipped, or must be equal.
 enum NonFinite : unsigned { kUnexpected, kPassedOver, kJudged };
 
 struct Found {
     double bad, index, got, expected, allowed, excess, most, errors, scale, shares;
 
-    // NaN is worse than any number, as in torch's argmax and amax.
+    // NaN counts as larger than any number, as in torch's argmax and amax.
     __device__ void take(const Found& other) {
         bad += other.bad;
         errors += other.errors;
@@ -76,7 +76,7 @@ __device__ __forceinline__ double value_at(const void* values, unsigned long lon
 }
 
 __device__ __forceinline__ double clamped(double value, double limit) {
-    return value > limit ? limit : value < -limit ? -limit : value;  // NaN stays
+    return value > limit ? limit : value < -limit ? -limit : value;  // keeps NaN
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) compare(
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) compare(
         double allowed = __dadd_rn(__dmul_rn(fabs(expected), rtol), atol);  // rounded twice, as torch does
         if (allowed != allowed) allowed = 0.0;
         const double error = fabs(got - expected), share = error / fmax(allowed, kTiny);
-        if (nonfinite != kUnexpected && error != error) got = value, expected = reference;  // told as they are
+        if (nonfinite != kUnexpected && error != error) got = value, expected = reference;  // report the original values
         found.take(Found{error <= allowed ? 0.0 : 1.0, static_cast<double>(i), got, expected, allowed, error - allowed,
                          share, error * error, expected * expected, share * share});
     }

@@ -1,8 +1,6 @@
-"""Sealing and comparing at the rate of the GPU's memory: kernels of ours for what torch does in many passes.
+"""Kernels for sealing and comparing at memory bandwidth; torch needs many passes for the same work.
 
-At large problems the gate took longer for them than for everything else: of 240 ms a candidate 90 for sealing 2 GB
-several times, and up to 35 for each comparison of nine answers (attention 4,16,4096,128 and a matrix product of 8192³,
-H200, 2026-11-23).
+At large problems these steps would dominate the gate's time (docs/lab/2026-11-27-timing.md#gate-kernels).
 """
 
 from __future__ import annotations
@@ -24,24 +22,24 @@ from evokern.gate.own_kernels import NonFinite
 from evokern.hardware.profiles import Profile
 
 SOURCE = Path(__file__).with_suffix(".cu")
-"""The kernels."""
+"""Source of the kernels."""
 DTYPES = {"f16": 0, "bf16": 1, "f32": 2}
-"""Dtypes of outputs that `compare` takes, and its numbers for them."""
+"""Output dtypes that `compare` supports, with their numbers in the kernel."""
 NONFINITE: Mapping[NonFinite, int] = {"unexpected": 0, "passed_over": 1, "judged": 2}
-"""Its numbers for what is asked of elements whose reference is an infinity or NaN."""
+"""Numbers in the kernel for the check of elements whose reference is an infinity or NaN."""
 _THREADS = 256
 _BLOCKS_AN_SM = 16
-"""Enough to have the memory's latency covered; each goes on with what others leave."""
+"""Blocks per SM, enough to hide memory latency; blocks loop over the remaining elements."""
 
 
 class GateKernels:
-    """The kernels, loaded into this process's context once."""
+    """Kernels of the gate, loaded once into this process's context."""
 
     def __init__(self, profile: Profile) -> None:
-        """Compile and load them.
+        """Compile and load the kernels.
 
         Raises:
-            DeviceError: they do not compile.
+            DeviceError: a kernel does not compile.
         """
         text, self._functions = SOURCE.read_text("utf-8"), {}
         for entry in ("xor_stream", "compare"):
@@ -55,7 +53,7 @@ class GateKernels:
 
         Args:
             words: int64, contiguous.
-            out: of the same length, contiguous; may be the words themselves.
+            out: same length, contiguous; may be `words` itself.
             key: 64 bits.
         """
         count = words.numel()
@@ -72,7 +70,7 @@ class GateKernels:
         *,
         nonfinite: NonFinite,
     ) -> torch.Tensor | None:
-        """Compare one call's output with its reference, as `OwnKernels` has it."""
+        """Compare the output of one call with its reference; see `OwnKernels.compare`."""
         if dtype not in DTYPES:
             return None
         got, expected = got.contiguous(), expected.contiguous()
@@ -95,5 +93,5 @@ class GateKernels:
         config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
         config.hStream = torch.cuda.current_stream().cuda_stream
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
-        # The driver copies the parameters before it returns.
+        # The driver copies the parameters before the call returns.
         check(driver.cuLaunchKernelEx(config, self._functions[entry][1], ctypes.addressof(pointers), 0))

@@ -1,14 +1,14 @@
-"""Timing by graph replay: many calls in one CUDA graph, so that the cost of launching from Python vanishes.
+"""Timing by graph replay: one CUDA graph holds many calls, so launch costs of Python do not count.
 
-A sample is one replay between two events. Replays of a batch are queued back to back behind an untimed one, so that
-the GPU never waits for the CPU within a batch. `rotate`: the calls of a graph walk through several input sets; where a
-call takes `LONG_PILOT_US`, each is a graph and a sample of its own, so that enough of them come before a power cap.
-`flush`: every call follows a write over the whole L2; a second graph holds the writes alone, and a sample is the
-difference of two replays, taken one after the other. Candidates and baselines are timed by this same code.
+A sample is one replay between two events. The replays of a batch are queued back to back after an untimed one, so the
+GPU never waits for the CPU within a batch. In the mode `rotate` the calls of a graph cycle through several input sets.
+If a call takes `LONG_PILOT_US` or more, each call is a graph and a sample of its own, so enough samples precede a power
+cap. In the mode `flush` every call follows a write over the whole L2. A second graph holds only these writes, and a
+sample is the difference of two consecutive replays. Candidates and baselines are timed by the same code.
 
-Around a drawn call of a timed graph stand steps that change inputs, poison outputs and keep its answer
-(`evokern.gate.timed_plan`), so that what is timed is what is checked. What changes here or there in how a time comes
-about takes another `TIMING_RULE` (`evokern.measurement.timing`): a study is timed under one.
+Each timed graph has steps around one randomly chosen call (`evokern.gate.timed_plan`). They change inputs, poison
+outputs and keep outputs, so the timed calls themselves are checked. A change to the timing procedure in this file needs
+a new `TIMING_RULE` (`evokern.measurement.timing`), because each study uses one rule.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from evokern.study.settings import TimingSettings
 
 _PATIENCE = 3
 _RESTS = 10
-"""Most rests of one candidate, each behind samples that a power cap slowed."""
+"""Maximum number of rests per candidate, each after samples that a power cap slowed down."""
 _REST_S = 0.1
-"""Seconds in which a GPU that its power cap slowed is fast again for some 30 ms: with .14 s and the gate's launches
-between the timings of two products of 8192³ every one of 213 began as fast as it ever was (H100, 2026-11-26)."""
+"""Seconds of rest after which a power-capped GPU is fast again for about 30 ms
+(docs/lab/2026-11-27-timing.md#power-cap)."""
 _LONG_BATCH_US = 10_000.0
-"""Length of a batch behind which the GPU's state is read once more: it may have changed within."""
+"""Length of a batch in µs after which the GPU's state is read again, because it may have changed."""
 _SHORT_US = 20.0
-"""Time of a call below which that between two graphs counts: 3 to 4 µs (H200), a tenth of four calls of 10 µs."""
+"""Call time in µs below which the gap between two graphs matters (docs/lab/2026-11-27-timing.md#pilot)."""
 _LONGER = 8
-"""Times as many calls in the pilot then."""
+"""Factor for the number of pilot calls below `_SHORT_US`."""
 
 TimedCall = Callable[[], Mapping[str, torch.Tensor] | None]
-"""Enqueues one call on the current stream; returns its outputs where they are not those of the buffers it was given."""
+"""Function that enqueues one call on the current stream; it returns the outputs if the call allocates them itself."""
 
 
 class GraphClock:
-    """Times one candidate, or baseline, on one problem."""
+    """Clock of one candidate, or baseline, at one problem."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class GraphClock:
         hang_s: float,
         around: StepsAround | None = None,
     ) -> None:
-        """Capture a pilot and time it; `prepare` captures what is sampled.
+        """Capture and time a pilot; `prepare` captures the graphs for sampling.
 
         Args:
             calls: one per input set; each enqueues one call on the current stream.
             settings: sample length, warm-up, cache mode.
-            monitor: where clocks are read while samples are taken.
+            monitor: source of clock readings during sampling.
             flush: buffer as large as L2 that is overwritten before each call; None for `rotate`.
             hang_s: seconds after which a replay counts as hung.
-            around: what changes around a drawn call, and what is kept of it; None for nothing.
+            around: steps around a randomly chosen call; None for no steps.
 
         Raises:
-            RunFailed: a call cannot be captured, crashed, or did not end.
+            RunFailed: a call cannot be captured, crashed, or hung.
         """
         self._settings = settings
         self._monitor = monitor
@@ -77,38 +77,38 @@ class GraphClock:
         self._fastest_us = math.inf
         self._hang_s = hang_s
         self.states: list[State] = []
-        """Readings of clock and temperature, one or two a batch."""
+        """Readings of clock and temperature, one or two per batch."""
         self.timed = around.timed if around else None
-        """The drawn call of the timed graph."""
-        self._parts: list[torch.cuda.CUDAGraph] = []  # what is timed, one after the other
+        """Randomly chosen call of the timed graph with its steps."""
+        self._parts: list[torch.cuda.CUDAGraph] = []  # graphs to time, one after another
         self._writes: torch.cuda.CUDAGraph | None = None
         self._sequence, self._around, self._flush = calls, around, flush
         self.pilot_us = self._single_times()
-        """Rough times, µs a call: without steps, and without a write over L2 before each call."""
+        """Rough times in µs per call, without steps and without overwriting L2."""
         if min(self.pilot_us) < LONG_PILOT_US:
             self.pilot_us = self._pilot_times(len(calls))
         if min(self.pilot_us) < _SHORT_US:
-            # From one graph to the next the GPU waits for as long as such calls take.
+            # Short calls take about as long as the gap between two graphs.
             self.pilot_us = self._pilot_times(_LONGER * len(calls))
         self._call_us = max(min(self.pilot_us), 0.05)
         self.calls = calls_per_sample(self._call_us, settings.sample_us, len(calls))
-        """Calls of the timed graph."""
+        """Number of calls in the timed graph."""
         if around is not None:
             self.calls = with_steps(self.calls, self._call_us, len(calls))
 
     def prepare(self) -> None:
-        """Draw what changes around calls, capture the graphs and warm up.
+        """Choose the changes around calls, capture the graphs and warm up.
 
         Raises:
-            RunFailed: a call cannot be captured, crashed, or did not end.
-            KernelError: the reference raised.
+            RunFailed: a call cannot be captured, crashed, or hung.
+            KernelError: the reference raised an exception.
         """
         calls, flush = self._sequence, self._flush
         if self._around is not None:
             self._around.timed.plan(self.calls)
         size = 1 if flush is None and self._call_us >= LONG_PILOT_US else self.calls
         for first in range(0, self.calls, size):
-            # One after the other they need no more memory than the largest of them does.
+            # The graphs run one after another, so they can share the memory of the largest.
             pool = self._parts[0].pool() if self._parts else None
             self._parts.append(_capture(calls, range(first, first + size), flush, self._around, pool))
         if flush is not None:
@@ -117,29 +117,29 @@ class GraphClock:
             self._run()
 
     def replay(self) -> None:
-        """Run the timed graph until inputs and answers are as the bench drew them (once more, or twice); wait.
+        """Run the timed graph once or twice, until inputs and outputs are the original ones; wait.
 
         Raises:
-            RunFailed: a call crashed, or did not end.
+            RunFailed: a call crashed or hung.
         """
         self._run()
         self.settle()
 
     def settle(self) -> None:
-        """Run the timed graph once more if its last run left changed inputs behind; wait.
+        """Run the timed graph again if its last run left changed inputs; wait.
 
         Raises:
-            RunFailed: a call crashed, or did not end.
+            RunFailed: a call crashed or hung.
         """
         if self.timed is not None and not self.timed.settled:
             self._run()
         finish(self._hang_s * self.calls, self._hang_s)
 
     def fault(self) -> dict[str, Any] | None:
-        """Settle; return evidence of a kept answer that is wrong, None where there is none.
+        """Settle, then return the evidence for a wrong recorded output, or None.
 
         Raises:
-            RunFailed: a call crashed, or did not end.
+            RunFailed: a call crashed or hung.
         """
         self.settle()
         return self.timed.fault() if self.timed is not None else None
@@ -154,16 +154,16 @@ class GraphClock:
         self._parts[index].replay()
 
     def take(self, count: int, *, sustained: bool = False) -> list[float]:
-        """Take samples, µs a call; none where heat or the hardware slowed the GPU (after some tries they are kept).
+        """Return new samples in µs per call; none if heat or the hardware slowed the GPU, except after some retries.
 
-        Behind samples that a power cap slowed the GPU rests: `counted` tells which they are.
+        After samples that a power cap slowed down, the GPU rests; `counted` omits these samples.
 
         Args:
-            count: how many; of long calls the next multiple of the calls of the timed graph is taken.
-            sustained: do not rest: a power cap slows all alike that run in turn.
+            count: number of samples; for long calls it is rounded up to a multiple of the calls in the timed graph.
+            sustained: do not rest, because in interleaved rounds a power cap slows all candidates alike.
 
         Raises:
-            RunFailed: a call crashed, or did not end.
+            RunFailed: a call crashed or hung.
         """
         seen = len(self.states)
         times = self._samples(count)
@@ -178,20 +178,20 @@ class GraphClock:
         return times
 
     def counted(self, samples_us: Sequence[float]) -> list[float]:
-        """Return the samples that tell this candidate's time: where a power cap was reported, those before it.
+        """Return the samples that count: with a reported power cap, only those before the cap.
 
-        The driver reports it some ms late, so that samples of earlier batches are left out too. After some rests all
-        count: the GPU is not fast again.
+        The driver reports the cap some milliseconds late, so samples of earlier batches are omitted too. After the
+        maximum number of rests all samples count, because the GPU does not recover.
 
         Args:
-            samples_us: what `take` returned so far.
+            samples_us: all samples from `take` so far.
         """
         if self._rests == _RESTS or not any(state.capped for state in self.states):
             return list(samples_us)
         return before_cap(samples_us, self._fastest_us)
 
     def _single_times(self) -> tuple[float, ...]:
-        """Return times of single calls behind an untimed one, µs: as many as show whether a race is lost."""
+        """Return times of single calls in µs after an untimed one, enough to show whether a race is lost."""
         marks = [new_event(timing=True) for _ in range(RACE_SAMPLES + 1)]
         for index, mark in enumerate(marks):
             self._sequence[index % len(self._sequence)]()
@@ -201,24 +201,24 @@ class GraphClock:
         return tuple(1000.0 * a.elapsed_time(b) for a, b in itertools.pairwise(marks))
 
     def _pilot_times(self, calls: int) -> tuple[float, ...]:
-        """Return times of a call of a graph of so many, µs: as many as show whether a race is lost."""
+        """Return times per call in µs of a graph with `calls` calls, enough to show whether a race is lost."""
         graph = _capture(self._sequence, range(calls), None)
         return tuple(span / calls for span in self._spans([graph.replay], RACE_SAMPLES, graph.replay))
 
     def _samples(self, count: int) -> list[float]:
-        """Return so many samples or some more, µs a call."""
+        """Return at least `count` samples in µs per call."""
         parts = [functools.partial(self._run_part, index) for index in range(len(self._parts))]
         if self._writes is not None:
             writes = self._writes.replay
             spans = self._spans([*parts, writes], count, writes)
             return [max(whole - own, 0.0) / self.calls for whole, own in zip(spans[::2], spans[1::2], strict=True)]
-        # A call is enough to keep the GPU from waiting for the first of several graphs.
+        # A single call is enough to keep the GPU busy until the first of several graphs.
         ahead = self._run if len(parts) == 1 else self._sequence[0]
         calls = self.calls // len(parts)
         return [span / calls for span in self._spans(parts, math.ceil(count / len(parts)), ahead)]
 
     def _spans(self, timed: Sequence[Callable[[], object]], count: int, ahead: Callable[[], object]) -> list[float]:
-        """Return what each takes that is run in turn so many times, µs, behind an untimed one."""
+        """Run the functions one after another `count` times, after an untimed one; return each time in µs."""
         marks = [new_event(timing=True) for _ in range(count * len(timed) + 1)]
         ahead()
         marks[0].record()
@@ -240,15 +240,14 @@ def _capture(
     around: StepsAround | None = None,
     pool: Any = None,
 ) -> torch.cuda.CUDAGraph:
-    """Capture some of the calls of a graph, with what stands before each, and behind the last of all.
+    """Capture some calls of a graph with their steps and L2 writes.
 
     Args:
         calls: one per input set.
-        indices: which calls of the graph.
-        flush: buffer that is overwritten before each call, if any.
-        around: what changes around a drawn call, if anything.
-        pool: memory of a graph that always runs before this one, which takes what that one's calls let go of; None for
-            memory of its own.
+        indices: indices of the calls to capture.
+        flush: buffer to overwrite before each call, if any.
+        around: steps around a randomly chosen call, if any.
+        pool: memory of a graph that always runs before this one, for reuse; None for separate memory.
     """
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -261,11 +260,11 @@ def _capture(
             outputs = calls[index % len(calls)]()
             if around is not None:
                 around.behind(index, outputs)
-            del outputs  # the next call may take its memory, unless it is one whose answer is kept
+            del outputs  # lets the next call reuse the memory, unless these outputs are kept
             if around is not None and index + 1 == around.timed.calls:
                 around.before(index + 1)
     except Exception:
-        # An unfinished capture must be ended; that it failed is known already.
+        # An unfinished capture must be ended; its own error is already being raised.
         with contextlib.suppress(RuntimeError):
             graph.capture_end()
         raise

@@ -1,4 +1,4 @@
-"""What a live device asks its worker, and Nsight Compute's program: records that travel between processes."""
+"""Jobs of a GPU worker and of the Nsight Compute program, sent between processes."""
 
 from __future__ import annotations
 
@@ -12,107 +12,107 @@ from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings, TimingSettings
 
 PLANNED, HELD, PEAK, FREE = "planned_bytes", "held_bytes", "peak_bytes", "free_bytes"
-"""Keys of the worker's report when it is ready: bytes of the GPU's memory that its buffers take by the plan, that it
-holds, that it held at most while it began (references are computed then), and that are left."""
+"""Keys of a worker's report at its start, each a number of bytes in GPU memory: planned for its buffers, held, the peak
+during the start (references need temporary memory), and free."""
 CONTEXT_BYTES = 2**30
-"""Bytes of the GPU's memory that a process takes beside its buffers."""
+"""Bytes of GPU memory that a process needs in addition to its buffers."""
 
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """What every job of a study shares."""
+    """Settings shared by all jobs of a study."""
 
     context: WorkerContext
-    """The kernel, the study's problems, and the GPU with the peak rates below which no time can be true."""
+    """Kernel, problems, and the GPU with its peak rates, which give the lower bound on time."""
     gate: GateSettings
-    """How candidates are checked."""
+    """Settings of the gate."""
     timing: TimingSettings
-    """How they are timed."""
+    """Settings of the timing."""
     device_index: int
-    """The GPU's number for the driver."""
+    """Index of the GPU for the driver."""
     turn_lock: Path
-    """File whose lock says which worker uses the GPU: a spare warms up while no candidate is being timed."""
+    """File whose lock grants the use of the GPU: a spare worker warms up only while no candidate is timed."""
     warm_config: Config
-    """Candidate whose buffers a worker prepares while it starts."""
+    """Candidate whose buffers a worker prepares at its start."""
 
 
 @dataclass(frozen=True)
 class Prove:
-    """Prove the gate's power."""
+    """Job that checks the sensitivity of the gate."""
 
 
 @dataclass(frozen=True)
 class MeasureBaseline:
-    """Check and time one of the workload's baselines."""
+    """Job that checks and times one baseline."""
 
     index: int
-    """Which one."""
+    """Index of the baseline."""
 
 
 @dataclass(frozen=True)
 class MeasureRates:
-    """Measure how fast the GPU copies and multiplies."""
+    """Job that measures the GPU's copy and matrix rates."""
 
 
 @dataclass(frozen=True)
 class TimeFirstLaunches:
-    """Time a candidate's first launches at every problem, and judge nothing of it."""
+    """Job that times a candidate's first launches at every problem without a check."""
 
     config: Config
-    """Its configuration."""
+    """Configuration of the candidate."""
     built: Built
-    """Its programs and launches."""
+    """Programs and launches of the candidate."""
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Check and time one candidate."""
+    """Job that checks and times one candidate."""
 
     config: Config
-    """Its configuration."""
+    """Configuration of the candidate."""
     built: Built
-    """Its programs and launches."""
+    """Programs and launches of the candidate."""
     elite_us: float | None
     """Time to race against, µs."""
     default_us: tuple[float, ...] = ()
-    """Time of a launch of the default candidate at each problem, µs; empty where it is not known."""
+    """Launch time of the default candidate at each problem in µs; empty if unknown."""
 
 
 @dataclass(frozen=True)
 class ProfiledCall:
-    """One call of a candidate for Nsight Compute to profile."""
+    """One call of a candidate for profiling with Nsight Compute."""
 
     folder: Path
-    """The kernel's folder."""
+    """Folder of the kernel."""
     problem: Problem
-    """The problem."""
+    """Problem of the call."""
     config: Config
-    """The candidate."""
+    """Configuration of the candidate."""
     built: Built
-    """Its programs and launches."""
+    """Programs and launches of the candidate."""
     device_index: int
-    """The GPU's number for the driver."""
+    """Index of the GPU for the driver."""
     limit_s: float = 120.0
-    """Seconds after which a call counts as hung; every launch is replayed some dozen times."""
+    """Seconds after which a call counts as hung; the profiler replays every launch about a dozen times."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A candidate of a playoff."""
+    """Candidate of a playoff."""
 
     config: Config
-    """Its configuration; for a baseline the one whose buffers it uses."""
+    """Configuration; for a baseline the one whose buffers it uses."""
     built: Built | None
-    """Its programs; None for a baseline."""
+    """Programs of the candidate; None for a baseline."""
     baseline: str = ""
     """Name of a baseline."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """Measure these candidates in turn."""
+    """Job that measures candidates in one interleaved round."""
 
     contestants: tuple[Contestant, ...]
-    """Who takes part."""
+    """Candidates of the round."""
     samples: int
-    """Samples of each."""
+    """Samples per candidate."""

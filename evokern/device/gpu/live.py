@@ -1,7 +1,7 @@
-"""GPUs as a device: one compile pool, and on each GPU an isolated worker with a warm spare beside it.
+"""GPUs as a device: a shared compile pool, and for each GPU an isolated worker with a warm spare.
 
-Most searches have one, of this machine. Several are of one model, share the compile pool, and are checked against their
-own first times; `evokern.device._gpus` says where they are.
+Most searches use one GPU of this machine. Several GPUs must be of one model. They share the compile pool, and each is
+checked for drift from its own first times. `evokern.device._gpus` finds and opens them.
 """
 
 from __future__ import annotations
@@ -60,24 +60,23 @@ from evokern.workers.single_job import run_single_job
 _LOGGER = logging.getLogger("evokern")
 _START_DEADLINE_S = 600.0
 _RATES_DEADLINE_S = 5.0
-"""Seconds for what takes a tenth of one."""
+"""Timeout in seconds; the measurement takes about 0.1 s."""
 _RATES_PATIENCE_S = 5.0
-"""Seconds that a candidate may take to end which the end of a search left on the GPU."""
+"""Seconds to wait for a candidate that is still on the GPU when the search ends."""
 _COMPILES_AHEAD = 6
-"""Most trials in flight for each compile worker. While one compiles, none more than a window after it can be proposed,
-and of 2,800 candidates of `attention` on an H100 one in a hundred took three times the mean to compile, one in a
-thousand five times, the slowest eight. With 3 two H200s made 1.63 times the trials a minute of one."""
+"""Maximum number of concurrent trials per compile worker. A slow compile blocks proposals more than one window later,
+so the window must cover the slowest compiles (docs/lab/2026-11-27-timing.md#trials-per-compile-worker)."""
 _WORTH_TELLING_BYTES = 2**30
 
 
 class LiveDevice:
-    """One GPU, or several of one model."""
+    """Device for one GPU, or for several of one model."""
 
     def __init__(self, gpus: Gpus) -> None:
-        """Make a device; `start` takes the GPUs and opens its workers.
+        """Create a device; `start` takes the GPUs and starts the workers.
 
         Args:
-            gpus: where they are.
+            gpus: GPUs of this machine or of a cluster.
         """
         self._gpus = gpus
         self._gpu = gpus.found[0]
@@ -89,49 +88,49 @@ class LiveDevice:
 
     @property
     def identity(self) -> str:
-        """The GPU's model."""
+        """Model of the GPU."""
         return self._gpu.model
 
     @property
     def predicted(self) -> bool:
-        """Times come from a clock."""
+        """False, because times are measured."""
         return False
 
     @property
     def profile(self) -> Profile:
-        """The GPU's limits and peak rates."""
+        """Resource limits and peak rates of the GPU."""
         return self._gpu.profile
 
     @property
     def window(self) -> int:
-        """Default number of trials in flight for a new study: what keeps the compilers and the GPUs at work."""
+        """Default maximum number of concurrent trials for a new study, enough to keep compilers and GPUs busy."""
         return _COMPILES_AHEAD * self._gpus.compile_workers + 2 * DEPTH * len(self._gpus.found)
 
     @property
     def at_once(self) -> int:
-        """GPUs that measure side by side."""
+        """Number of GPUs that measure concurrently."""
         return len(self._gpus.found)
 
     @property
     def processes(self) -> list[int]:
-        """Process numbers of the workers on this machine."""
+        """Process IDs of the workers on this machine."""
         return self._gpus.processes()
 
     @property
     def verifiable(self) -> bool:
-        """Candidates are programs, which can be run again."""
+        """True, because candidates are programs that can run again."""
         return True
 
     @property
     def diagnoses(self) -> bool:
-        """A GPU names an error, and neither line nor access."""
+        """True, because a GPU reports an error without its line and address."""
         return True
 
     def start(self, task: Task) -> StartReport:
-        """Open compile pool and GPU workers side by side, prove the gate's power, measure the baselines.
+        """Start compile pool and GPU workers, check the sensitivity of the gate, measure the baselines.
 
         Raises:
-            UsageError: GPU, compiler, kernel folder or workload cannot work as asked.
+            UsageError: the GPU, the compiler, the kernel folder or the workload cannot be used.
         """
         profile = limits_for(self._gpu.profile, task.study.limits)
         first, remarks = first_candidate(task, profile)
@@ -147,12 +146,12 @@ class LiveDevice:
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         program = require_built(task, built).machine_code()
         _LOGGER.info("the default candidate is compiled")
-        task.on_step(StartStep("starting the GPU's worker", 1, steps))
+        task.on_step(StartStep("starting the GPU worker", 1, steps))
         members.wait_ready(leader)
-        _LOGGER.info("the GPU's worker is ready")
-        task.on_step(StartStep("proving that the gate tells right from wrong", 2, steps))
-        run_single_job(executors, Prove(), _START_DEADLINE_S, "start of the study")
-        _LOGGER.info("the gate's power is proved")
+        _LOGGER.info("the GPU worker is ready")
+        task.on_step(StartStep("checking that the gate distinguishes correct from wrong results", 2, steps))
+        run_single_job(executors, Prove(), _START_DEADLINE_S, "the check of the gate")
+        _LOGGER.info("the gate distinguishes correct from wrong results")
         self._default_us = task.default_us
         if times_default:
             task.on_step(StartStep("timing the default candidate's first launches", 3, steps))
@@ -168,7 +167,7 @@ class LiveDevice:
         _LOGGER.info("the baselines are measured")
         planned = int((members.ready_report or {}).get(PLANNED, 0))
         if planned >= _WORTH_TELLING_BYTES:
-            notes.append(f"inputs, answers and references take {in_gib(planned)} of the GPU's memory in a worker")
+            notes.append(f"each worker uses {in_gib(planned)} of GPU memory for inputs, outputs and references")
         members.keep_spares()
         self._executors = Executors(members)
         first_us: dict[int, list[float]] = {}
@@ -190,7 +189,7 @@ class LiveDevice:
             compilers,
             self._executors,
             job=self._job,
-            # The worker reports a hang itself; it is killed only when it is stuck inside the driver.
+            # The worker reports a hang itself; it is killed only if it is stuck inside the driver.
             deadline_s=30.0 + 10.0 * hang_s,
             known=task.known,
             hang_s=hang_s,
@@ -219,31 +218,31 @@ class LiveDevice:
         return StartReport(tuple(baselines), environment, tuple(notes))
 
     def _compared(self, members: MemberPool, leader: int, calibration: Calibration) -> dict[int, list[float]]:
-        """Return what each reference takes on each GPU that works, µs, after each has proved the gate's power.
+        """Return the time of each reference on each working GPU in µs, after checking the gate there.
 
         Raises:
-            DeviceError: one cannot be measured on one of them.
+            DeviceError: a reference cannot be measured on one of the GPUs.
         """
         found: dict[int, list[float]] = {}
         for place in members.working:
             name, pool = members.names[place], OneMember(members, place)
             if place != leader:
                 members.wait_ready(place)
-                run_single_job(pool, Prove(), _START_DEADLINE_S, f"start of the study on {name}")
+                run_single_job(pool, Prove(), _START_DEADLINE_S, f"the check of the gate on {name}")
             for reference in calibration.references:
                 answer = run_single_job(pool, reference.job, _START_DEADLINE_S, f"{reference.name} on {name}")
                 time_us = reference.time_us(answer)
                 if time_us is None:
                     raise DeviceError(
-                        f"{reference.name}, by which GPUs are compared, cannot be measured on {name}: "
-                        f"{getattr(answer, 'error', '') or getattr(answer, 'reason', answer)}; "
-                        "search on the others, with --device cuda:N,M"
+                        f"{reference.name}, the reference for comparing GPUs, cannot be measured on {name}: "
+                        f"{getattr(answer, 'error', '') or getattr(answer, 'reason', answer)}; exclude this GPU "
+                        "with --device cuda:N,M"
                     )
                 found.setdefault(place, []).append(time_us)
         return found
 
     def _open(self, task: Task, profile: Profile, first: Config) -> tuple[ReportingPool, MemberPool]:
-        """Take the GPUs, and open the pools."""
+        """Take the GPUs and open the pools."""
         context = WorkerContext(task.kernel.folder, task.problems, profile)
         plan = GpuPlan(
             GpuSettings(
@@ -261,40 +260,40 @@ class LiveDevice:
         return self._gpus.open(plan, task.kernel.folder)
 
     def submit(self, request: Request) -> None:
-        """Accept one candidate; returns at once."""
+        """Accept one candidate; returns immediately."""
         self._running().submit(request)
 
     def compile_ahead(self, configs: Sequence[Config]) -> None:
-        """Compile candidates that may be submitted next where compile workers idle; returns at once."""
+        """Compile likely next candidates on idle compile workers; returns immediately."""
         self._running().compile_ahead(configs)
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        """Return the results that are ready; wait at most `timeout_s` for the first."""
         return self._running().poll(timeout_s)
 
     def remeasured(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return what another GPU measured a second time since the last call, by trial."""
+        """Return the trials that another GPU measured again since the last call."""
         return self._executors.remeasured() if self._executors else {}
 
     def executors(self) -> Sequence[ExecutorState]:
-        """Return how each GPU stands, where there are several."""
+        """Return the state of each GPU; empty for a single GPU."""
         return self._pipeline.executors() if self._pipeline else ()
 
     def busy_s(self) -> float:
-        """Return the seconds since `start` in which a candidate, its gate or its timing held a GPU, per GPU."""
+        """Return the seconds since `start` during which candidates occupied a GPU, per GPU."""
         return self._pipeline.busy_s() / len(self._gpus.found) if self._pipeline else 0.0
 
     def rounds(
         self, task: Task, candidates: Sequence[Config | str]
     ) -> Callable[[Sequence[int], int], Sequence[Sequence[float]]]:
-        """Return what plays a round of a playoff between candidates; nothing can be submitted after.
+        """Return a function that measures one playoff round; the device accepts no other work afterwards.
 
         Args:
-            task: what the device was started with.
-            candidates: configurations, and names of baselines.
+            task: the task of `start`.
+            candidates: configurations, or names of baselines.
 
         Raises:
-            DeviceError: a candidate does not compile any more.
+            DeviceError: a candidate no longer compiles.
         """
         self._running().close()
         self._pipeline = None
@@ -308,7 +307,7 @@ class LiveDevice:
                 continue
             built = run_single_job(compilers, candidate, COMPILE_DEADLINE_S, "compile of an elite")
             if not isinstance(built, Built):
-                raise DeviceError(f"an elite does not compile any more: {built.reason}")
+                raise DeviceError(f"an elite no longer compiles: {built.reason}")
             contestants.append(Contestant(candidate, built))
 
         def play(alive: Sequence[int], samples: int) -> Sequence[Sequence[float]]:
@@ -321,12 +320,12 @@ class LiveDevice:
         return play
 
     def rates(self) -> Rates:
-        """Return how fast the GPU copies and multiplies, measured once for each GPU and driver.
+        """Return the copy and matrix rates of the GPU, measured once for each GPU and driver.
 
-        Nothing can be submitted after.
+        The device accepts no further candidates afterwards.
 
         Raises:
-            EvokernError: it cannot be measured.
+            EvokernError: the rates cannot be measured.
         """
         driver, leader = driver_version() or self._gpu.driver, self._leader()
         uuid = (leader.held or self._gpu).uuid
@@ -339,18 +338,18 @@ class LiveDevice:
         return known
 
     def stages(self) -> tuple[int, int]:
-        """Return how many candidates are being compiled, and how many are compiled and not answered."""
+        """Return the number of candidates in compilation, and the number of compiled candidates without a result."""
         return self._pipeline.stages() if self._pipeline else (0, 0)
 
     def close(self) -> None:
-        """Stop every worker; safe to call twice."""
+        """Stop every worker; can be called twice."""
         if self._pipeline is not None:
             self._pipeline.close()
         self._gpus.close()
         self._compilers = self._members = None
 
     def _leader(self) -> OneMember:
-        """Return the GPU on which playoffs are held and rates measured: the first that works."""
+        """Return the GPU for playoffs and rates: the first that works."""
         assert self._members is not None
         return OneMember(self._members, next(iter(self._members.working), 0))
 
@@ -364,10 +363,10 @@ class LiveDevice:
 
 
 def open_live(name: str) -> LiveDevice:
-    """Return the GPUs of this machine that `auto`, `cuda`, `cuda:N`, `cuda:N,M` or `cuda:all` means.
+    """Return the GPUs of this machine for a name: `auto`, `cuda`, `cuda:N`, `cuda:N,M` or `cuda:all`.
 
     Raises:
-        DeviceError: there is no such GPU, one is named twice, they are of several models, or a package is missing.
+        DeviceError: a GPU is missing or named twice, the models differ, or a package is missing.
     """
     gpus = [live_gpu(number) for number in gpu_numbers(name)]
     _require_packages(gpus[0])
@@ -375,10 +374,10 @@ def open_live(name: str) -> LiveDevice:
 
 
 def gpu_numbers(name: str) -> list[int]:
-    """Return the numbers of the GPUs that a device's name means; those that CUDA_VISIBLE_DEVICES leaves count from 0.
+    """Return the GPU indices in a device name; with CUDA_VISIBLE_DEVICES, the visible GPUs count from 0.
 
     Raises:
-        DeviceError: it is no such name.
+        DeviceError: the name is invalid.
     """
     _, _, listed = name.partition(":")
     if listed == "all":
@@ -387,21 +386,23 @@ def gpu_numbers(name: str) -> list[int]:
     wrong = next((part for part in parts if not part.isdecimal() or len(part) > 4), None)
     if wrong is not None:
         raise DeviceError(
-            f"device {name!r}: {wrong!r} is no GPU's number; write cuda:N, several as cuda:0,1, or cuda:all"
+            f"device {name!r}: {wrong!r} is not a GPU index; use cuda:N, cuda:0,1 for several, or cuda:all"
         )
     numbers = [int(part) for part in parts]
     twice = next((number for number in numbers if numbers.count(number) > 1), None)
     if twice is not None:
-        raise DeviceError(f"device {name!r} names GPU {twice} more than once; name each once, for example cuda:0,1")
+        raise DeviceError(f"device {name!r} names GPU {twice} more than once; name each GPU once, for example cuda:0,1")
     return numbers
 
 
 def _require_packages(gpu: LiveGpu) -> None:
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
         extra = f"cuda{min(int(gpu.driver.split('.')[0]), 13)}"
-        raise DeviceError(f"cuda-bindings is not installed, which launches candidates: pip install 'evokern[{extra}]'")
+        raise DeviceError(
+            f"cuda-bindings, which launches candidates, is not installed; run: pip install 'evokern[{extra}]'"
+        )
     if int(gpu.driver.split(".")[0]) < cuda_major():
         raise DeviceError(
-            f"the driver supports CUDA {gpu.driver}, but the CuPy that is installed is for CUDA {cuda_major()}: "
-            f"pip install 'evokern[cuda12]', or update the driver"
+            f"the driver supports CUDA {gpu.driver}, but the installed CuPy needs CUDA {cuda_major()}; run: pip "
+            "install 'evokern[cuda12]', or update the driver"
         )

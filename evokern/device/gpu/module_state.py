@@ -1,7 +1,7 @@
-"""A loaded module's writable variables: those whose state is declared are restored, the others must stay as they were.
+"""Writable variables of a loaded module: declared ones are restored, others must keep their values.
 
-Reference of what "as they were" means is what the driver loaded, read once; zeros need no copy. Everything is enqueued
-on torch's current stream. A comparison goes through memory of its own, a piece at a time, and waits for one number.
+The expected values are those that the driver loaded, read once; zeros need no copy. Everything is enqueued on torch's
+current stream. A comparison copies one piece at a time and waits for a single number.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from evokern.compile.records import ModuleVariable
 from evokern.device.gpu.driver_call import check
 
 COMPARED_AT_ONCE = 64 << 20
-"""Bytes of a variable that are copied and compared at once."""
+"""Bytes of a variable that are copied and compared in one step."""
 _LARGEST_GAP = 256
-"""Bytes between two variables of a section that belong to no variable, and are watched with them; alignment leaves no
-more (PTX ISA, section 5.4.1: vectors and arrays are aligned to at most 128 bytes)."""
+"""Largest gap in bytes between two variables of a section; the gap is checked with them. Alignment leaves smaller gaps
+(PTX ISA, section 5.4.1: vectors and arrays are aligned to at most 128 bytes)."""
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A variable in the GPU's memory."""
+    """Variable with its address in GPU memory."""
 
     variable: ModuleVariable
     address: int
     allocation: int
-    """Where the allocation begins that it lies in: a copy does not reach from one into the next."""
+    """Start of the enclosing allocation; a copy cannot cross allocations."""
 
     @property
     def end(self) -> int:
@@ -39,7 +39,7 @@ class _Placed:
 
 @dataclass(frozen=True)
 class _Region:
-    """Variables that lie side by side, and what their bytes must be."""
+    """Adjacent variables and their expected bytes."""
 
     placed: tuple[_Placed, ...]
     expected: torch.Tensor | None
@@ -55,17 +55,17 @@ class _Region:
 
 
 class ModuleState:
-    """Restores and watches the variables of one loaded module."""
+    """Restores and checks the variables of one loaded module."""
 
     def __init__(self, module: Any, variables: Sequence[ModuleVariable]) -> None:
-        """Find the variables, and read what the undeclared ones begin with.
+        """Find the variables and read the initial values of the undeclared ones.
 
         Args:
             module: the driver's handle.
-            variables: `Built.variables` of its program.
+            variables: `Built.variables` of the module's program.
 
         Raises:
-            RunFailed: a variable that code uses is not in the module.
+            RunFailed: the module lacks a variable that code uses.
         """
         placed = sorted(_placed(module, variables), key=lambda one: one.address)
         self._fills: list[tuple[int, int, int]] = []
@@ -76,14 +76,14 @@ class ModuleState:
                 self._copies.append((one.address, torch.frombuffer(bytearray(value), dtype=torch.uint8).cuda()))
             elif value is not None:
                 self._fills.append((one.address, value, one.variable.size))
-        # Headers bring hundreds of constants that nothing refers to: they are watched where they lie beside others.
+        # Headers define hundreds of unused constants; they are checked only next to used variables.
         self._regions = [_region(group) for group in _groups(placed) if any(one.variable.used for one in group)]
 
     def restore(self) -> None:
-        """Enqueue what gives the declared variables their state, as part of a call.
+        """Enqueue the initial values of the declared variables, as part of a call.
 
         Raises:
-            RunFailed: the driver refuses.
+            RunFailed: the driver reports an error.
         """
         stream = torch.cuda.current_stream().cuda_stream
         for address, byte, size in self._fills:
@@ -92,10 +92,10 @@ class ModuleState:
             check(driver.cuMemcpyDtoDAsync(address, data.data_ptr(), data.numel(), stream))
 
     def changed(self) -> list[str]:
-        """Return the undeclared variables that no longer hold what they began with, as the source names them.
+        """Return the source names of undeclared variables that changed.
 
         Raises:
-            RunFailed: the driver refuses.
+            RunFailed: the driver reports an error.
         """
         differ = [_differs(region.address, region.size, region.expected) for region in self._regions]
         if not differ or not bool(torch.stack(differ).any()):
@@ -104,7 +104,7 @@ class ModuleState:
 
 
 def _names(region: _Region) -> Iterator[str]:
-    """Yield the variables of a region that differ; what differs between them counts for the variable before."""
+    """Yield the changed variables of a region; a changed gap counts for the variable before it."""
     for number, one in enumerate(region.placed):
         end = region.placed[number + 1].address if number + 1 < len(region.placed) else one.end
         start = one.address - region.address
@@ -117,14 +117,14 @@ def _placed(module: Any, variables: Sequence[ModuleVariable]) -> Iterator[_Place
     for variable in variables:
         answer = driver.cuModuleGetGlobal(module, variable.symbol.encode())
         if answer[0] == driver.CUresult.CUDA_ERROR_NOT_FOUND and not variable.used:
-            continue  # nothing refers to it, and what lies beside it is watched all the same
+            continue  # unused; the bytes next to it are checked anyway
         pointer, _ = check(answer)
         base, _ = check(driver.cuMemGetAddressRange(pointer))
         yield _Placed(variable, int(pointer), int(base))
 
 
 def _groups(placed: Sequence[_Placed]) -> Iterator[tuple[_Placed, ...]]:
-    """Yield undeclared variables in groups that lie as close together in memory as in their section."""
+    """Yield groups of undeclared variables that are as close in memory as in their section."""
     group: list[_Placed] = []
     for one in placed:
         if one.variable.restored is not None:
@@ -160,7 +160,7 @@ def _read(address: int, size: int) -> torch.Tensor:
 
 
 def _differs(address: int, size: int, expected: torch.Tensor | None) -> torch.Tensor:
-    """Return whether memory differs from bytes, or from zeros; the answer stays on the GPU."""
+    """Return whether memory differs from bytes, or from zeros; the result stays on the GPU."""
     found = torch.zeros((), dtype=torch.bool, device="cuda")
     for start in range(0, size, COMPARED_AT_ONCE):
         now = _read(address + start, min(COMPARED_AT_ONCE, size - start))

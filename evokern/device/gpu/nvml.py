@@ -1,4 +1,4 @@
-"""Clocks, temperature, throttling and other users of a GPU, from NVML; the GPU is matched by its PCI address."""
+"""Clocks, temperature, throttling and other users of a GPU, read from NVML by PCI address."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ _REASONS = {
 }
 """Bits of `nvmlClocksEventReasons` that lower clocks under load (NVML API reference, "Clocks event reasons")."""
 DISTURBING = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
-"""Reasons whose samples are all taken again. Under a power cap those before it are kept: it is how a GPU runs that long
-calls keep busy (`State.capped`)."""
+"""Throttle reasons that discard all samples. With a power cap the samples before it count (`State.capped`), because
+long calls always reach it."""
 
 
 @dataclass(frozen=True)
 class State:
-    """One reading."""
+    """One reading of the GPU's state."""
 
     clock_mhz: float | None = None
-    """SM clock."""
+    """SM clock in MHz."""
     throttle: str = ""
     """Throttle reasons, comma-separated; empty for none."""
     temperature_c: float | None = None
-    """GPU temperature."""
+    """Temperature of the GPU in °C."""
 
     @property
     def disturbed(self) -> bool:
-        """Whether samples taken now say more about the clock than about the candidate."""
+        """Whether samples taken now would depend more on the clock than on the candidate."""
         return any(reason in self.throttle for reason in DISTURBING)
 
     @property
     def capped(self) -> bool:
-        """Whether the GPU has reached its power limit, so that its clock falls for as long as it stays busy."""
+        """Whether the GPU reached its power limit, which lowers its clock while it stays busy."""
         return "power cap" in self.throttle
 
 
 class Monitor:
-    """Reads one GPU; every reading is empty where NVML is not installed or does not answer."""
+    """NVML monitor of one GPU; readings are empty if NVML is missing or fails."""
 
     def __init__(self, pci_bus_id: str) -> None:
-        """Find the GPU.
+        """Connect to the GPU.
 
         Args:
             pci_bus_id: for example `0000:3B:00.0`.
@@ -53,7 +53,7 @@ class Monitor:
         self._nvml: Any = None
         self._handle: Any = None
         self.problem = ""
-        """Why there are no readings, empty where there are."""
+        """Reason why readings are missing; empty otherwise."""
         try:
             import pynvml
 
@@ -61,10 +61,10 @@ class Monitor:
             self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
             self._nvml = pynvml
         except ImportError:
-            self.problem = "clocks are not recorded: pip install nvidia-ml-py"
+            self.problem = "clocks are not recorded, because nvidia-ml-py is missing; run: pip install nvidia-ml-py"
         except Exception as error:
-            # NVML's own errors derive from Exception; a container often has no NVML at all.
-            self.problem = f"clocks are not recorded: NVML says {error}"
+            # NVML's own errors derive from Exception; containers often lack NVML.
+            self.problem = f"clocks are not recorded, because NVML failed: {error}"
 
     def read(self) -> State:
         """Return clock, throttle reasons and temperature."""
@@ -78,10 +78,13 @@ class Monitor:
         return State(clock, names, temperature)
 
     def foreign(self, own: Iterable[int]) -> list[int]:
-        """Return processes that compute on this GPU and are not ours.
+        """Return the IDs of other processes that compute on this GPU.
 
-        Inside a container NVML may number processes as the host does. When none of ours is among those it lists, which
-        ones are foreign cannot be told, and none is reported.
+        In a container NVML may list process IDs of the host. If none of the given processes is listed, foreign
+        processes cannot be identified and the result is empty.
+
+        Args:
+            own: process IDs of this search.
         """
         found = _quiet(self._nvml.nvmlDeviceGetComputeRunningProcesses, self._handle) if self._nvml else None
         listed = [process.pid for process in found or []]
@@ -91,7 +94,7 @@ class Monitor:
         return [pid for pid in listed if pid not in ours]
 
     def utilisation(self) -> int | None:
-        """Return the share of the last moments in which the GPU was busy, percent."""
+        """Return the recent utilisation of the GPU in percent."""
         rates = _quiet(self._nvml.nvmlDeviceGetUtilizationRates, self._handle) if self._nvml else None
         return None if rates is None else int(rates.gpu)
 
@@ -107,5 +110,5 @@ def _quiet(function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception:
-        # Not every GPU answers every question; an unanswered one is None.
+        # Some GPUs do not support all queries; an unsupported value is None.
         return None

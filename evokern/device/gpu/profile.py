@@ -1,4 +1,4 @@
-"""A GPU's identity and limits, read from the driver with the standard library alone: no CUDA context is made."""
+"""Identity and limits of a GPU, read from the driver with ctypes and without a CUDA context."""
 
 from __future__ import annotations
 
@@ -27,37 +27,34 @@ _LIMITS = (
 
 @dataclass(frozen=True)
 class LiveGpu:
-    """One GPU."""
+    """Identity and limits of one GPU."""
 
     index: int
-    """Number for the driver."""
+    """Index for the driver."""
     model: str
-    """Name that the driver reports."""
+    """Name reported by the driver."""
     uuid: str
-    """The GPU's own identity, `GPU-…`."""
+    """UUID of the GPU, `GPU-…`."""
     pci_bus_id: str
-    """Its place, for example `0000:3B:00.0`."""
+    """PCI address, for example `0000:3B:00.0`."""
     driver: str
-    """Newest CUDA version of the driver."""
+    """Newest CUDA version that the driver supports."""
     profile: Profile
-    """Limits as the driver reports them; rates of the chip of that name, or of the nearest known chip."""
+    """Limits from the driver; rates of the chip with that name, or of the most similar known chip."""
 
 
 def live_gpu(index: int) -> LiveGpu:
-    """Return a GPU's identity and limits.
+    """Return the identity and limits of a GPU.
 
     Raises:
-        DeviceError: there is no such GPU, or no driver.
+        DeviceError: the GPU or the driver is missing.
     """
     found = probe()
     if not found.gpus or found.problem:
-        raise DeviceError(
-            f"there is no GPU to search on: {found.problem}; "
-            "search on a simulated one instead, for example with --device sim:l4"
-        )
+        raise DeviceError(f"no GPU found: {found.problem}; use a simulated GPU instead, for example --device sim:l4")
     if index >= len(found.gpus):
         names = ", ".join(f"cuda:{gpu.index} ({gpu.model})" for gpu in found.gpus)
-        raise DeviceError(f"there is no GPU cuda:{index}; this machine has {names}")
+        raise DeviceError(f"no GPU cuda:{index}; this machine has {names}")
     gpu = found.gpus[index]
     cuda = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int()
@@ -72,12 +69,12 @@ def live_gpu(index: int) -> LiveGpu:
 
 
 def profile_of(model: str, capability: tuple[int, int], values: Mapping[str, int]) -> Profile:
-    """Return a chip's profile: its limits from the driver, its rates from the chip it is or is most like.
+    """Return a chip's profile: limits from the driver, rates from the same or the most similar known chip.
 
     Args:
-        model: name that the driver reports.
+        model: name reported by the driver.
         capability: compute capability.
-        values: the driver's attributes by name; 0 where it does not answer.
+        values: driver attributes by name; 0 if unknown.
     """
     known = {chip.model: chip for chip in CHIPS.values()}
     limits: dict[str, Any] = {name: values[name] for name in _LIMITS if values[name] > 0}
@@ -87,7 +84,7 @@ def profile_of(model: str, capability: tuple[int, int], values: Mapping[str, int
     name = model.lower().removeprefix("nvidia ").replace(" ", "-")
     measured: dict[str, Any] = {"clock_mhz": values["clock_khz"] / 1000} if values["clock_khz"] else {}
     if values["memory_clock_khz"] and values["bus_bits"]:
-        # Two transfers a clock: GDDR and HBM are both double data rate.
+        # Two transfers per clock, because GDDR and HBM are double data rate.
         measured["dram_bytes_per_s"] = 2 * values["memory_clock_khz"] * 1000 * values["bus_bits"] / 8
     sources = {**alike.sources, **dict.fromkeys((*limits, *measured), _SOURCE)}
     return replace(alike, name=name, model=model, compute_capability=capability, sources=sources, **limits, **measured)

@@ -1,6 +1,7 @@
-"""How fast this GPU really copies and multiplies: two workloads that its vendor's own library runs.
+"""Measurement of the GPU's copy and multiplication rates with the vendor's libraries.
 
-Both take the best of a few repetitions, since they stand for what can be reached, and take tens of milliseconds.
+Each rate is the best of a few repetitions, because it estimates what is achievable. The measurement takes tens of
+milliseconds.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from evokern.device.gpu.cuda import finish, new_event
 from evokern.measurement.roofline import Rates
 
 COPY_BYTES = 512 * 2**20
-"""Bytes copied: read once and written once, in all 1 GiB, far more than any L2 holds."""
+"""Bytes to copy. Reading and writing them moves 1 GiB, far more than any L2 holds."""
 MATRIX = 8192
-"""Rows and columns of the fp16 matrices that are multiplied (cuBLAS): large enough to fill every chip."""
+"""Rows and columns of the fp16 matrices for cuBLAS, large enough to fill every chip."""
 REPETITIONS = 5
-"""Times each is run; the best counts."""
+"""Repetitions; the best counts."""
 LIMIT_S = 30.0
-"""Seconds after which a GPU is given up that cannot even copy."""
+"""Timeout of one measurement, in seconds."""
 
 
 def measure_rates() -> Rates:
-    """Measure on the current GPU and stream.
+    """Return the rates of the current GPU, measured on the current stream.
 
     Raises:
-        RunFailed: the GPU does not answer.
+        RunFailed: the GPU does not respond.
     """
     rates = Rates(_matrix_rate(), _copy_rate())
     torch.cuda.empty_cache()
@@ -35,7 +36,7 @@ def measure_rates() -> Rates:
 
 
 def _copy_rate() -> float:
-    """Return the bytes a second that a copy within device memory reads and writes."""
+    """Return the bytes per second that a copy within device memory reads and writes."""
     free, _ = torch.cuda.mem_get_info()
     source = torch.zeros(min(COPY_BYTES, free // 4), dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
@@ -43,19 +44,19 @@ def _copy_rate() -> float:
 
 
 def _matrix_rate() -> float:
-    """Return the operations a second of a product of two square fp16 matrices."""
+    """Return the operations per second of a product of two square fp16 matrices."""
     free, _ = torch.cuda.mem_get_info()
     side = MATRIX
     while 6 * side * side > free // 2:
         side //= 2
-    # Random values: a product of zeros draws less power, and its clock is higher than any real product's.
+    # Random values, because a product of zeros draws less power and runs at a higher clock.
     left, right = (torch.randn((side, side), dtype=torch.float16, device="cuda") for _ in range(2))
     product = torch.empty_like(left)
     return 2.0 * side**3 / _best_s(lambda: torch.mm(left, right, out=product))
 
 
 def _best_s(step: Callable[[], object]) -> float:
-    """Return the shortest time of a step in seconds, after a run that loads what it needs."""
+    """Return the shortest time of a step in seconds, after a warm-up run."""
     step()
     marks = [new_event(timing=True) for _ in range(REPETITIONS + 1)]
     marks[0].record()

@@ -1,7 +1,7 @@
-"""One round of a playoff on the GPU: everything loaded anew, new inputs, samples of all candidates in turn.
+"""One playoff round on the GPU: fresh modules and inputs, interleaved samples of all candidates.
 
-Candidates with the same tensors work on the same buffers: where a buffer lies in memory can change a time by more than
-what a playoff decides about (two loads of one program on buffers of their own were told apart on an H200).
+Candidates with the same tensors share their buffers, because the address of a buffer can change a time by more than the
+playoff's margin (docs/lab/2026-11-27-timing.md#buffers-in-a-playoff).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from evokern.measurement.statistics import geometric_mean
 
 @dataclass(frozen=True)
 class _TimedProblem:
-    """One candidate at one problem, ready to be timed."""
+    """Candidate at one problem, ready for timing."""
 
     clock: GraphClock
     bench: Bench
@@ -33,14 +33,14 @@ class _TimedProblem:
 
 
 def play_round(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
-    """Load, warm up and sample every candidate in turn.
+    """Load, warm up and sample every candidate in interleaved order.
 
     Returns:
-        Samples of each contestant in µs a call, over several problems their geometric mean; samples at one position
-        were taken one after the other.
+        Samples of each contestant in µs per call, as the geometric mean over problems. Samples at the same position
+        were taken one after another.
 
     Raises:
-        DeviceError: a candidate's timed runs left wrong results, or it crashed or hung.
+        DeviceError: a candidate's timed runs returned wrong results, crashed or hung.
     """
     try:
         return _play(runs, job)
@@ -59,7 +59,7 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
             calls = runs.sequence(bench, contestant.config, problem, contestant.built, candidate, contestant.baseline)
             clock = runs.clock(calls, bench, contestant.baseline)
             clock.prepare()
-            clock.settle()  # the next one draws its changes from the same inputs
+            clock.settle()  # the next clock chooses its changes from the same inputs
             row.append(_TimedProblem(clock, bench, problem, contestant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]
@@ -82,7 +82,7 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
 def _bench(
     runs: TimedRuns, contestant: Contestant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
 ) -> Bench:
-    """Return the buffers that others with the same tensors use too, or new ones."""
+    """Return buffers shared with candidates that have the same tensors, or new ones."""
     tensors, _ = runs.workload(contestant.config, problem)
     if not any(tensor.role == "inout" for tensor in tensors.values()):
         for of, same, bench in benches:
@@ -95,37 +95,39 @@ def _bench(
 
 
 def _require_state(runs: TimedRuns, contestant: Contestant, candidate: Candidate) -> None:
-    """Require that a candidate's timed runs left only declared variables changed."""
+    """Check that a candidate's timed runs changed only declared variables."""
     for problem in runs.problems:
         if names := candidate.changed(candidate.built.build(problem).program):
-            raise DeviceError(f"a candidate was wrong in the playoff: it left {', '.join(names)} changed at {problem}")
+            raise DeviceError(f"a candidate failed in the playoff: it changed {', '.join(names)} at {problem}")
 
 
 def _one_sample(clock: GraphClock) -> float:
     while True:
         samples = clock.take(1, sustained=True)
         if samples:
-            clock.settle()  # others work on the same inputs next
-            return statistics.fmean(samples)  # of long calls one for each input set
+            clock.settle()  # the next candidate uses the same inputs
+            return statistics.fmean(samples)  # long calls give one sample per input set
 
 
 def _require_right_in_samples(row: Sequence[_TimedProblem]) -> None:
-    """Check what was kept of the calls around which inputs changed; all inputs are still those of the samples."""
+    """Check the outputs kept from calls with changed inputs while the inputs are still those of the samples."""
     for timed in row:
         fault = timed.clock.fault()
         if fault is not None:
-            raise DeviceError(f"{timed.name} was wrong in the playoff: {fault['message']} at {timed.problem}")
+            raise DeviceError(
+                f"{timed.name} returned wrong results in the playoff: {fault['message']} at {timed.problem}"
+            )
 
 
 def _require_right(row: Sequence[_TimedProblem]) -> None:
-    """Run each timed graph once more, on poisoned outputs, and check what it leaves."""
+    """Run each timed graph again on poisoned outputs and check the results."""
     for timed in row:
         if any(tensor.role == "inout" for tensor in timed.bench.tensors.values()):
-            continue  # timed calls worked on their own results, which cannot be compared
+            continue  # timed calls used their own results as inputs, so their results cannot be compared
         timed.bench.poison()
         timed.clock.replay()
         verdict = judge(
             timed.bench, timed.bench.verify(), deterministic=False, problem=timed.problem, when="in the playoff"
         )
         if not verdict.passed:
-            raise DeviceError(f"{timed.name} was wrong in the playoff: {verdict.evidence['message']}")
+            raise DeviceError(f"{timed.name} returned wrong results in the playoff: {verdict.evidence['message']}")

@@ -1,9 +1,9 @@
-// One step of a timed graph (evokern/gate/timed_plan.py): block b does copy b, bytes from one place to another, or
-// poison where there is no other place. A kept answer goes into the slot of this execution. Blocks do their copies at
-// once, in any order: no copy of a step writes what another one reads.
+// One step of a timed graph (evokern/gate/timed_plan.py). Block b executes copy b: bytes from one address to another,
+// or poison if there is no source. A recorded output goes into the slot of this execution. The blocks run concurrently
+// in any order, because no copy of a step writes what another one reads.
 //
-// Every execution of a graph launches with the same parameters; what differs from one to the next is a count in memory,
-// one per block, so that no block waits for another.
+// Every execution of a graph uses the same parameters. Only a counter in memory changes between executions; each block
+// has its own, so no block waits for another.
 
 constexpr unsigned kMostCopies = 160;
 constexpr unsigned kEvenOnly = 1, kOddOnly = 2, kKept = 4;
@@ -13,7 +13,7 @@ struct Copy {
     unsigned char* to;
     const unsigned char* from;  // null: fill
     unsigned bytes;
-    unsigned what;  // kEvenOnly, kOddOnly, kKept; from bit kFillShift on the byte of a fill
+    unsigned what;  // kEvenOnly, kOddOnly, kKept; the byte of a fill starts at bit kFillShift
 };
 
 struct Step {
@@ -23,7 +23,7 @@ struct Step {
     unsigned slots;
 };
 
-static_assert(sizeof(Step) <= 4096, "a kernel's parameters have 4 KB");
+static_assert(sizeof(Step) <= 4096, "kernel parameters hold at most 4 KB");
 
 extern "C" __global__ void __launch_bounds__(256) timed_calls_step(const __grid_constant__ Step step) {
     const Copy copy = step.copies[blockIdx.x];

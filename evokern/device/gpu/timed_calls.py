@@ -1,4 +1,4 @@
-"""Steps around a drawn call (`evokern.gate.timed_plan`) as nodes of a CUDA graph: one small kernel of ours for all."""
+"""Steps around a timed call (`evokern.gate.timed_plan`) as CUDA graph nodes that run one small kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evokern.gate.timed_plan import MOST_COPIES, TimedCalls
 from evokern.hardware.profiles import Profile
 
 SOURCE = Path(__file__).with_suffix(".cu")
-"""The kernel; macros and layouts below are its."""
+"""Source of the kernel; the constants and layouts below must match it."""
 _ENTRY = "timed_calls_step"
 _THREADS = 256
 _TURN = {"always": 0, "even": 1, "odd": 2}
@@ -37,54 +37,54 @@ class _StepRecord(ctypes.Structure):
 
 
 class StepKernel:
-    """The kernel, loaded into this process's context once."""
+    """Kernel of a step, loaded once into this process's context."""
 
     def __init__(self, profile: Profile) -> None:
-        """Compile and load it.
+        """Compile and load the kernel.
 
         Raises:
-            DeviceError: it does not compile.
+            DeviceError: the kernel does not compile.
         """
         program = compile_own(SOURCE.read_text("utf-8"), SOURCE.name, _ENTRY, profile)
         self._module = check(driver.cuModuleLoadData(program.cubin))
         self._function = check(driver.cuModuleGetFunction(self._module, program.lowered[_ENTRY].encode()))
 
     def enqueue(self, timed: TimedCalls, number: int, copies: Sequence[Copy]) -> None:
-        """Put a step on the current stream (or into the graph being captured)."""
+        """Enqueue a step on the current stream, or add it to the graph being captured."""
         if len(copies) > MOST_COPIES:
-            raise InternalError(f"a step of {len(copies)} copies; a kernel's parameters have room for {MOST_COPIES}")
+            raise InternalError(f"a step has {len(copies)} copies, but kernel parameters hold at most {MOST_COPIES}")
         record = _record(copies, timed.executions[number].data_ptr(), timed.slot_bytes)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = len(copies), 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = _THREADS, 1, 1
         config.hStream = torch.cuda.current_stream().cuda_stream
-        # The driver copies the parameters before it returns.
+        # The driver copies the parameters before the call returns.
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(record))
         check(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(pointers), 0))
 
 
 @dataclass(frozen=True)
 class StepsAround:
-    """What stands around the drawn call of one graph."""
+    """Steps around the randomly chosen call of one graph."""
 
     timed: TimedCalls
-    """The drawn call."""
+    """Chosen call and its steps."""
     kernel: StepKernel
-    """Makes nodes of their steps."""
+    """Kernel that runs the steps."""
 
     def before(self, index: int) -> None:
-        """Enqueue what stands before a call, or behind the last one."""
+        """Enqueue the step before a call, or after the last one."""
         step = self.timed.step(index) if self.timed.active else None
         if step is not None:
             self.kernel.enqueue(self.timed, *step)
 
     def behind(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
-        """Take the outputs of the call just enqueued; None where it wrote into the buffers that it was given."""
+        """Register the outputs of the call just enqueued; None if it wrote into the given buffers."""
         self.timed.captured(index, outputs)
 
 
 def _record(copies: Sequence[Copy], executions: int, slot_bytes: int) -> _StepRecord:
-    """Lay a step out as the kernel takes it."""
+    """Return a step in the layout of the kernel's parameters."""
     record = _StepRecord(executions=executions, slot_bytes=slot_bytes, slots=SLOTS)
     for place, copy in zip(record.copies, copies, strict=False):
         place.to = copy.to.data_ptr()

@@ -1,4 +1,4 @@
-"""What is timed on the GPU: a candidate's or a baseline's calls on buffers of their own, and a clock over them."""
+"""Timed runs on the GPU: calls of a candidate or baseline on separate buffers, and a clock for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evokern.study.settings import InputSet, TimingSettings
 
 
 class TimedRuns:
-    """Prepares timed runs of one kernel at the problems of a study."""
+    """Factory for timed runs of one kernel at the problems of a study."""
 
     def __init__(
         self,
@@ -37,24 +37,24 @@ class TimedRuns:
         device: torch.device,
         profile: Profile,
     ) -> None:
-        """Take what every timed run shares.
+        """Store the objects that all timed runs share.
 
         Args:
-            kernel: the kernel.
-            gates: the study's problems, and the gate of each, which makes its buffers.
-            timing: how calls are timed.
-            monitor: reads clocks and throttle reasons beside the samples.
+            kernel: kernel of the study.
+            gates: gate of each problem; it creates the buffers.
+            timing: timing settings.
+            monitor: source of clock readings and throttle reasons.
             device: the GPU.
-            profile: what the GPU is.
+            profile: chip profile of the GPU.
         """
         self._steps = StepKernel(profile)
         self._kernel = kernel
         self._gates = gates
         self._timing = timing
         self._monitor = monitor
-        # The declaration is asked once for each stage of a candidate: 0.1 to 0.3 ms that the GPU would wait.
+        # Cached, because each evaluation of the declaration takes 0.1 to 0.3 ms, during which the GPU would wait.
         self.workload = functools.lru_cache(maxsize=len(gates))(self._declared)
-        """Configuration, problem → what a candidate's buffers must hold, and its launches."""
+        """Function from configuration and problem to a candidate's tensors and launches."""
         self._flush: torch.Tensor | None = None
         if timing.cache == "flush":
             size = torch.cuda.get_device_properties(device).L2_cache_size
@@ -62,19 +62,19 @@ class TimedRuns:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The study's problems."""
+        """Problems of the study."""
         return tuple(self._gates)
 
     def _declared(self, config: Config, problem: Problem) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
         return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
 
     def bench(self, tensors: dict[str, Tensor], problem: Problem, *, fresh: bool = False) -> Bench:
-        """Return buffers for timed runs at a problem, with inputs in them.
+        """Return buffers with inputs for timed runs at a problem.
 
         Args:
-            tensors: what they must hold.
+            tensors: tensors that the buffers hold.
             problem: the problem.
-            fresh: make new ones, with new inputs; otherwise those of an earlier call may be taken.
+            fresh: create new buffers and inputs; otherwise buffers of an earlier call may be reused.
         """
         sets = self._timing.rotate_sets if self._timing.cache == "rotate" else 1
         kinds: list[InputSet] = ["normal"] * sets
@@ -88,9 +88,9 @@ class TimedRuns:
 
         Args:
             sequence: one call per input set.
-            bench: the buffers that they work on, whose contents change around drawn calls; None changes nothing.
-            baseline: whose calls they are, nothing for a candidate's. One that prepares its inputs would not see them
-                change: the same bytes are written, with the values that they have.
+            bench: buffers of the calls, changed around chosen calls; None for no changes.
+            baseline: name of the baseline, empty for a candidate. A baseline with prepared inputs would not see
+                changes, so its inputs are rewritten with the same values.
         """
         around = None
         if bench is not None:
@@ -105,7 +105,7 @@ class TimedRuns:
         self, bench: Bench, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None,
         baseline: str,
     ) -> list[TimedCall]:  # fmt: skip
-        """Return a candidate's or baseline's calls on buffers, one per input set."""
+        """Return the calls of a candidate or baseline on a buffer set, one per input set."""
         prepared = calls(bench, self.workload(config, problem)[1])
         if built is None or candidate is None:
             return [runs_as(self._baseline(baseline), problem, call.arguments) for call in prepared]

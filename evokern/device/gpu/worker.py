@@ -1,4 +1,4 @@
-"""The process that owns a GPU: checks and times candidates one by one, ends with one that breaks its context."""
+"""Worker process that owns a GPU; it checks and times candidates and exits if one breaks the CUDA context."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ from evokern.wording import first_line, in_gib
 from evokern.workers.process import Retire
 
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-"""What the driver says where it finds no memory."""
+"""Error name of the driver for exhausted memory."""
 
 
 class GpuWorker:
-    """Answers `Prove`, `MeasureBaseline`, `TimeFirstLaunches`, `Evaluate`, `Round` and `MeasureRates` jobs."""
+    """Worker for `Prove`, `MeasureBaseline`, `TimeFirstLaunches`, `Evaluate`, `Round` and `MeasureRates` jobs."""
 
     def __init__(self, settings: GpuSettings) -> None:
-        """Make the context, the gates and their buffers; load what the first candidate will need.
+        """Create the context, the gates and their buffers; load everything that the first candidate needs.
 
         Raises:
-            KernelError: the kernel folder or its reference is unsound.
+            KernelError: the kernel folder or its reference is invalid.
         """
         self._settings = settings
         self._turn_lock = settings.turn_lock.open("rb")
@@ -83,7 +83,7 @@ class GpuWorker:
         planned = self._require_memory()
         with self._exclusive_gpu():
             self._warm()
-            torch.cuda.empty_cache()  # a reference leaves behind what another worker needs
+            torch.cuda.empty_cache()  # frees memory that the references used, for other workers
         self._held_bytes = max(planned, torch.cuda.memory_reserved())
         self._peak_bytes = max(self._held_bytes, torch.cuda.max_memory_reserved())
         self.ready_report = {
@@ -91,14 +91,14 @@ class GpuWorker:
             HELD: self._held_bytes,
             PEAK: self._peak_bytes,
             FREE: self._free_bytes(),
-            "torch": str(torch.__version__),  # a plain text: its own class would have whoever asks import torch
+            "torch": str(torch.__version__),  # a plain text, because unpickling torch's own class would import torch
             "gpu": settings.context.profile.model,
             "clock_mhz": self._monitor.read().clock_mhz,
             "monitor": self._monitor.problem,
         }
 
     def _context(self) -> tuple[torch.device, Monitor]:
-        """Make this process's CUDA context and its stream."""
+        """Create the CUDA context of this process and its stream."""
         torch.cuda.set_device(self._settings.device_index)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         device = torch.device("cuda", self._settings.device_index)
@@ -108,32 +108,33 @@ class GpuWorker:
         return device, Monitor(address.decode().strip("\0"))
 
     def _own_kernels(self) -> OwnKernels | None:
-        """Return what the gate's values are sealed and compared by."""
+        """Return the kernels that seal and compare the gate's values."""
         return GateKernels(self._settings.context.profile)
 
     def _shared_memory(self) -> SharedMemory | None:
-        """Return what overwrites shared memory between calls."""
+        """Return the object that overwrites shared memory between calls."""
         return SharedMemory(self._settings.context.profile)
 
     def _require_memory(self) -> int:
-        """Return the bytes that buffers take.
+        """Return the number of bytes for buffers.
 
         Raises:
-            DeviceError: they are more than the GPU has left.
+            DeviceError: the GPU has less free memory.
         """
         needed, free = self._planned_bytes(self._settings.warm_config), self._free_bytes()
         if sum(needed.values()) > free:
             largest = max(needed, key=lambda problem: needed[problem])
             raise DeviceError(
-                f"{self._kernel.name} at {largest} takes {in_gib(needed[largest])} of the GPU's memory for inputs, "
-                f"answers and references"
-                f"{f', all problems {in_gib(sum(needed.values()))}' if len(needed) > 1 else ''}; {in_gib(free)} are "
-                "free. Fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less"
+                f"{self._kernel.name} at {largest} needs {in_gib(needed[largest])} of GPU memory for inputs, "
+                "outputs and "
+                f"references{f' ({in_gib(sum(needed.values()))} for all problems)' if len(needed) > 1 else ''}, "
+                f"but only {in_gib(free)} is free. Reduce gate.input_sets, set timing.rotate_sets = 1, or use a "
+                "smaller problem"
             )
         return sum(needed.values())
 
     def _planned_bytes(self, config: Config) -> dict[Problem, int]:
-        """Return the bytes that a candidate's buffers take at each problem."""
+        """Return the bytes of a candidate's buffers at each problem."""
         settings, planned = self._settings, {}
         for problem in self._gates:
             tensors, _ = self._runs.workload(config, problem)
@@ -141,21 +142,24 @@ class GpuWorker:
         return planned
 
     def _free_bytes(self) -> int:
-        """Return the bytes of the GPU's memory that nobody uses."""
+        """Return the number of free bytes in GPU memory."""
         return torch.cuda.mem_get_info()[0]
 
     def _total_bytes(self) -> int:
-        """Return the bytes of the GPU's memory."""
+        """Return the total number of bytes in GPU memory."""
         return torch.cuda.mem_get_info()[1]
 
     def listen(self, next_waits: Callable[[], bool]) -> None:
-        """Take the function that tells whether the next candidate waits: while none does, one is sampled on."""
+        """Set the function that reports whether another candidate waits.
+
+        While none waits, the current candidate gets more samples.
+        """
         self._evaluator.next_waits = next_waits
 
     def handle(
         self, job: Prove | MeasureBaseline | TimeFirstLaunches | Evaluate | Round | MeasureRates
     ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | tuple[float, ...] | Rates | None:
-        """Do one job while holding the GPU.
+        """Run one job while holding the GPU.
 
         Raises:
             MemoryError: the GPU's memory is full, and no candidate is the cause.
@@ -185,7 +189,7 @@ class GpuWorker:
         try:
             return all(gate.accepts_reference(self._runs.workload(job.config, p)[0]) for p, gate in self._gates.items())
         except (EvokernError, RuntimeError):
-            # The right answer cannot even be checked any more.
+            # The gate cannot even check the correct result any more.
             return False
 
     @contextlib.contextmanager
@@ -197,20 +201,20 @@ class GpuWorker:
             fcntl.flock(self._turn_lock, fcntl.LOCK_UN)
 
     def _warm(self) -> None:
-        """Go once through gate and timing with a stand-in, so that no candidate pays for loading torch's kernels.
+        """Run the gate and the timing once with a trivial candidate, which loads torch's kernels.
 
         Raises:
-            DeviceError: the GPU's memory does not suffice.
+            DeviceError: the GPU has too little memory.
         """
         try:
             self._warm_gates()
         except torch.OutOfMemoryError as error:
             problems = ", ".join(map(str, self._gates))
             raise DeviceError(
-                f"{self._kernel.name} at {problems} needs more of the GPU's memory than is free, most of it for a "
-                f"while, as a reference in float64 does: {first_line(error)}; a reference that computes parts of its "
-                "outputs in turn, fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less, "
-                "and ending what else uses the GPU makes room"
+                f"{self._kernel.name} at {problems} needs more GPU memory than is free, mostly temporary memory "
+                f"for a float64 reference: {first_line(error)}. Compute the reference's outputs in parts, reduce "
+                "gate.input_sets, set timing.rotate_sets = 1, use a smaller problem, or stop other programs on "
+                "the GPU"
             ) from error
 
     def _warm_gates(self) -> None:
@@ -224,15 +228,13 @@ class GpuWorker:
             clock.take(self._settings.timing.min_samples)
             bench.verify()
 
-    # ---- candidates
-
     def _evaluate(self, job: Evaluate) -> tuple[Evaluation, bool]:
-        """Return the evaluation, and whether the context can be used further.
+        """Return the evaluation, and whether the context is still usable.
 
-        Where memory runs out the candidate is evaluated once more, without what those before it left here.
+        After an out-of-memory error the candidate is evaluated again without buffers of earlier candidates.
 
         Raises:
-            OutOfMemoryError: it ran out again, and the whole GPU has room for what the candidate needs: others hold it.
+            OutOfMemoryError: memory ran out again although the whole GPU would suffice, so other programs use it.
         """
         message = ""
         for again in (False, True):
@@ -241,7 +243,7 @@ class GpuWorker:
             except torch.OutOfMemoryError as error:
                 message = first_line(error)
             self._let_go()
-        # By the plan, and a reference while it is computed.
+        # Planned buffers plus the temporary memory of a reference.
         needed = sum(self._planned_bytes(job.config).values()) + self._peak_bytes - self._held_bytes
         room = self._total_bytes() - CONTEXT_BYTES
         if needed <= room:
@@ -250,7 +252,7 @@ class GpuWorker:
         return Evaluation(Outcome.OVER_RESOURCES, evidence=evidence), True
 
     def _attempt(self, job: Evaluate, *, again: bool) -> tuple[Evaluation, bool]:
-        """Evaluate a candidate; what runs out of memory `again` in the driver is its own crash, as local memory is."""
+        """Evaluate a candidate. A repeated out-of-memory error of the driver counts as the candidate's own crash."""
         candidate: Candidate | None = None
         try:
             candidate = Candidate(job.built)
@@ -271,9 +273,9 @@ class GpuWorker:
                 raise
             evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
         except RuntimeError as error:
-            # An asynchronous CUDA error can surface in whichever torch operation comes next.
+            # An asynchronous CUDA error can surface in any later torch operation.
             if context_error() is None:
-                if "CUBLAS_STATUS_ALLOC_FAILED" in str(error):  # the reference's library, which allocates by itself
+                if "CUBLAS_STATUS_ALLOC_FAILED" in str(error):  # the reference's library allocates memory itself
                     _unload(candidate)
                     raise torch.OutOfMemoryError(first_line(error)) from error
                 raise
@@ -287,12 +289,10 @@ class GpuWorker:
         return evaluation, True
 
     def _let_go(self) -> None:
-        """Give back the buffers that wait for candidates with the same ones, and what torch keeps."""
+        """Release the buffers kept for candidates with the same tensors, and torch's cached memory."""
         for gate in self._gates.values():
             gate.forget()
         torch.cuda.empty_cache()
-
-    # ---- start of a study
 
     def _prove(self) -> None:
         for problem, gate in self._gates.items():
@@ -301,7 +301,7 @@ class GpuWorker:
             gate.prove_slices(tensors)
 
     def _first_launches(self, job: TimeFirstLaunches) -> tuple[float, ...]:
-        """Return the least time of a candidate's first launches at each problem, µs; nothing where one failed."""
+        """Return the shortest time of a candidate's first launches at each problem in µs; empty if one failed."""
         try:
             candidate = Candidate(job.built)
             taken = []
@@ -348,7 +348,7 @@ class GpuWorker:
         except RunFailed as failure:
             return BaselineResult(baseline.name, error=str(failure))
         except Exception as error:
-            # A backend that does not support this problem says so with an exception of any class.
+            # A backend may report an unsupported problem with an exception of any class.
             broken = context_error()
             if broken is not None:
                 raise
@@ -359,14 +359,14 @@ def _rates() -> Rates:
     try:
         return measure_rates()
     except RunFailed as failed:
-        raise DeviceError(f"the GPU's own rates cannot be measured: {failed.evidence}") from failed
+        raise DeviceError(f"cannot measure the GPU's copy and matrix rates: {failed.evidence}") from failed
     except torch.OutOfMemoryError as error:
-        raise DeviceError("the GPU's own rates cannot be measured: its memory is full") from error
+        raise DeviceError("cannot measure the GPU's copy and matrix rates: its memory is full") from error
 
 
 @contextlib.contextmanager
 def _told_as_memory_error() -> Iterator[None]:
-    """Say as a worker's process understands it that the GPU's memory is full."""
+    """Convert torch's out-of-memory error to `MemoryError`, which worker processes handle."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -1,1 +1,1 @@
-"""A recorded space: answers from a table of an earlier search or of another tuner."""
+"""Recorded devices: results come from the table of an earlier search or of another tuner."""

@@ -1,13 +1,13 @@
-"""Recordings of other tools as a `Table`: Kernel Tuner's cache files and T4 files, beside our own.
+"""Recordings as a `Table`: Kernel Tuner cache files, T4 files and evokern's own tables.
 
-| format | known by | times |
+| format | recognised by | times |
 |---|---|---|
 | `evokern-table/1` | `format` | µs |
 | Kernel Tuner cache | `tune_params` and `cache` | ms |
 | T4 (odgaard/TuningSchema) | `results` | measurements carry their unit, the rest `metadata.timeunit` |
 
-A configuration that a file does not have, or has as a violated constraint, is not feasible: it costs nothing. What
-failed to compile, to run or to be right is a failure that counts.
+A configuration that is missing from a file, or violates a constraint there, is infeasible and costs nothing. A
+configuration that failed to compile, to run or to be correct is a failure that counts.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.trial import Evaluation, Outcome
 
 FORMATS = (FORMAT, "Kernel Tuner cache (tune_params, cache)", "T4 (results)")
-"""What `read_recording` reads."""
+"""Formats that `read_recording` reads."""
 NOT_A_TIME = 1e20
-"""Kernel Tuner's number for a configuration that failed, in caches older than its named failures."""
+"""Time that old Kernel Tuner caches store for a failed configuration."""
 SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3, "us": 1e-6, "µs": 1e-6,
            "microseconds": 1e-6, "ns": 1e-9, "nanoseconds": 1e-9}  # fmt: skip
-"""Unit of a time in a T4 file → seconds."""
+"""Time unit of a T4 file → seconds."""
 
 
 def read_recording(path: str | Path) -> Table:
-    """Read a recording of any format that is known, plain or gzip.
+    """Read a recording of any known format, plain or gzip.
 
     Raises:
-        DeviceError: the file is missing, truncated, of an unknown format, names genes or values that it does not
-            declare, or has no configuration that ran.
+        DeviceError: the file is missing, truncated or of an unknown format. Also raised if it has undeclared genes or
+            values, or no measured configuration.
     """
     path = Path(path)
     content = load_recording(path)
@@ -57,30 +57,32 @@ def read_recording(path: str | Path) -> Table:
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise DeviceError(f"recording {path} is malformed: {type(error).__name__}: {error}") from error
             if found.optimum_us is None:
-                raise DeviceError(f"recording {path} has no valid configuration: none of them ran to a time")
+                raise DeviceError(f"recording {path} has no measured configuration")
             return found
     found_keys = ", ".join(list(content)[:6]) if isinstance(content, dict) else type(content).__name__
-    raise DeviceError(f"recording {path} is of an unknown format (it has {found_keys}); known: {'; '.join(FORMATS)}")
+    raise DeviceError(
+        f"recording {path} has an unknown format (it has {found_keys}); known formats: {'; '.join(FORMATS)}"
+    )
 
 
 @dataclass
 class Rows:
-    """Configurations of a recording as they are read."""
+    """Configurations read from a recording."""
 
     names: tuple[str, ...]
     """Names of the genes."""
     answers: dict[Config, Evaluation] = field(default_factory=dict)
-    """Configuration → what became of it; the first record of a configuration counts."""
+    """Configuration → result; the first record of a configuration counts."""
     seconds: dict[Config, float] = field(default_factory=dict)
-    """Configuration → seconds that its evaluation took."""
+    """Configuration → seconds of its evaluation."""
     foreign: bool = True
-    """Whether it takes a mistake to tell of a configuration twice; a search of ours without its guard does."""
+    """Whether contradictory records are an error; evokern's own searches may repeat a configuration."""
 
     def add(self, where: str, values: Mapping[str, Any], answer: Evaluation) -> None:
-        """Take up a record.
+        """Add a record.
 
         Raises:
-            DeviceError: it lacks a gene, or says of a configuration what an earlier one does not.
+            DeviceError: a gene is missing, or the record contradicts an earlier one.
         """
         missing = [name for name in self.names if name not in values]
         if missing:
@@ -91,15 +93,15 @@ class Rows:
             self.seconds[config] = answer.compile_s + answer.device_s
         elif self.foreign and (known.outcome, known.time_us) != (answer.outcome, answer.time_us):
             raise DeviceError(
-                f"{where} says of {dict(config)} that it is {_said(answer)}, and an earlier one that it is "
+                f"{where} has the result {_said(answer)} for {dict(config)}, but an earlier record has "
                 f"{_said(known)}; keep one of them"
             )
 
     def genes(self, declared: Mapping[str, Sequence[Any]]) -> tuple[Gene, ...]:
-        """Return the genes: declared values that were recorded, the middle one as default (nothing better is known).
+        """Return the genes with the recorded values; the default is the middle value, because no better one is known.
 
         Raises:
-            DeviceError: a record has a value that is not declared.
+            DeviceError: a record has an undeclared value.
         """
         found = []
         for name in self.names:
@@ -107,7 +109,9 @@ class Rows:
             values = [value_of(value) for value in declared[name]]
             for value in used:
                 if value not in values:
-                    raise DeviceError(f"gene {name} is {value!r} somewhere; {nearest(str(value), map(str, values))}")
+                    raise DeviceError(
+                        f"gene {name} has the undeclared value {value!r}; {nearest(str(value), map(str, values))}"
+                    )
             kept = tuple(value for value in dict.fromkeys(values) if value in used)
             if not kept:
                 raise DeviceError("no configuration is feasible, so there is nothing to search")
@@ -117,7 +121,7 @@ class Rows:
 
 
 def value_of(given: Any) -> Value:
-    """Return a gene's value as this package has them: whole numbers and text."""
+    """Return a gene's value as an integer or a text, the types used in this package."""
     if isinstance(given, str):
         return given
     if isinstance(given, int | float) and float(given).is_integer():
@@ -126,10 +130,10 @@ def value_of(given: Any) -> Value:
 
 
 def chip_of_model(model: str) -> Profile:
-    """Return the chip of a recorded model's name.
+    """Return the chip profile for the model name of a recording.
 
-    A model that is not listed gets the limits of the listed chip with the most similar name: a recording is searched
-    as it stands, and its limits decide nothing.
+    An unknown model gets the limits of the chip with the most similar name. They do not affect the search, because
+    every result is recorded.
     """
     kind, _, rest = model.partition(":")
     if kind == "sim" and rest in CHIPS:
@@ -140,12 +144,12 @@ def chip_of_model(model: str) -> Profile:
 
 
 def kernel_recorded(kernel: str, device: str) -> str:
-    """Return the kernel that a study of ours tells about; empty where it was itself played from a recording."""
+    """Return the kernel recorded by an evokern study; empty if the study itself ran on a recording."""
     return "" if device.startswith("replay:") else kernel
 
 
 def as_first_occurrence(evaluation: Evaluation) -> Evaluation:
-    """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
+    """Return an evaluation without its `duplicate` state, because a replay visits the programs in another order."""
     evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
     known = evaluation.outcome is Outcome.DUPLICATE
     return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence, spans=())
@@ -168,7 +172,7 @@ def _from_kernel_tuner(name: str, content: Mapping[str, Any]) -> Table:
 
 
 def _kernel_tuner_answer(where: str, record: Mapping[str, Any]) -> Evaluation | None:
-    """Return what became of a cached configuration; None where it violates a constraint."""
+    """Return the result of a cached configuration; None if it violates a constraint."""
     compile_s = _seconds(f"{where}: compile_time", record.get("compile_time"), 1e-3)
     device_s = _seconds(f"{where}: benchmark_time", record.get("benchmark_time"), 1e-3)
     device_s += _seconds(f"{where}: verification_time", record.get("verification_time"), 1e-3)
@@ -188,10 +192,10 @@ def _kernel_tuner_answer(where: str, record: Mapping[str, Any]) -> Evaluation | 
 
 
 def _seconds(what: str, value: Any, unit: float) -> float:
-    """Return a recorded duration in seconds; 0 where none was recorded.
+    """Return a recorded duration in seconds; 0 if it is missing.
 
     Raises:
-        DeviceError: it is no duration.
+        DeviceError: the value is not a duration.
     """
     return 0.0 if value is None else number_of(what, value) * unit
 
@@ -206,7 +210,7 @@ _INVALID: Mapping[str, tuple[Outcome, Mapping[str, Any]]] = {
     "runtime": (Outcome.CRASHED, {"error": "runtime"}),
     "correctness": (Outcome.WRONG, {"check": "correctness"}),
 }
-"""T4's `invalidity` → outcome and evidence."""
+"""T4 `invalidity` → outcome and evidence."""
 
 
 def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
@@ -241,7 +245,7 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
 
 
 def _own_genes(own: Mapping[str, Any]) -> tuple[Gene, ...]:
-    """Return the genes that an export of ours declares: T4 itself has no place for them."""
+    """Return the genes of an evokern export; T4 itself has no field for them."""
     found = []
     for g in own["genes"]:
         when = {name: tuple(values) for name, values in g["when"].items()}
@@ -264,7 +268,7 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
     if invalidity == "constraints":
         return None
     own = result.get("evokern")
-    if own and own.get("outcome") == Outcome.LOST.value:  # nobody knows what it would have been
+    if own and own.get("outcome") == Outcome.LOST.value:  # its real outcome is unknown
         return None
     if own:
         time_us = _t4_time_us(where, measurements, times, unit_s) or None if invalidity == "correct" else None
@@ -286,7 +290,7 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
 
 
 def _t4_time_us(where: str, measurements: Mapping[str, Any], times: Mapping[str, Any], unit_s: float) -> float:
-    """Return the time of a result in µs: its measurement `time`, or the mean of its run times."""
+    """Return the time of a result in µs: the measurement `time`, or the mean of the run times."""
     entry = measurements.get("time")
     if entry is not None and isinstance(entry["value"], int | float):
         unit = str(entry.get("unit") or "ms").lower()
@@ -295,5 +299,5 @@ def _t4_time_us(where: str, measurements: Mapping[str, Any], times: Mapping[str,
         return 1e6 * SECONDS[unit] * number_of(f"{where}: its time", entry["value"], zero=False)
     runs = times.get("runtimes") or ()
     if not runs:
-        raise DeviceError(f"{where} is correct and has neither a measurement 'time' nor runtimes")
+        raise DeviceError(f"{where} is correct but has neither a measurement 'time' nor runtimes")
     return 1e6 * unit_s * sum(number_of(f"{where}: one of its runtimes", run, zero=False) for run in runs) / len(runs)

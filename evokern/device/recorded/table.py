@@ -1,8 +1,8 @@
-"""The recorded device: answers come from a table, so that a search needs neither a GPU nor a compiler.
+"""Recorded device: results come from a table, so a search needs neither a GPU nor a compiler.
 
-A `Table` is a space with an answer for each configuration. The small ones that test the engine are JSON (`table_of`);
-recordings of other tools become the same `Table` in `evokern.device.recorded.recording`. Worker threads and random
-delays stand in for a real device's disorder; the answers do not depend on them.
+A `Table` is a space with a result for each configuration. Small tables for tests of the engine are JSON (`table_of`);
+`evokern.device.recorded.recording` converts recordings of other tools. Worker threads and random delays imitate the
+order of a real device; the results do not depend on them.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from evokern.hardware.profiles import Profile, chip
 from evokern.study.trial import Evaluation, Outcome, Timing
 
 FORMAT = "evokern-table/1"
-"""First key of a table file of ours."""
+"""Value of `format` in evokern's own table files."""
 COUNTED = 200_000
-"""Combinations up to which configurations that differ in inactive genes alone are counted once."""
+"""Number of combinations up to which configurations that differ only in inactive genes are counted once."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A recorded space: what became of each of its configurations."""
+    """Recorded space with the result of each configuration."""
 
     name: str
     """Name of the recording, for example `convolution-a100`."""
     genes: tuple[Gene, ...]
     """The genes, in the order of the configurations."""
     answers: Mapping[Config, Evaluation]
-    """Configuration → what became of it; an `infeasible` one names its constraint."""
+    """Configuration → result; an `infeasible` result names its constraint."""
     profile: Profile
     """The chip that was recorded."""
     baseline_us: float | None = None
-    """Time of what the user would run instead, in µs."""
+    """Time of the code that the kernel would replace, in µs."""
     seconds: Mapping[Config, float] = field(default_factory=dict)
-    """Configuration → seconds that its compile, check and benchmark took when it was recorded, where that is known."""
+    """Configuration → seconds of its compile, check and benchmark, if they were recorded."""
 
     predicted: bool = False
     """Whether the recorded times are predictions of a simulated device."""
     recorded_kernel: str = ""
-    """Name of the kernel that was recorded; empty where the recording does not say."""
+    """Name of the recorded kernel; empty if the recording does not name it."""
     visited: int | None = None
-    """Distinct configurations that the recorded search tried, infeasible ones too; None where no search is recorded."""
+    """Distinct configurations that the recorded search tried, including infeasible ones; None without a search."""
     searched_by: str = ""
     """Sampler of that search."""
 
@@ -66,20 +66,21 @@ class Table:
             for name, values in known:
                 if config.get(name) not in values:
                     raise DeviceError(
-                        f"recording {self.name}: {name} has no value {config.get(name)!r}, and an answer does"
+                        f"recording {self.name}: a result has {name} = {config.get(name)!r}, which is not a "
+                        "declared value"
                     )
         if not any(answer.outcome is not Outcome.INFEASIBLE for answer in self.answers.values()):
-            raise DeviceError(f"recording {self.name} has no configuration that could run")
+            raise DeviceError(f"recording {self.name} has no feasible configuration")
 
     def space(self, *, listed: bool = False) -> Space:
-        """Return the genes with feasibility bound to the recording.
+        """Return the space of the recording.
 
-        Whether a configuration is recorded must be asked, as a live study's constraints are, and where the recording
-        names infeasible configurations the space has them too. Of a search that sought out a part of its space the
-        list is known in any case: no constraint describes what it tried, so that asking would find next to nothing.
+        Feasibility is a predicate, like a live study's constraints. If the recording has infeasible configurations, the
+        space contains them too. The recording of a partial search always provides its list of configurations. No
+        constraint describes them, so a sampler would hardly find any without the list.
 
         Args:
-            listed: hand out the list of the recorded configurations.
+            listed: provide the list of recorded configurations.
         """
         answers = self.answers
         if any(answer.outcome is Outcome.INFEASIBLE for answer in answers.values()):
@@ -91,48 +92,50 @@ class Table:
 
     @property
     def sought_out(self) -> bool:
-        """Whether it holds what one search sought out of its space, not the space."""
+        """Whether the recording is a search over part of its space."""
         return self.visited is not None and self.visited < self.combinations
 
     @cached_property
     def combinations(self) -> int:
-        """Configurations before constraints; of very many, all combinations of values are counted."""
+        """Number of configurations before constraints; above `COUNTED` inactive genes count as different."""
         space = Space(self.genes)
         return space.size if space.size > COUNTED else sum(1 for _ in space.grid())
 
     @property
     def optimum_us(self) -> float | None:
-        """Least recorded time, in µs; None where nothing ran."""
+        """Shortest recorded time in µs; None if nothing was measured."""
         ran = (a.time_us for a in self.answers.values() if a.outcome is Outcome.MEASURED and a.time_us is not None)
         return min(ran, default=None)
 
     @property
     def timed(self) -> bool:
-        """Whether it is known how long evaluations took, so that a simulated clock can tell the time."""
+        """Whether evaluation times are recorded, so that a simulated clock can run."""
         return any(self.seconds.values())
 
     def violation(self, config: Config) -> Violation | None:
-        """Return why a configuration could not run, or None where it could."""
+        """Return the reason why a configuration cannot run, or None."""
         answer = self.answers.get(config)
         if answer is None:
-            return Violation("recorded", 1, 0, f"recording {self.name} does not have this configuration")
+            return Violation("recorded", 1, 0, f"recording {self.name} does not contain this configuration")
         if answer.outcome is not Outcome.INFEASIBLE:
             return None
         e = answer.evidence
         return Violation(e["constraint"], e["needed"], e["available"], e["reason"])
 
     def kernel(self) -> Kernel:
-        """Return a kernel that declares the recording's genes; it has no source and cannot be launched."""
+        """Return a kernel with the recording's genes; it has no source and cannot be launched."""
 
         def nothing(*_: Any) -> Any:
-            raise DeviceError(f"recording {self.name} has no source; only its recorded answers can be searched")
+            raise DeviceError(
+                f"recording {self.name} has no source; it supports only searches over its recorded results"
+            )
 
         workload = Workload(nothing, nothing, {}, lambda problem: 0.0, lambda problem: 0.0)
         shape = ProblemField("recorded", choices=(self.name,), default=self.name)
         return Kernel(self.name, self.genes, (shape,), nothing, workload)
 
     def digest(self) -> str:
-        """Return a SHA-256 over genes and answers: a study remembers it."""
+        """Return the SHA-256 of genes and results, which a study stores."""
         return self._digest
 
     @cached_property
@@ -146,18 +149,18 @@ class Table:
 
 
 def table_of(table: Mapping[str, Any]) -> Table:
-    """Return the table that the JSON of a table file of ours holds.
+    """Return the table in the JSON of an evokern table file.
 
-    It is one object: `format`, `name`, `chip`, `baseline_us`, `genes` (name, values, default, layer, when),
-    `constraints` (name → reason), and `rows`: one list per configuration with the index of each gene's value, the
-    outcome, and for `measured` time in µs and fingerprint, for `infeasible` constraint, needed and available, else the
-    evidence's text.
+    The JSON is one object with `format`, `name`, `chip`, `baseline_us`, `genes` (name, values, default, layer, when),
+    `constraints` (name → reason) and `rows`. A row is a list: the index of each gene's value, the outcome, and its
+    details. The details are time in µs and fingerprint for `measured`; constraint, needed and available for
+    `infeasible`; else the text of the evidence.
 
     Raises:
-        DeviceError: it is of another version of the format.
+        DeviceError: the format has another version.
     """
     if table["format"] != FORMAT:
-        raise DeviceError(f"it is of the unknown format {table['format']!r}; known: {FORMAT}")
+        raise DeviceError(f"unknown format {table['format']!r}; known format: {FORMAT}")
     genes = tuple(
         Gene(g["name"], tuple(g["values"]), g["default"], "", g.get("when", {}), {}, g.get("layer", "parameter"))
         for g in table["genes"]
@@ -169,7 +172,7 @@ def table_of(table: Mapping[str, Any]) -> Table:
         chosen = {gene.name: _indexed(where, gene, index) for gene, index in zip(genes, indices, strict=True)}
         config = Config(chosen)
         if config in answers:
-            raise DeviceError(f"{where} is of {chosen}, as an earlier one is; keep one of them")
+            raise DeviceError(f"{where} repeats the configuration {chosen} of an earlier row; keep one of them")
         answers[config] = _answer(where, row[len(genes) :], table["constraints"])
     baseline = table.get("baseline_us")
     baseline_us = None if baseline is None else number_of("baseline_us", baseline, zero=False)
@@ -178,7 +181,7 @@ def table_of(table: Mapping[str, Any]) -> Table:
 
 def _indexed(where: str, gene: Gene, index: Any) -> Value:
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(gene.values):
-        raise DeviceError(f"{where}: {gene.name} has {len(gene.values)} values, and none is number {index!r}")
+        raise DeviceError(f"{where}: {gene.name} has {len(gene.values)} values, so the index {index!r} is invalid")
     return gene.values[index]
 
 
@@ -205,14 +208,14 @@ def _answer(where: str, row: Sequence[Any], constraints: Mapping[str, str]) -> E
 
 
 def measured(time_us: float, fingerprint: str | None = None, samples_us: Sequence[float] = ()) -> Evaluation:
-    """Return a measured answer; without samples its interval is the recorded time alone."""
+    """Return a measured evaluation; without samples its interval is the recorded time alone."""
     samples = tuple(samples_us) or (time_us,)
     timing = Timing(time_us, (time_us, time_us), samples)
     return Evaluation(Outcome.MEASURED, time_us, (timing,), fingerprint=fingerprint)
 
 
 class TableDevice:
-    """Answers from a table, through worker threads."""
+    """Device that looks up results in a table, with worker threads."""
 
     def __init__(
         self,
@@ -224,16 +227,15 @@ class TableDevice:
         window: int = 8,
         race: bool = False,
     ) -> None:
-        """Make a device.
+        """Create a device.
 
         Args:
             table: the recording.
-            workers: answers looked up at once.
-            delay_s: mean of the random delay before each answer, seconds.
+            workers: number of concurrent look-ups.
+            delay_s: mean of the random delay before each result, in seconds.
             delay_seed: seed of the delays.
-            window: default number of trials in flight of a new study.
-            race: stop candidates that are clearly slower than the elite, as a live device does, although the whole
-                answer is known.
+            window: default maximum number of concurrent trials for a new study.
+            race: stop candidates that are clearly slower than the elite, as a live device does.
         """
         self.table = table
         self._window = window
@@ -253,7 +255,7 @@ class TableDevice:
 
     @property
     def identity(self) -> str:
-        """`replay:` and the recording's name."""
+        """`replay:` and the name of the recording."""
         return f"replay:{self.table.name}"
 
     @property
@@ -263,27 +265,27 @@ class TableDevice:
 
     @property
     def profile(self) -> Profile:
-        """The chip that was recorded."""
+        """Chip of the recording."""
         return self.table.profile
 
     @property
     def window(self) -> int:
-        """Default number of trials in flight for a new study."""
+        """Default maximum number of concurrent trials for a new study."""
         return self._window
 
     @property
     def at_once(self) -> int:
-        """1: there is no GPU."""
+        """1, because there is no GPU."""
         return 1
 
     @property
     def verifiable(self) -> bool:
-        """A recording has no programs."""
+        """False, because a recording has no programs."""
         return False
 
     @property
     def diagnoses(self) -> bool:
-        """There is no kernel to look at."""
+        """False, because there is no kernel to diagnose."""
         return False
 
     def start(self, task: Task) -> StartReport:
@@ -299,7 +301,10 @@ class TableDevice:
         baselines = (BaselineResult("recorded baseline", timing),) if timing else ()
         notes: tuple[str, ...] = ()
         if self.table.space().table is not None:
-            notes = (f"{self.table.name} holds what one search sought out, so the sampler has its list of candidates",)
+            notes = (
+                f"{self.table.name} records a search over part of its space, so the sampler gets the list of "
+                "candidates",
+            )
         environment = {
             "recording": self.table.name,
             "answers": len(self.table.answers),
@@ -308,8 +313,8 @@ class TableDevice:
         return StartReport(baselines, environment, notes)
 
     def submit(self, request: Request) -> None:
-        """Accept one candidate; returns at once."""
-        # Duplicates and races are decided here, in the order of the requests, so that threads cannot change them.
+        """Accept one candidate; returns immediately."""
+        # Duplicates and races are decided here in the order of the requests, independent of the threads.
         answer = self._shared_by_duplicates(request, self._raced(request, self._recorded(request.config)))
         self._costs[request.number] = self.table.seconds.get(request.config, 0.0)
         delay = self._delays.expovariate(1 / self._delay_s) if self._delay_s else 0.0
@@ -318,7 +323,7 @@ class TableDevice:
     def _recorded(self, config: Config) -> Evaluation:
         answer = self.table.answers.get(config)
         if answer is None:
-            raise DeviceError(f"recording {self.table.name} does not have {dict(config)}")
+            raise DeviceError(f"recording {self.table.name} does not contain {dict(config)}")
         return answer
 
     def _raced(self, request: Request, answer: Evaluation) -> Evaluation:
@@ -340,7 +345,7 @@ class TableDevice:
         return replace(known, evidence=evidence)
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        """Return the results that are ready; wait at most `timeout_s` for the first."""
         ready: list[Answer] = []
         try:
             ready.append(self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait())
@@ -351,15 +356,15 @@ class TableDevice:
             return ready
 
     def clock(self) -> float:
-        """Return the seconds that what was answered so far took when it was recorded: one candidate at a time."""
+        """Return the recorded seconds of all results so far, one candidate at a time."""
         return self._simulated_s
 
     def busy_s(self) -> float:
-        """Return the seconds of delay served so far, over all workers."""
+        """Return the seconds of delay so far, averaged over the workers."""
         return self._busy / max(self._workers, 1)
 
     def close(self) -> None:
-        """Stop the threads; safe to call twice."""
+        """Stop the threads; can be called twice."""
         self._closing = True
         for _ in self._threads:
             self._requests.put(None)
@@ -375,5 +380,5 @@ class TableDevice:
 
 
 def problem_of(table: Table) -> Problem:
-    """Return the one problem of a recording's kernel."""
+    """Return the single problem of a recording's kernel."""
     return Problem({"recorded": table.name})

@@ -1,1 +1,1 @@
-"""A simulated chip: the kernel's PTX run on the CPU, judged, counted and its time predicted."""
+"""Simulated chips: the kernel's PTX runs on the CPU, is checked and counted, and its time is predicted."""

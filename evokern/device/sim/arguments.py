@@ -1,4 +1,4 @@
-"""Buffers on the PTX machine: drawn for a problem, or copied from those of the gate."""
+"""Buffers on the PTX machine, generated for a problem or copied from the gate."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from evokern.gate.data import draw, torch_dtype
 from evokern.study.settings import InputSet
 
 POISON = 0xFF
-"""Byte that memory holds which nobody wrote; NaN in every floating-point type."""
+"""Byte of unwritten memory; NaN in every floating-point type."""
 
 _GIVEN = ("input", "inout", "constant")
 
 
 def _space(role: str) -> str:
-    """Return where the machine keeps a buffer: what is `const` goes into the module's array of its name."""
+    """Return the memory space of a buffer: a constant goes into the module's array of the same name."""
     return "const" if role == "constant" else "global"
 
 
 def drawn(
     tensors: Mapping[str, Tensor], kind: InputSet = "normal", seed: int = 0
 ) -> Iterator[tuple[str, Tensor, torch.Tensor]]:
-    """Yield each buffer of a problem: its name, its declaration and its contents, zeros where it is no input.
+    """Yield each buffer of a problem: name, declaration and contents, which are zeros for non-inputs.
 
     Args:
         tensors: the buffers.
         kind: kind of inputs.
-        seed: of the inputs.
+        seed: seed of the inputs.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in tensors.items():
@@ -44,7 +44,7 @@ def drawn(
 
 
 def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str, simt.Buffer]:
-    """Draw a problem's buffers: inputs as the gate's normal set has them, the rest as memory nobody wrote."""
+    """Create a problem's buffers: inputs as in the gate's normal set, the rest as unwritten memory."""
     buffers: dict[str, simt.Buffer] = {}
     for name, tensor, data in drawn(tensors):
         raw: Any = data.view(-1).view(torch.uint8).numpy()
@@ -58,12 +58,12 @@ def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buffer]:
-    """Copy a call's buffers into the machine's memory; inputs are read-only, poison counts as never written.
+    """Copy a call's buffers into the machine's memory; inputs are read-only, poison counts as unwritten.
 
     Args:
         call: the buffers.
         memory: the machine's memory.
-        lead: bytes from a multiple of the usual alignment to the start of each.
+        lead: offset of each buffer from its usual alignment, in bytes.
     """
     buffers: dict[str, simt.Buffer] = {}
     for name, tensor in call.arguments.items():
@@ -81,7 +81,7 @@ def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buf
 
 
 def refill(call: Call, buffers: Mapping[str, simt.Buffer]) -> None:
-    """Copy a call's buffers into the machine's memory where they already are: the next run at the same addresses."""
+    """Copy a call's buffers into existing buffers of the machine, for a next run at the same addresses."""
     for name, tensor in call.arguments.items():
         data: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
         buffers[name].write(np.zeros_like(data) if name in call.zeroed else data)

@@ -1,9 +1,9 @@
-"""Whether a launch covers its outputs: from what some of its blocks write, class by class, or from all of them.
+"""Coverage of outputs by a launch, extrapolated from some of its blocks or counted from all of them.
 
-A block's class is where it stands along each axis of the grid: first, last, or between. Blocks of a class that is made
-of full tiles write as many elements each, and no two blocks write the same one. Where the blocks that ran agree with
-that, the sum over the classes is what the launch writes. Where they do not (persistent blocks, tickets, atomic updates,
-work that depends on the place) nothing is concluded from some blocks.
+The class of a block is its position along each axis of the grid: first, last, or between. Blocks of a class with full
+tiles write equally many elements, and no two blocks write the same element. If the sampled blocks confirm this, the sum
+over the classes is the launch's coverage. Otherwise (persistent blocks, tickets, atomic updates, work that depends on
+the position) a sample allows no conclusion.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from evokern.declaration.problem import Problem
 Grid = tuple[int, int, int]
 """Blocks along x, y, z."""
 Place = tuple[int, int, int]
-"""A block's class: 0 first, 1 between, 2 last, along each axis."""
+"""Class of a block: 0 first, 1 between, 2 last, along each axis."""
 
 DRAWN = 2
-"""Blocks drawn from the class with most blocks, besides one of every class: two that must agree, and a neighbour."""
+"""Blocks sampled from the largest class in addition to one of every class: two that must agree, and a neighbour."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of an output a launch writes."""
+    """Coverage of one output by a launch."""
 
     written: int
-    """Distinct elements written, counted or extrapolated."""
+    """Number of distinct written elements, counted or extrapolated."""
     elements: int
-    """Elements of the output."""
+    """Number of elements of the output."""
     certain: bool
-    """Whether all blocks ran, or the blocks that ran allow the sum over their classes."""
+    """Whether all blocks ran, or the sampled blocks allow an extrapolation."""
 
     @property
     def complete(self) -> bool:
-        """Whether every element is written, as far as that is certain."""
+        """Whether every element is known to be written."""
         return self.certain and self.written == self.elements
 
 
 def place_of(grid: Grid, block: int) -> Place:
-    """Return the class of a block by its linear id."""
+    """Return the class of a block with a given linear id."""
     at = (block % grid[0], block // grid[0] % grid[1], block // (grid[0] * grid[1]))
     x, y, z = (0 if i == 0 else 2 if i == n - 1 else 1 for i, n in zip(at, grid, strict=True))
     return x, y, z
 
 
 def class_sizes(grid: Grid) -> dict[Place, int]:
-    """Return how many blocks each class of a grid has; classes without blocks are left out."""
+    """Return the number of blocks in each class of a grid; empty classes are omitted."""
     along = [{0: 1, 1: n - 2, 2: 1} if n > 2 else {0: 1, 2: 1} if n == 2 else {0: 1} for n in grid]
     return {
         (x, y, z): along[0][x] * along[1][y] * along[2][z]
@@ -63,11 +63,11 @@ def class_sizes(grid: Grid) -> dict[Place, int]:
 
 
 def sample(grid: Grid, rng: random.Random) -> tuple[int, ...]:
-    """Return blocks that stand for a grid, in ascending order: the corners, one of each class, some places drawn.
+    """Return representative blocks of a grid in ascending order: corners, one of each class, some random places.
 
     Args:
         grid: blocks along x, y, z.
-        rng: draws the places, from what a source cannot know.
+        rng: generator for the places, unpredictable for a source.
     """
     found: set[int] = set()
 
@@ -87,7 +87,7 @@ def sample(grid: Grid, rng: random.Random) -> tuple[int, ...]:
     for _ in range(DRAWN):
         at = draw(largest)
         found.add(number(at))
-    for axis, n in enumerate(grid):  # two that touch, so that overlapping tiles show
+    for axis, n in enumerate(grid):  # two adjacent blocks reveal overlapping tiles
         if n > 1:
             found.add(number([i + (i + 1 < n) - (i + 1 == n) if a == axis else i for a, i in enumerate(at)]))
     return tuple(sorted(found))
@@ -96,14 +96,14 @@ def sample(grid: Grid, rng: random.Random) -> tuple[int, ...]:
 def extrapolated(
     grid: Grid, ran: Sequence[int], blocks: npt.NDArray[np.int64], elements: npt.NDArray[np.int64], count: int
 ) -> Coverage:
-    """Return what a launch writes of an output, from some of its blocks.
+    """Return the coverage of an output, extrapolated from some blocks of a launch.
 
     Args:
         grid: blocks along x, y, z.
         ran: blocks that ran, at least one of each class.
-        blocks: the block of every pair that was written.
-        elements: its element; each pair stands once.
-        count: elements of the output.
+        blocks: the block of each written pair.
+        elements: the element of each pair; every pair occurs once.
+        count: number of elements of the output.
     """
     numbers, each = np.unique(blocks, return_counts=True)
     wrote = dict.fromkeys(ran, 0) | dict(zip(numbers.tolist(), each.tolist(), strict=True))
@@ -118,17 +118,17 @@ def extrapolated(
 
 
 def evidence(name: str, found: Coverage, problem: Problem, where: str) -> dict[str, Any]:
-    """Return the evidence against a launch that leaves elements of an output unwritten."""
+    """Return the evidence for a launch that does not write some elements of an output."""
     missing = found.elements - found.written
     message = (
-        f"{missing} of {found.elements} elements of {name!r} are written by no thread at {problem}{where}: the grid or "
-        "an index does not reach them"
+        f"no thread writes {missing} of {found.elements} elements of {name!r} at {problem}{where}; check the grid "
+        "and the output index"
     )
     return {"check": "coverage", "message": message, "problem": problem.key, "output": name, "written": found.written,
             "elements": found.elements}  # fmt: skip
 
 
 def as_json(found: Mapping[str, Coverage]) -> dict[str, Any]:
-    """Return coverage by output as JSON values."""
+    """Return the coverage by output as JSON values."""
     return {name: {"written": one.written, "elements": one.elements, "certain": one.certain}
             for name, one in found.items()}  # fmt: skip

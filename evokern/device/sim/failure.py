@@ -1,4 +1,4 @@
-"""What a finding of the sanitizer does to a candidate: it crashed, hung or is wrong, and the evidence says why."""
+"""Conversion of sanitizer findings to outcomes (crashed, hung or wrong) with evidence."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from evokern.gate import RunFailed
 from evokern.study.trial import Outcome
 
 CRASHES = frozenset({"out_of_bounds", "misaligned", "trap", "assert"})
-"""Kinds of finding that are a CUDA error on a GPU: `crashed`."""
+"""Kinds of finding that cause a CUDA error on a GPU; the outcome is `crashed`."""
 ENDLESS = frozenset({"deadlock", "instruction_limit"})
-"""Kinds of finding of a launch that does not end: `hung`. Every other kind is `wrong` by the check `sanitizer:KIND`."""
+"""Kinds of finding for an endless launch; the outcome is `hung`. All other kinds are `wrong` (`sanitizer:KIND`)."""
 
 
 def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
-    """Turn a finding of the sanitizer into an outcome with its evidence.
+    """Return the failure for a sanitizer finding, with its outcome and evidence.
 
     Args:
         finding: the finding.
-        limit: warp instructions that the launch might issue.
-        problem: the problem that was run.
+        limit: instruction limit of the launch, in warp instructions.
+        problem: problem of the run.
     """
     evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": problem.key}
     if finding.kind in CRASHES:
@@ -33,7 +33,7 @@ def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
 
 
 def described(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return evidence that holds a finding with the finding in a sentence: a crash's diagnosis, or the message."""
+    """Return evidence with a description of its finding: the `diagnosis` of a crash, else the `message`."""
     finding = evidence["finding"]
     file = f" of {finding['file']}" if finding.get("file") else ""
     place = f"line {finding['line']}{file}" if finding["line"] else f"`{finding['instruction']}`"

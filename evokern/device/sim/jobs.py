@@ -1,4 +1,4 @@
-"""What a simulated device asks its workers: records that travel between processes, free of torch."""
+"""Jobs of a simulated device's workers, sent between processes and independent of torch."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ from evokern.study.settings import GateSettings, SimulationSettings, TimingSetti
 
 @dataclass(frozen=True)
 class SimSettings:
-    """What every job of a study shares."""
+    """Settings shared by all jobs of a study."""
 
     context: WorkerContext
-    """The kernel, the study's problems, the chip under the study's limits."""
+    """Kernel, problems, and the chip under the study's resource limits."""
     gate: GateSettings
-    """How candidates are checked."""
+    """Settings of the gate."""
     timing: TimingSettings
-    """For the size of the working set: how many input sets rotate."""
+    """Timing settings; the number of rotating input sets determines the working set."""
     simulation: SimulationSettings
-    """Limits and samples."""
+    """Instruction limit and sample sizes."""
     default: Config
-    """Candidate on which the gate's power is proved."""
+    """Candidate for checking the sensitivity of the gate."""
     secret: int = 0
-    """Of the study: draws inputs and the blocks that are judged at its own problems."""
+    """Seed of the study for inputs and for the blocks that are checked at its problems."""
     foreign: bool = False
-    """Whether the candidates bring sources that nobody has read: memory is bounded."""
+    """Whether candidates are external sources. Their memory is then bounded."""
 
 
 @dataclass(frozen=True)
 class ProvePower:
-    """Prove that the gate tells right from wrong on this workload."""
+    """Job that checks whether the gate distinguishes correct from wrong results of this workload."""
 
 
 @dataclass(frozen=True)
 class Simulate:
-    """Check one candidate and predict its time, in full or as far as an order needs it: the worker decides."""
+    """Job that checks one candidate and predicts its time; the worker decides how much is necessary."""
 
     config: Config
-    """Its configuration."""
+    """Configuration of the candidate."""
     built: Built
-    """Its programs and launches at the study's problems."""
+    """Programs and launches of the candidate at the study's problems."""
     elite_us: float | None
-    """Predicted time to race against, µs: of the best so far, or of the default candidate."""
+    """Predicted time to race against in µs: of the best trial so far, or of the default candidate."""
     best_us: float | None = None
-    """Predicted time of the best so far, µs: what is faster runs whole before it is told; None runs every one."""
+    """Predicted time of the best trial so far in µs. Faster candidates run all blocks; None runs all candidates that
+    way."""

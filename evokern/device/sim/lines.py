@@ -1,8 +1,9 @@
-"""Source lines of what ends a candidate's launch: it is compiled once more with line information, and run again.
+"""Source lines of failures: a failed candidate is compiled with line information and run again.
 
-Candidates are compiled without line information, since their machine code tells which are equal. One that fails is
-run again with its lines named. Once per pattern: a kind of failure with the values of the outer genes, which run the
-same code choices; candidates that share it are given the line found first, and their evidence says so.
+Candidates are compiled without line information, because duplicates are recognised by equal machine code. A failed
+candidate is run again with line information, but only once per pattern. A pattern is the kind of failure with the
+values of the outer genes, which select the code. Candidates with the same pattern share the line found first, and their
+evidence says so.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 
-SAME_PATTERN = "the first candidate with these outer genes that failed so; this one was not run again"
-"""Evidence `line_from` of a candidate that was given another one's line."""
+SAME_PATTERN = (
+    "line of the first candidate with the same outer genes and the same failure; this candidate was not rerun"
+)
+"""Value of `line_from` in the evidence of a candidate with a shared line."""
 
 Result = TypeVar("Result")
 _Place = Mapping[str, Any]
@@ -33,7 +36,7 @@ _Pattern = tuple[str, _Outer]
 
 
 class FailureLines:
-    """Names the lines of failures of one kernel on one chip."""
+    """Finder for source lines of failures, for one kernel and chip."""
 
     def __init__(self, kernel: Kernel, chip: Profile) -> None:
         self._kernel, self._chip = kernel, chip
@@ -41,17 +44,17 @@ class FailureLines:
         self._refusals: dict[_Pattern, str] = {}
 
     def run(self, config: Config, built: Built, problem: Problem, work: Callable[[Built], Result]) -> Result:
-        """Run a candidate, and where it fails at a place without a line find the line.
+        """Run a candidate; add the source line to a failure without one.
 
         Args:
-            config: its configuration.
-            built: its programs.
-            problem: the one of its problems that is run.
-            work: what is run, with whichever programs.
+            config: configuration of the candidate.
+            built: programs of the candidate.
+            problem: problem of the run.
+            work: function that runs the given programs.
 
         Raises:
-            RunFailed: it failed; the evidence names the line where there is one.
-            SourceError: it uses what the machine does not execute; the message names the line.
+            RunFailed: the candidate failed; the evidence names the line if it is known.
+            SourceError: the candidate uses an unsupported feature; the message names the line.
         """
         try:
             return work(built)
@@ -77,7 +80,7 @@ class FailureLines:
     def _refused_at(
         self, message: str, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]
     ) -> str:
-        """Return why the machine does not run a candidate, with the line of the source in place of the PTX's."""
+        """Return the reason why the machine rejects a candidate, with the line of the source instead of the PTX."""
         where, _, reason = message.partition(": ")
         if not where.startswith("PTX line"):
             return message
@@ -94,14 +97,14 @@ class FailureLines:
         return self._refusals[pattern]
 
     def _outer(self, config: Config) -> _Outer:
-        """Return what decides which code runs: the values of the outer genes, and a foreign source."""
+        """Return the values that select the code: outer genes, and the digest of an external source."""
         source = (("foreign source", config.source.digest),) if isinstance(config, ForeignCandidate) else ()
         return (*source, *((g.name, config.get(g.name)) for g in self._kernel.genes if g.layer == "mutation"))
 
     def _with_line_info(
         self, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]
     ) -> RunFailed | None:
-        """Run it with its lines named; returns how it failed, None where it did not or cannot be compiled so."""
+        """Run a candidate with line information; return its failure, or None if it succeeds or does not compile."""
         program = compile_to_ptx(render(self._kernel, config, problem), self._chip)
         if isinstance(program, CompileFailure):
             return None
@@ -109,6 +112,6 @@ class FailureLines:
             work(built.with_ptx(problem, program))
         except RunFailed as failed:
             return failed if failed.evidence.get("finding") else None
-        except UsageError:  # an instruction that a compile for the chip itself does not have
+        except UsageError:  # an instruction that only a compile for the chip itself lacks
             return None
         return None

@@ -1,14 +1,14 @@
-"""A candidate at the study's own problem: are its outputs covered, and are the blocks that can be afforded right?
+"""Check of a candidate at the study's full-size problem: output coverage and correctness of some blocks.
 
-The gate judges all of a small problem. What a launch does at the study's own problem, with its own grid, arguments and
-number of tiles, only that problem shows. So some of its blocks run there: one of each class, corners and edges among
-them, and places that no source can know, drawn from the study's secret and the candidate's machine code. Whether the
-launch covers its outputs follows from what they write (`evokern.device.sim.coverage`).
+The gate checks small problems completely. The effect of the full grid, the arguments and the number of tiles shows only
+at the study's own problem. So some of its blocks run there: one of each class, including corners and edges, and blocks
+at random places. The places depend on the study's secret and the machine code, so no source can know them.
+`evokern.device.sim.coverage` derives from the written elements whether the launch covers its outputs.
 
-What would be a new best runs whole, if the problem fits a fixed number of simulated instructions, else as many further
-blocks as that number allows: a count, so that a run repeats on any machine. Blocks that share something (workspaces,
-inputs that are written, variables of the module) say nothing alone: such a candidate always runs whole, at its own
-problem where that is cheap, else at one that is scaled down.
+A possible new best runs all blocks if the problem fits a fixed instruction budget. Otherwise it runs as many further
+blocks as the budget allows; a count of instructions makes runs repeatable on any machine. Blocks that share something
+(workspaces, written inputs, module variables) cannot be checked separately. Such a candidate always runs all blocks, at
+its own problem if that is cheap, else at a scaled-down problem.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
 from evokern.simt.clusters.layout import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
-"""Warp instructions of a candidate whose blocks cannot be judged one by one and that would not be the best."""
+"""Instruction budget for a candidate with dependent blocks that would not be the best, in warp instructions."""
 DRAWN_AT_ONCE = 32
-"""Blocks of a further sample; a launch that leaves a quarter of its output out is told from one whose blocks differ
-with a chance to err below 0.75^32 = 1e-4."""
+"""Blocks of a further sample. If a quarter of the blocks behave differently, the sample misses them all with a
+probability below 0.75^32 = 1e-4."""
 MISSING_SHARE = 0.25
-"""Least share of an output that is missing by a sample, for a launch that is too large to run whole."""
+"""Smallest missing share of an output that fails a launch too large to run completely."""
 
 
 class OwnProblemCheck:
-    """Checks candidates of one kernel on one chip; keeps the buffers of the last problems."""
+    """Checker for candidates of one kernel on one chip; it keeps the buffers of recent problems."""
 
     def __init__(self, runs: OwnProblemRuns) -> None:
-        """Decide what candidates run.
+        """Create a checker.
 
         Args:
-            runs: runs them; a scaled-down problem keeps the limits of its chip, and places are drawn from its secret.
+            runs: runs the candidates; it provides the chip's limits and the secret for random places.
         """
         self._runs, self._kernel, self._secret = runs, runs.kernel, runs.secret
 
@@ -66,32 +66,32 @@ class OwnProblemCheck:
         *,
         most: float,
     ) -> OwnProblem:
-        """Check a candidate at one of the study's own problems.
+        """Check a candidate at one of the study's problems.
 
         Args:
-            config: its configuration.
-            built: its programs.
+            config: configuration of the candidate.
+            built: programs of the candidate.
             problem: the problem.
-            program: its program there.
+            program: its program at the problem.
             instructions: warp instructions of an average block of each launch.
-            most: warp instructions that may run for it beyond one sample of its blocks; 0 for none.
+            most: instruction budget beyond one sample of its blocks; 0 for none.
 
         Raises:
-            RunFailed: a block crashed or did not end.
+            RunFailed: a block crashed or hung.
         """
         call = CandidateCall(problem, program, built.build(problem).launches, tensors_of(self._kernel, config, problem))
         return self._decided(config, call, instructions, self._rng(built, problem), most)
 
     def at(self, config: Config, problem: Problem, *, most: float) -> OwnProblem:
-        """Check a candidate at any problem that it can run: whole where that is cheap enough, else by samples.
+        """Check a candidate at any problem: all blocks if they fit the budget, else samples.
 
         Args:
-            config: its configuration.
-            problem: a problem that it can run.
-            most: warp instructions that may run.
+            config: configuration of the candidate.
+            problem: a problem that the candidate can run.
+            most: instruction budget in warp instructions.
 
         Raises:
-            RunFailed: it does not compile there, a block crashed, or one did not end.
+            RunFailed: the candidate does not compile there, or a block crashed or hung.
         """
         call = self._runs.call(config, problem, None)
         rng = random.Random(hashlib.sha256(f"{self._secret} {config.key} {problem.key}".encode()).digest())
@@ -100,13 +100,13 @@ class OwnProblemCheck:
     def drawn(
         self, config: Config, built: Built, problem: Problem, most: int
     ) -> tuple[ProblemBuffers, list[tuple[int, ...]]]:
-        """Return buffers as a call finds them, and for each launch blocks at places drawn from the study's secret.
+        """Return initialised buffers, and for each launch blocks at random places that depend on the study's secret.
 
         Args:
-            config: a candidate.
-            built: its programs.
-            problem: one of the study's own problems.
-            most: blocks that are drawn of a launch.
+            config: configuration of the candidate.
+            built: programs of the candidate.
+            problem: one of the study's problems.
+            most: number of blocks per launch.
         """
         rng, launches = self._rng(built, problem), built.build(problem).launches
         clusters = [Cluster(launch.cluster or (1, 1, 1), explicit=launch.cluster is not None) for launch in launches]
@@ -140,7 +140,7 @@ class OwnProblemCheck:
     def _settled(
         self, config: Config, call: CandidateCall, found: OwnProblem, cost: float, most: float, rng: random.Random
     ) -> OwnProblem:
-        """Decide on a candidate whose sampled blocks do not add up to its outputs."""
+        """Check a candidate whose sampled blocks do not cover its outputs."""
         if cost <= WHOLE_INSTRUCTIONS:
             return self._runs.whole(call)
         ran = call.sampled(rng)
@@ -149,24 +149,24 @@ class OwnProblemCheck:
             return more
         for name, one in more.coverage.items():
             if one.certain and one.elements - one.written >= MISSING_SHARE * one.elements:
-                where = f", as its {more.blocks} blocks that ran show"
+                where = f" (estimated from {more.blocks} blocks)"
                 return replace(more, against=coverage.evidence(name, one, call.problem, where))
         return self._and_scaled(config, call, cost, most, more)
 
     def _and_scaled(
         self, config: Config, call: CandidateCall, cost: float, most: float, found: OwnProblem
     ) -> OwnProblem:
-        """Return what was found, with what a scaled-down problem says besides."""
+        """Return the result together with the result of a scaled-down problem."""
         scaled = self._scaled(config, call, cost, most)
         return replace(found, against=found.against or scaled.against, scaled=scaled.scaled)
 
     def _rng(self, built: Built, problem: Problem) -> random.Random:
-        """Return random numbers of a candidate at a problem, which its source cannot know."""
+        """Return a random generator for a candidate at a problem, unpredictable for its source."""
         text = f"{self._secret} {built.fingerprint} {problem.key}"
         return random.Random(hashlib.sha256(text.encode()).digest())
 
     def _scaled(self, config: Config, call: CandidateCall, cost: float, most: float) -> OwnProblem:
-        """Run a candidate whole at a problem that is scaled down until it can be afforded."""
+        """Run all blocks of a candidate at a problem that is scaled down to fit the budget."""
         flops = self._kernel.workload.flops
         work = max(flops(call.problem), 1.0)
         rendered = render(self._kernel, config, call.problem)
@@ -180,9 +180,9 @@ class OwnProblemCheck:
         return OwnProblem(None, 0, call.blocks)
 
     def smaller(self, config: Config, problem: Problem) -> Iterator[Problem]:
-        """Yield ever smaller problems that a candidate can run, the field with the largest value halved each time.
+        """Yield smaller and smaller problems for a candidate; each step halves the field with the largest value.
 
-        Fields that are compiled in are left alone while another one can be halved.
+        Fields that are compiled into the program are halved only if no other field can be.
         """
         rendered = render(self._kernel, config, problem)
         names = [entry.name for entry in self._kernel.fields if not entry.choices]

@@ -1,6 +1,6 @@
-"""Runs of a candidate at one of the study's own problems, or near one, and what they show: some of its blocks, or all.
+"""Runs of some or all blocks of a candidate at one of the study's problems or at a smaller one.
 
-What runs, and how much of it, `evokern.device.sim.own_problem` decides.
+`evokern.device.sim.own_problem` decides which blocks run.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
 
 WHOLE_INSTRUCTIONS = 15_000_000
-"""Warp instructions of a new best at the study's own problem: about ten seconds of one core (1.0 to 4.2 million a
-second, by the lanes that run side by side)."""
+"""Instruction budget of a new best at the study's problem, in warp instructions: about ten seconds on one core. A core
+executes 1.0 to 4.2 million per second, depending on the number of lanes that run together."""
 LIMIT_ROOM = 2
-"""Times `WHOLE_INSTRUCTIONS` that a batch of blocks may issue beyond the study's limit, which is meant for a few."""
+"""Multiple of `WHOLE_INSTRUCTIONS` that a batch of blocks may issue beyond the study's limit for a few blocks."""
 COUNTED = 2
-"""Blocks whose instructions are counted at a problem that no prediction was made for."""
+"""Number of blocks to count at a problem without a prediction."""
 
 
 @dataclass(frozen=True)
 class OwnProblem:
-    """What is known of a candidate at one of the study's own problems."""
+    """Results of a candidate at one of the study's problems."""
 
     against: Mapping[str, Any] | None
-    """The evidence against it; None where there is none."""
+    """Evidence of a failed check, or None."""
     blocks: int = 0
-    """Distinct blocks that ran there, over all launches."""
+    """Number of distinct blocks that ran, over all launches."""
     of: int = 0
-    """Blocks of all launches."""
+    """Number of blocks of all launches."""
     judged: bool = False
-    """Whether what they wrote was compared with the reference."""
+    """Whether the written elements were compared with the reference."""
     coverage: Mapping[str, Coverage] = field(default_factory=dict)
     """Output → how much of it is written."""
     scaled: Problem | None = None
-    """The scaled-down problem at which it ran whole; None where none was needed."""
+    """Scaled-down problem at which all blocks ran; None if none was needed."""
     ran: tuple[Ran, ...] = ()
-    """What ran there."""
+    """Runs of blocks at the problem."""
 
     @property
     def covered(self) -> bool:
-        """Whether every output is written, as far as that is certain."""
+        """Whether every output is known to be completely written."""
         return bool(self.coverage) and all(one.complete for one in self.coverage.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the result as JSON values."""
         return {
             "blocks": self.blocks, "of": self.of, "judged": self.judged, "covered": self.covered,
             "coverage": coverage.as_json(self.coverage), **({"scaled": self.scaled.key} if self.scaled else {}),
@@ -76,36 +76,36 @@ class OwnProblem:
 
 @dataclass(frozen=True)
 class CandidateCall:
-    """A candidate at a problem: its program, launches and buffers' declarations."""
+    """Candidate at a problem, with its program, launches and tensors."""
 
     problem: Problem
-    """The problem."""
+    """Problem of the call."""
     program: SimulatedProgram
-    """Its program there."""
+    """Program at the problem."""
     launches: tuple[Launch, ...]
-    """Its launches."""
+    """Launches of the call."""
     tensors: Mapping[str, Tensor]
-    """Its buffers' declarations."""
+    """Declarations of the buffers."""
 
     @property
     def blocks(self) -> int:
-        """Blocks of all launches."""
+        """Number of blocks of all launches."""
         return sum(launch.blocks for launch in self.launches)
 
     def sampled(self, rng: random.Random) -> tuple[int, ...]:
-        """Return blocks that stand for the grid of the first launch, as `coverage.sample` does; whole clusters."""
+        """Return representative blocks of the first launch as in `coverage.sample`; whole clusters."""
         launch = self.launches[0]
         cluster = self.program.cluster(launch)
         return cluster.members(launch.grid, coverage.sample(cluster.grid_of(launch.grid), rng))
 
     def drawn(self, most: int, rng: random.Random, known: Sequence[int] = ()) -> tuple[int, ...]:
-        """Return blocks of the first launch at drawn places, whole clusters, with those that are known, in order."""
+        """Return known blocks plus blocks of the first launch at random places, in order; whole clusters."""
         launch = self.launches[0]
         return drawn_blocks(launch.grid, self.program.cluster(launch), most, rng, known)
 
 
 class OwnProblemRuns:
-    """Runs candidates of one kernel on one chip; keeps the buffers of the last problems."""
+    """Runner for candidates of one kernel on one chip; it keeps the buffers of recent problems."""
 
     def __init__(
         self,
@@ -115,34 +115,34 @@ class OwnProblemRuns:
         tolerance: Mapping[str, Tolerance],
         secret: int,
     ) -> None:
-        """Prepare.
+        """Create a runner.
 
         Args:
             kernel: the kernel.
-            chip: what runs them.
+            chip: the simulated chip.
             simulation: limits of a launch.
-            tolerance: what is allowed of each output.
-            secret: of the study: draws inputs.
+            tolerance: tolerance of each output.
+            secret: seed of the study for inputs.
         """
         self.kernel = kernel
-        """The kernel."""
+        """Kernel of the candidates."""
         self.chip = chip
-        """What runs them."""
+        """Simulated chip."""
         self.secret = secret
-        """Of the study."""
+        """Seed of the study."""
         self._simulation, self._tolerance = simulation, tolerance
         self._stages: dict[Problem, ProblemBuffers] = {}
 
     def call(self, config: Config, problem: Problem, like: tuple[Rendered, SimulatedProgram] | None) -> CandidateCall:
-        """Return a candidate at a problem, compiled there unless its program is at hand.
+        """Return a candidate at a problem; compile it unless its program is known.
 
         Args:
-            config: its configuration.
+            config: configuration of the candidate.
             problem: the problem.
-            like: a rendered source with its program, which is taken where the candidate's is the same.
+            like: a rendered source and its program, reused if the candidate's rendered source is the same.
 
         Raises:
-            RunFailed: it does not compile there.
+            RunFailed: the candidate does not compile there.
         """
         rendered = render(self.kernel, config, problem)
         if like is not None and like[0] == rendered:
@@ -157,10 +157,10 @@ class OwnProblemRuns:
         return CandidateCall(problem, program, launches_of(self.kernel, config, problem), tensors)
 
     def counted(self, call: CandidateCall) -> list[float]:
-        """Return the warp instructions of an average block of each launch, by a few blocks.
+        """Return the warp instructions of an average block of each launch, estimated from a few blocks.
 
         Raises:
-            RunFailed: a block crashed or did not end.
+            RunFailed: a block crashed or hung.
         """
         stage, each, limit = self._stage(call), [], self._simulation.instruction_limit
         call.program.restore(stage.memory, every=True)
@@ -171,7 +171,7 @@ class OwnProblemRuns:
             )
             if result.findings:
                 raise failure(result.fatal or result.findings[0], limit, call.problem)
-            assert result.counters is not None  # asked for
+            assert result.counters is not None  # count=True was passed
             each.append(float(result.counters.warp_instructions.sum()) / len(blocks))
         return each
 
@@ -182,16 +182,16 @@ class OwnProblemRuns:
         known: Sequence[int] = (),
         covered: Mapping[str, Coverage] | None = None,
     ) -> OwnProblem:
-        """Run some blocks of a candidate of one launch whose blocks share nothing.
+        """Run some blocks of a candidate with one launch and independent blocks.
 
         Args:
             call: the candidate.
-            blocks: linear ids of the blocks, of whole clusters.
-            known: further ones that ran before and count as run.
-            covered: how much of each output is written, where that is known; None works it out from these blocks.
+            blocks: linear ids of the blocks; whole clusters.
+            known: blocks that ran before and count as run.
+            covered: known coverage of each output; None derives it from these blocks.
 
         Raises:
-            RunFailed: a block crashed or did not end.
+            RunFailed: a block crashed or hung.
         """
         stage, (launch,) = self._stage(call), call.launches
         with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
@@ -214,10 +214,10 @@ class OwnProblemRuns:
 
         Args:
             call: the candidate.
-            scaled: the scaled-down problem that this is; None at one of the study's own.
+            scaled: the scaled-down problem of the call; None for one of the study's problems.
 
         Raises:
-            RunFailed: a block crashed or did not end.
+            RunFailed: a block crashed or hung.
         """
         stage = self._stage(call)
         with recording(stage.memory, WriteRecord(stage.memory, by_block=False)) as record:
@@ -237,18 +237,18 @@ class OwnProblemRuns:
         if against is None and judged:
             for name, tensor in call.tensors.items():
                 if tensor.role == "inout":
-                    marks[name][:] = True  # what is left as it was is an answer too, and compared
+                    marks[name][:] = True  # unchanged elements are results too and are compared
                     found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
             message = stage.fault(self.kernel, self._tolerance, marks, "its blocks")
             against = _wrong(message, call.problem) if message else None
         return OwnProblem(against, call.blocks, call.blocks, judged, found, scaled, ran)
 
     def buffers(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
-        """Return the buffers of a problem as a call finds them."""
+        """Return the buffers of a problem in their initial state."""
         stage = self._stages.get(problem)
         if stage is None or stage.key != (problem, tuple(tensors.items())):
             if len(self._stages) > 2:
-                self._stages.clear()  # the old buffers go before the new ones come
+                self._stages.clear()  # free the old buffers before allocating new ones
             seed = int.from_bytes(hashlib.sha256(f"{self.secret} inputs".encode()).digest()[:7], "big")
             stage = self._stages[problem] = ProblemBuffers(problem, tensors, seed=seed)
         stage.reset()
@@ -261,7 +261,7 @@ class OwnProblemRuns:
         ran = []
         call.program.restore(stage.memory, every=True)
         for number, launch in enumerate(call.launches):
-            # The limit holds for a batch of blocks; what is known of these is that as many on average end well before.
+            # The limit applies to a batch of blocks. Blocks of the expected average size end well before it.
             limit = self._simulation.instruction_limit + LIMIT_ROOM * WHOLE_INSTRUCTIONS
             result = call.program.launch(
                 launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
@@ -275,7 +275,7 @@ class OwnProblemRuns:
 def drawn_blocks(
     grid: tuple[int, int, int], cluster: Cluster, most: int, rng: random.Random, known: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return blocks of a grid at drawn places, whole clusters, with those that are known, in order."""
+    """Return known blocks plus blocks of a grid at random places, in order; whole clusters."""
     return tuple(sorted({*known, *cluster.drawn(grid, most, rng)}))
 
 

@@ -1,4 +1,4 @@
-"""Predicted time of a candidate: counters and latencies from sampled blocks of the study's own problem."""
+"""Predicted time of a candidate from counters and latencies of sampled blocks of the full-size problem."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ from evokern.study.settings import SimulationSettings, TimingSettings
 from evokern.study.trial import Outcome
 
 MODEL_MARGIN = 2.0
-"""Added to the racing factor: a predicted time is a bound only within the model's error, so racing leaves more room."""
+"""Addition to the racing factor, because a predicted time is exact only up to the model's error."""
 
 
 @dataclass(frozen=True)
 class PredictedLaunch:
-    """What is known of one of its launches."""
+    """Prediction and counters of one launch."""
 
     prediction: timemodel.Prediction
-    """Its predicted time."""
+    """Predicted time."""
     counters: Counters
-    """Counters of its sampled blocks."""
+    """Counters of the sampled blocks."""
     waits: Mapping[str, float]
     """Mean clocks that a warp waited, by cause."""
     instructions: Array
-    """Warp instructions of each block of its grid, as the prediction takes them to be."""
+    """Predicted warp instructions of each block of the grid."""
     stalls: Mapping[int, float]
-    """Instruction number → mean clocks that a warp waits at it, where the predictor was asked."""
+    """Instruction number → mean clocks that a warp waits there; only with `stalls`."""
 
     def expected(self, blocks: Sequence[int] | None) -> float:
-        """Return the warp instructions that blocks take by the prediction; None stands for all blocks."""
+        """Return the predicted warp instructions of blocks; None stands for all blocks."""
         return float(self.instructions.sum() if blocks is None else self.instructions[list(blocks)].sum())
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What is known of a candidate at one problem."""
+    """Prediction of a candidate at one problem."""
 
     total: timemodel.Prediction
     """Predicted time of the whole call."""
     launches: tuple[PredictedLaunch, ...]
-    """Its launches, in order."""
+    """Predictions of the launches, in order."""
     sampled: str | None = None
-    """What is wrong with the results of the blocks that were run; None where they are right or cannot be judged."""
+    """Error in the results of the sampled blocks; None if they are correct or cannot be checked."""
     fills: tuple[timemodel.Prediction, ...] = ()
-    """Prediction of each memset and copy before the launches."""
+    """Predictions of the memsets and copies before the launches."""
 
 
 class Predictor:
-    """Predicts candidates of one kernel on one chip; keeps the buffers of the last problem."""
+    """Predictor for candidates of one kernel on one chip; it keeps the buffers of the last problem."""
 
     def __init__(
         self,
@@ -81,15 +81,15 @@ class Predictor:
         *,
         stalls: bool = False,
     ) -> None:
-        """Make a predictor.
+        """Create a predictor.
 
         Args:
             kernel: the kernel.
             chip: the chip.
-            timing: how times are measured there, caches above all.
-            simulation: how much is run.
-            tolerance: tensor → what its answers may be off.
-            stalls: note which instructions warps wait at.
+            timing: timing settings; the cache mode determines the working set.
+            simulation: sample sizes and limits.
+            tolerance: tolerance of each output.
+            stalls: record at which instructions warps wait.
         """
         self._stalls = stalls
         self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
@@ -98,7 +98,7 @@ class Predictor:
         self._stage: ProblemBuffers | None = None
 
     def program(self, config: Config, built: Built, problem: Problem) -> SimulatedProgram:
-        """Return the program of a candidate at a problem; the last one is kept."""
+        """Return the program of a candidate at a problem; the last one is cached."""
         return self._programs.parsed(built.program(problem), config)
 
     def predict(
@@ -114,22 +114,21 @@ class Predictor:
         """Predict a candidate at a problem.
 
         Args:
-            config: its configuration.
-            built: its programs.
-            problem: one of the problems it was built for.
-            limit_us: time beyond which it does not matter how slow it is.
-            stage: other buffers than the predictor's own.
-            blocks: for each launch the blocks to count, which may have nothing to do; by default some that are spread
-                evenly.
+            config: configuration of the candidate.
+            built: programs of the candidate.
+            problem: one of the problems that it was built for.
+            limit_us: time above which the prediction stops.
+            stage: buffers to use instead of the predictor's own.
+            blocks: blocks to count for each launch, which may be idle; by default an evenly spread sample.
 
         Raises:
-            RunFailed: it crashed, does not end, or is slower than the limit.
+            RunFailed: the candidate crashed, hung, or is slower than the limit.
         """
         launches, uses = built.build(problem).launches, built.program(problem).uses
         stage = stage or self._stage_of(problem, tensors_of(self._kernel, config, problem))
         program = self.program(config, built, problem)
         judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
-        stage.reset()  # whatever the candidate before left
+        stage.reset()  # removes results of the previous candidate
         program.restore(stage.memory, every=True)
         counted = (
             [program.cluster(one).whole(one.grid, of) for one, of in zip(launches, blocks, strict=True)]
@@ -146,7 +145,7 @@ class Predictor:
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
-            self._stage = None  # the old buffers go before the new ones come
+            self._stage = None  # free the old buffers before allocating new ones
             self._stage = ProblemBuffers(problem, tensors)
         return self._stage
 
@@ -156,7 +155,7 @@ class Predictor:
     ) -> PredictedLaunch:  # fmt: skip
         chip = self._chip
         limit = self._instruction_limit(launch, len(blocks), limit_us)
-        if len(blocks) > self._simulation.blocks:  # the study's limit is meant for its own number of blocks
+        if len(blocks) > self._simulation.blocks:  # the study's limit applies to its own number of blocks
             limit *= -(-len(blocks) // self._simulation.blocks)
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
@@ -177,7 +176,7 @@ class Predictor:
             )
 
         def too_slow(counters: Counters) -> bool:
-            """Tell whether what was counted so far takes too long by itself; every term grows with the counters."""
+            """Return whether the counters so far exceed the limit; every component of the time grows with them."""
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
         def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
@@ -186,7 +185,7 @@ class Predictor:
                 instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
             )  # fmt: skip
             if result.ended and limit_us is not None:
-                raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs")
+                raise _slow(f"part of a block's work alone takes longer than {limit_us:.3g} µs")
             if result.fatal is not None:
                 if result.hung and limit_us is not None and most < self._simulation.instruction_limit:
                     raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
@@ -216,7 +215,8 @@ class Predictor:
         runs = spread.block_runs(entry, counters)
         instructions: Array = np.full(launch.blocks, runs.sum(1).mean())
         if not spread.are_equal(runs):
-            # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
+            # The blocks ended within the limit. A batch that runs them again with others needs a proportionally larger
+            # one.
             lines = spread.line_blocks(launch.grid)
             chosen = cluster.whole(launch.grid, lines)
             with stage.undisturbed():
@@ -230,20 +230,20 @@ class Predictor:
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
-        """Return how many warp instructions may run: issuing alone must not take longer than the limit."""
+        """Return the instruction limit at which issuing alone takes as long as the time limit."""
         if limit_us is None:
             return self._simulation.instruction_limit
         warps = -(-launch.threads // 32)
         share = -(-launch.blocks // self._chip.sms)
         of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
-        # Free instructions of PTX count here though not in the model: twice the room keeps the bound safe.
+        # The limit is doubled because it also counts PTX instructions that are free in the time model.
         return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
 
 
 def filled_bytes(built: Built, problem: Problem, tensors: Mapping[str, Tensor]) -> Iterator[int]:
-    """Yield the sizes of what is filled before the launches of a call, each by a node of its own in the timed graph.
+    """Yield the sizes of fills before the launches of a call; each fill is a node of the timed graph.
 
-    Zeroed workspaces, `__constant__` arrays that hold a tensor, and variables whose state is declared.
+    Fills are zeroed workspaces, `__constant__` arrays that hold a tensor, and variables with declared state.
     """
     for tensor in tensors.values():
         if tensor.role == "constant" or (tensor.role == "workspace" and tensor.initial == "zero"):

@@ -1,8 +1,8 @@
-"""A candidate's program on the PTX machine: rendered, compiled for a chip with its lines named, parsed, launched.
+"""A candidate's program for the PTX machine: rendered, compiled with line information, parsed and launched.
 
-Everything that runs a kernel without a GPU runs it through here: the gate of a simulated device, predicted times,
-sampled blocks, `sanitize`, `diagnose`, `fuzz`, `profile`. Buffers come from elsewhere, since they need torch
-(`evokern.device.sim.arguments`) or a user's words (`evokern.analysis.sanitize.arguments`).
+Everything that runs a kernel without a GPU uses this module: the simulated device's gate, predicted times, sampled
+blocks, `sanitize`, `diagnose`, `fuzz` and `profile`. Other modules create the buffers, because they need torch
+(`evokern.device.sim.arguments`) or user input (`evokern.analysis.sanitize.arguments`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from evokern.simt.clusters.layout import Cluster, cluster_of
 from evokern.simt.time_model.prediction import sample_blocks
 
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
-"""What a launch is given, by the names in its `args`; a `Scalar` among them stands for itself."""
+"""Arguments of a launch by the names in its `args`; a `Scalar` in `args` needs no entry."""
 
 _NUMPY: Mapping[str, Any] = {
     "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64, "f32": np.float32, "f64": np.float64,
@@ -40,40 +40,40 @@ _NUMPY: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class SimulatedProgram:
-    """A compiled translation unit that the PTX machine can launch."""
+    """Compiled translation unit that the PTX machine can launch."""
 
     module: simt.Module
-    """The parsed PTX."""
+    """Parsed PTX."""
     symbols: Mapping[str, str]
-    """Entry point as a `Launch` names it → its name in the PTX."""
+    """Entry point as named in a `Launch` → its name in the PTX."""
     source: str
-    """Text of the source file, which findings quote."""
+    """Text of the source file, quoted in findings."""
     headers: Mapping[str, str]
-    """Texts of the user's own headers, by the name an `#include` uses."""
+    """Texts of the user's own headers, by the name in `#include`."""
     architecture: str
-    """The chip that runs it, for example `sm_89`; PTX made for a later one is refused."""
+    """Architecture of the chip, for example `sm_89`; PTX for a later architecture is rejected."""
     chip: Profile | None = None
-    """The chip that special registers show; None for one of the architecture."""
+    """Chip for the special registers; None for the default chip of the architecture."""
 
     @property
     def texts(self) -> dict[str, str]:
-        """The user's files by header name as included, the source itself under the empty name."""
+        """User files by header name in `#include`; the source has the empty name."""
         return {"": self.source, **self.headers}
 
     @property
     def capability(self) -> int:
-        """Compute capability × 10 of the chip that runs it."""
+        """Compute capability of the chip, multiplied by 10."""
         return int(re.sub(r"\D", "", self.architecture))
 
     def entry(self, launch: Launch) -> PtxProgram:
-        """Return the instructions of the entry point that a launch starts."""
+        """Return the instructions of a launch's entry point."""
         return self.module.program(self.symbols[launch.entry])
 
     def cluster(self, launch: Launch) -> Cluster:
-        """Return the clusters that a launch runs in, of one block each where nobody asks for any.
+        """Return the clusters of a launch; by default each has one block.
 
         Raises:
-            UsageError: launch and kernel contradict each other, or no chip takes such a cluster or grid.
+            UsageError: launch and kernel contradict each other, or no chip supports such a cluster or grid.
         """
         function = self.entry(launch).entry
         cluster = cluster_of(function, launch.cluster, self.capability)
@@ -81,37 +81,37 @@ class SimulatedProgram:
         return cluster
 
     def sample_blocks(self, launch: Launch, wanted: int) -> tuple[int, ...]:
-        """Return blocks spread evenly over a launch's grid, whole clusters: about so many, of two clusters at least."""
+        """Return about `wanted` blocks spread evenly over a launch's grid: whole clusters, at least two of them."""
         cluster = self.cluster(launch)
         numbers = sample_blocks(launch.blocks // cluster.blocks, max(-(-wanted // cluster.blocks), min(wanted, 2)))
         return cluster.members(launch.grid, numbers)
 
     def restore(self, memory: simt.Memory, *, every: bool = False) -> None:
-        """Give the module's variables what they begin a call with: those whose state is declared, or every one.
+        """Restore the initial values of module variables: the declared ones, or all with `every`.
 
-        What runs only some blocks of a call leaves it unfinished: before the next one, every variable is restored.
+        A run of only some blocks leaves a call incomplete, so the next call needs all variables restored.
         """
         simt.restore(self.module, memory, every=every)
 
     def changed(self, memory: simt.Memory) -> list[str]:
-        """Return the variables that a call left changed and whose state is not declared, as the source names them."""
+        """Return the source names of undeclared variables that a call changed."""
         left = simt.changed(self.module, memory) - self.module.restored.keys()
         return sorted(variable_name(symbol) for symbol in left)
 
     def initial(self, name: str) -> bytes:
-        """Return what a variable that the source names so begins with."""
+        """Return the initial bytes of the variable with a given source name."""
         symbol = next(symbol for symbol in self.module.variables if variable_name(symbol) == name)
         variable = self.module.variables[symbol]
         return self.module.restored.get(symbol) or variable.data or bytes(variable.size)
 
     def keeps_state(self, memory: simt.Memory) -> bool:
-        """Tell whether a call changed variables whose state is declared."""
+        """Return whether a call changed variables with declared state."""
         declared = self.module.restored.keys()
         return bool(declared and simt.changed(self.module, memory) & declared)
 
     @property
     def variables(self) -> list[str]:
-        """The module's variables in global memory that its entries reach, as the source names them."""
+        """Source names of the module's global variables that its entry points use."""
         found = {
             variable.name
             for symbol in self.symbols.values()
@@ -121,7 +121,7 @@ class SimulatedProgram:
         return sorted(variable_name(symbol) for symbol in found)
 
     def heap_calls(self, launch: Launch) -> dict[str, int]:
-        """Return the functions of the device's heap that a launch can call, each with a line of the source."""
+        """Return the device heap functions that a launch can call, each with a source line."""
         program = self.entry(launch)
         found: dict[str, int] = {}
         for instruction in program.instructions:
@@ -148,19 +148,19 @@ class SimulatedProgram:
 
         Args:
             launch: entry point, grid, block, dynamic shared memory and the names of its arguments.
-            arguments: what the names stand for.
-            memory: where the buffers live.
-            instruction_limit: warp instructions of a batch of blocks after which it counts as a hang.
-            blocks: linear ids of the blocks to run, with the others of their clusters; None for all.
-            sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment always are.
-            past_misaligned: go on after a misaligned access, without it.
-            until_fatal: end at the first finding for which a GPU would end the launch.
+            arguments: values of the named arguments.
+            memory: memory of the buffers.
+            instruction_limit: warp instructions of a batch of blocks after which it counts as hung.
+            blocks: linear ids of the blocks to run, plus the rest of their clusters; None for all.
+            sanitize: check for races, uninitialised data and unwaited copies. Bounds and alignment are always checked.
+            past_misaligned: skip a misaligned access and continue.
+            until_fatal: stop at the first finding that would stop the launch on a GPU.
             count: count wavefronts, sectors and instructions.
-            enough: asked now and then with what was counted so far; True ends the launch.
+            enough: called from time to time with the counters so far; True stops the launch.
 
         Raises:
-            SourceError: the entry uses what the machine does not execute.
-            UsageError: the arguments do not match the entry, or the shape is impossible.
+            SourceError: the entry point uses an unsupported feature.
+            UsageError: the arguments do not match the entry point, or the shape is impossible.
         """
         return simt.launch(
             self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
@@ -180,12 +180,12 @@ class SimulatedProgram:
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
     ) -> list[simt.LaunchResult]:
-        """Run a launch once for each set of arguments, side by side; nothing is counted.
+        """Run a launch once for each set of arguments, concurrently and without counters.
 
         Args:
             launch: as for `launch`.
             arguments: one set per run.
-            memory: where all their buffers live.
+            memory: memory of all buffers.
             instruction_limit: as for `launch`.
             blocks: as for `launch`.
             sanitize: as for `launch`.
@@ -194,8 +194,8 @@ class SimulatedProgram:
             One result per set.
 
         Raises:
-            SourceError: the entry uses what the machine does not execute.
-            UsageError: the arguments do not match the entry, or the shape is impossible.
+            SourceError: the entry point uses an unsupported feature.
+            UsageError: the arguments do not match the entry point, or the shape is impossible.
         """
         return simt.launch_many(
             self.module, self.symbols[launch.entry], launch.grid, launch.block,
@@ -207,14 +207,14 @@ class SimulatedProgram:
 
 
 def compile_simulated(rendered: Rendered, chip: Profile) -> SimulatedProgram | CompileFailure:
-    """Compile a rendered program for a chip, with line information, and parse it.
+    """Compile a rendered program for a chip with line information, and parse it.
 
     Returns:
-        The program, or why the compiler refused it.
+        The program, or the compiler's error.
 
     Raises:
         DeviceError: the compiler cannot be loaded.
-        SourceError: the PTX holds what the machine does not know.
+        SourceError: the PTX has an unsupported feature.
         KernelError: the kernel's declared state does not fit a variable.
     """
     program = compile_to_ptx(rendered, chip)
@@ -224,21 +224,21 @@ def compile_simulated(rendered: Rendered, chip: Profile) -> SimulatedProgram | C
 
 
 class BuiltPrograms:
-    """Parses programs of one kernel that are built already, for one chip; the last one is kept."""
+    """Parser for compiled programs of one kernel and chip; it caches the last program."""
 
     def __init__(self, kernel: Kernel, chip: Profile) -> None:
         self._kernel, self._chip = kernel, chip
         self._last: tuple[tuple[str, str], SimulatedProgram] | None = None
 
     def parsed(self, program: Program, config: Config) -> SimulatedProgram:
-        """Return a program that can be launched.
+        """Return a parsed program for launching.
 
         Args:
-            program: what was compiled.
-            config: the candidate that it was compiled from, whose source findings quote.
+            program: the compiled program.
+            config: its candidate; findings quote the candidate's source.
 
         Raises:
-            SourceError: its PTX holds what the machine does not know.
+            SourceError: the PTX has an unsupported feature.
         """
         name, source, headers = source_of(self._kernel, config)
         if self._last is None or self._last[0] != (program.ptx, source):
@@ -256,10 +256,10 @@ def _parsed(
 
 
 def _declare_state(module: simt.Module, state: State) -> None:
-    """Tell a module what its variables begin a call with, as far as that is declared.
+    """Set the declared initial values of a module's variables.
 
     Raises:
-        KernelError: a variable is declared with another number of bytes than it has.
+        KernelError: the declared size of a variable differs from its size.
     """
     if state:
         sizes = {name: one.size for name, one in module.variables.items() if one.space == "global"}
@@ -268,19 +268,19 @@ def _declare_state(module: simt.Module, state: State) -> None:
 
 
 def _constants(arguments: Arguments) -> dict[str, simt.Buffer]:
-    """Return what goes into `__constant__` arrays, by the array's name."""
+    """Return the buffers of `__constant__` arrays by array name."""
     return {
         name: value for name, value in arguments.items() if isinstance(value, simt.Buffer) and value.space == "const"
     }
 
 
 def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:
-    """Return a launch's arguments in the entry's order."""
+    """Return the launch arguments in the order of the entry point's parameters."""
     return [arguments[item] if isinstance(item, str) else _number(item) for item in launch.args]
 
 
 def _number(value: Scalar) -> np.generic[Any]:
-    """Return a by-value argument as a NumPy scalar of its C type."""
+    """Return a scalar argument as a NumPy scalar of its C type."""
     if value.dtype == "bf16":
         return np.uint16(bfloat16_bits(value.value))
     made: np.generic[Any] = _NUMPY[value.dtype](value.value)

@@ -1,9 +1,9 @@
-"""A prediction held against what ran at the study's own problem: work outside of the counted blocks counts too.
+"""Correction of a prediction if the uncounted blocks of the full-size problem do more work.
 
-The blocks that a prediction counts stand at places that anybody can work out, so that a source could leave its work to
-the others. Blocks that the check at the study's own problem runs are drawn from the study's secret, or are all there
-are, and how many instructions they issue is known without counting them one by one. Where that is more than the
-prediction says, blocks at drawn places are counted, with the inputs of that check, and the slower prediction holds.
+The blocks that a prediction counts are at predictable places, so a source could do its work in other blocks. The check
+at the full-size problem runs random or all blocks and knows their instructions without counting them one by one. If
+they exceed the prediction, blocks at random places are counted with the inputs of that check. The slower prediction
+then counts.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from evokern.simt.time_model.placement import EVEN
 from evokern.simt.time_model.prediction import Prediction, total
 
 RECOUNTED = 32
-"""Blocks of a launch that are counted once more: a quarter of a grid that does all the work is missed with a chance of
+"""Blocks of a launch to recount: if a quarter of a grid does all the work, the sample misses it with a probability of
 0.75^32 = 1e-4."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What blocks of a launch took at the study's own problem."""
+    """Instructions of some blocks of a launch at the full-size problem."""
 
     launch: int
-    """Which launch of the call."""
+    """Index of the launch in the call."""
     blocks: tuple[int, ...] | None
-    """Which blocks; None for all."""
+    """The blocks; None for all."""
     warp_instructions: int
-    """What they issued together."""
+    """Warp instructions of all these blocks together."""
 
     def surplus(self, predicted: Predicted) -> float:
-        """Return what they issued ÷ what a prediction takes them to issue."""
+        """Return the ratio of issued to predicted instructions."""
         return self.warp_instructions / max(predicted.launches[self.launch].expected(self.blocks), 1.0)
 
 
 def is_short(predicted: Predicted, ran: Sequence[Ran]) -> bool:
-    """Tell whether blocks did more than a prediction takes them to do, by more than equal blocks differ."""
+    """Return whether blocks did more work than predicted, beyond the variation of equal blocks."""
     return any(one.surplus(predicted) > EVEN for one in ran)
 
 
 def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Predicted:
-    """Return the prediction that holds, with what is wrong with the results of the blocks at drawn places.
+    """Return the slower prediction, with any error in the results of the blocks at random places.
 
     Args:
-        predicted: from the blocks at known places.
-        recounted: from blocks at drawn places.
-        ran: what blocks did; launches of which all ran are not predicted faster than in proportion to their work.
+        predicted: prediction from blocks at known places.
+        recounted: prediction from blocks at random places.
+        ran: work of the blocks. If all blocks of a launch ran, its time grows at least in proportion to its work.
     """
     launches = []
     for number, (before, after) in enumerate(zip(predicted.launches, recounted.launches, strict=True)):
@@ -64,6 +64,6 @@ def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Pr
 
 
 def _scaled(prediction: Prediction, scale: float) -> Prediction:
-    """Return the prediction of a launch that works so many times as long."""
+    """Return the prediction of a launch with `scale` times the work."""
     terms = {name: time if name == "launch" else time * scale for name, time in prediction.terms_us.items()}
     return Prediction(prediction.time_us * scale, terms)

@@ -1,4 +1,4 @@
-"""Runs the gate's calls on the PTX machine, and looks for what a kernel keeps from one call to the next."""
+"""Runner of the gate's calls on the PTX machine, with a check for state kept between calls."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from evokern.study.trial import Outcome
 
 
 class SimRunner:
-    """Runs a candidate's calls on the PTX machine, all of them side by side."""
+    """Runner that executes all calls of a candidate concurrently on the PTX machine."""
 
     def __init__(self, program: SimulatedProgram, problem: Problem, instruction_limit: int, lead: int = 0) -> None:
-        """Make a runner.
+        """Create a runner.
 
         Args:
             program: the candidate's program.
             problem: the problem, for the evidence of a failure.
-            instruction_limit: warp instructions after which a launch counts as a hang.
-            lead: bytes from a multiple of the usual alignment to the start of each buffer.
+            instruction_limit: warp instructions after which a launch counts as hung.
+            lead: offset of each buffer from its usual alignment, in bytes.
         """
         self._program, self._problem = program, problem
         self._limit, self._lead = instruction_limit, lead
@@ -35,12 +35,12 @@ class SimRunner:
         self._buffers: list[dict[str, simt.Buffer]] = []
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Execute every call; buffers keep their addresses, and the module its variables, from one run to the next.
+        """Execute every call; buffers keep their addresses and module variables their values between runs.
 
-        Variables whose state is declared are restored before, as part of a call.
+        Variables with declared state are restored first, as part of a call.
 
         Raises:
-            RunFailed: the sanitizer found a defect, or a launch did not end.
+            RunFailed: the sanitizer found a defect, or a launch hung.
         """
         if len(self._buffers) != len(calls):
             self._memory = simt.Memory()
@@ -58,7 +58,7 @@ class SimRunner:
                 if result.errors:
                     raise failure(result.fatal or result.errors[0], self._limit, self._problem)
             for buffer in (buffer for named in self._buffers for buffer in named.values()):
-                buffer.initialised = True  # what a launch wrote is there for the next one
+                buffer.initialised = True  # the next launch may read what this one wrote
         for call, named in zip(calls, self._buffers, strict=True):
             for name, tensor in call.arguments.items():
                 if named[name].writable:
@@ -66,19 +66,19 @@ class SimRunner:
                     tensor.view(-1).view(torch.uint8).copy_(raw)
 
     def changed(self) -> list[str]:
-        """Return the module's variables that the last run left changed and whose state is not declared."""
+        """Return the undeclared module variables that the last run changed."""
         return self._program.changed(self._memory)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the last run changed variables whose state is declared."""
+        """Whether the last run changed variables with declared state."""
         return self._program.keeps_state(self._memory)
 
     def require_state(self, declared: State, *, foreign: bool = False) -> None:
-        """Require that the last run left only declared variables changed.
+        """Check that the last run changed only declared variables.
 
         Raises:
-            RunFailed: it is wrong by the check `state`.
+            RunFailed: the candidate fails the check `state`.
         """
         if names := self.changed():
             evidence = state_evidence(names, self._problem, declared, self._program.variables, foreign=foreign)
@@ -93,17 +93,17 @@ def checked(
     *,
     foreign: bool = False,
 ) -> Verdict:
-    """Check a candidate, and that no call depends on those before it.
+    """Check a candidate, and that no call depends on earlier ones.
 
     Args:
-        gate: judges it.
-        runner: runs it.
-        launches: its launches.
-        tensors: its buffers.
-        foreign: whether it is a foreign source, for messages.
+        gate: the gate.
+        runner: runner of the candidate.
+        launches: launches of the candidate.
+        tensors: tensors of the candidate.
+        foreign: whether it is an external source, for messages.
 
     Raises:
-        RunFailed: the sanitizer found a defect, a launch did not end, or a call leaves undeclared state behind.
+        RunFailed: the sanitizer found a defect, a launch hung, or a call changed undeclared state.
     """
     verdict = gate.check(runner, launches, tensors)
     if not verdict.passed:

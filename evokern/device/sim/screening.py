@@ -1,9 +1,9 @@
-"""What a worker does where only an order of candidates is wanted: a predicted time, and a spot check of the answers.
+"""Worker for ranking candidates: a predicted time and a spot check of the results.
 
-A warm start predicts hundreds of candidates. The gate would take most of its time, for its small problems are programs
-of their own, run whole and watched access by access. So only what may be among the best is checked, and that by some
-of its blocks on the study's own problem, whose program is at hand (`evokern.device.sim.spot_check`). Whatever passes
-here is checked in full before it is measured.
+A warm start predicts hundreds of candidates. The gate would take most of that time, because its small problems are
+separate programs that run completely under the sanitizer. So only possible best candidates are checked, by some blocks
+of the full-size problem, whose program is already compiled (`evokern.device.sim.spot_check`). Candidates that pass are
+checked completely before they are measured.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from evokern.gate.comparison import tolerances
 from evokern.study.trial import Evaluation, Outcome
 
 STOP = 1.5
-"""A candidate is not looked at to the end from this multiple of the time to race against; it gets that."""
+"""Multiple of the time to race against at which a prediction stops; the candidate gets this time."""
 NEAR = 1.15
-"""Answers are looked at up to this multiple of the time to race against: the time model errs as much."""
+"""Multiple of the time to race against up to which results are checked; it covers the time model's error."""
 
 
 class ScreeningWorker:
-    """Answers `Simulate` with an `Evaluation`: `measured` was looked at and is right, `slow` was not looked at."""
+    """Worker for `Simulate` jobs: `measured` candidates passed the spot check, `slow` ones were not checked."""
 
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
@@ -54,7 +54,7 @@ class ScreeningWorker:
             evaluation = self._screened(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
-        except (KernelError, DeviceError):  # of `kernel.py` or of the machine: the simulator has no part in it
+        except (KernelError, DeviceError):  # errors of `kernel.py` or of the machine, not of the simulator
             raise
         except UsageError as error:
             evaluation = not_simulated(error)
@@ -79,7 +79,7 @@ class ScreeningWorker:
             faults = (self._spot_check.fault(job.config, job.built, problem, self._predictor) for problem in problems)
             against = next((fault for fault in faults if fault is not None), None)
         elif job.elite_us is not None and predicted.time_us >= job.elite_us:
-            return _not_checked(predicted, job.elite_us)  # the gate is too dear for what would not be the best
+            return _not_checked(predicted, job.elite_us)  # the gate is too slow for a non-best candidate
         else:
             against = self._gate(job)
         against = against or predicted.impossible()
@@ -88,7 +88,7 @@ class ScreeningWorker:
         return Evaluation(Outcome.MEASURED, predicted.time_us, predicted.timings)
 
     def _gate(self, job: Simulate) -> Mapping[str, Any] | None:
-        """Return what the gate has against a candidate whose blocks cannot be judged alone."""
+        """Return the gate's evidence against a candidate with dependent blocks, or None."""
         problems = gate_problems(
             self._kernel, job.config, self._settings.context.problems, self._settings.context.profile
         )

@@ -1,4 +1,4 @@
-"""The simulated device: the real compiler for the target chip, the kernel's real PTX on the CPU, a predicted time."""
+"""Simulated device: real compiler for the target chip, the kernel's PTX on the CPU, predicted times."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from evokern.workers.jobs import JobPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
 WINDOW = 8
-"""Trials in flight of a new study: enough for a few cores, and the sampler sees results soon."""
+"""Default maximum number of concurrent trials: enough for a few cores, and results reach the sampler soon."""
 DEADLINE_S = 120.0
-"""Seconds after which a simulation that does not answer is given up (the instruction limit ends it long before)."""
+"""Seconds after which an unresponsive simulation is stopped; the instruction limit normally ends it long before."""
 _STEPS = 3
 MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.screening")
 """Modules that the fork server imports once for all workers."""
 PRELOADED = (*PRELOAD, *MODULES)
-"""The same with what compiles need."""
+"""The same modules plus those for compiles."""
 
 
 class SimulatedDevice:
-    """Searches as on a GPU, without one."""
+    """Device that simulates a chip on the CPU."""
 
     predicted = True
-    """Times come from a model."""
+    """True, because times come from a model."""
     diagnoses = False
-    """Every failure comes with its finding already."""
+    """False, because every failure already has a finding."""
     verifiable = True
-    """Candidates are programs, which can be run again."""
+    """True, because candidates are programs that can run again."""
 
     def __init__(
         self,
@@ -49,21 +49,21 @@ class SimulatedDevice:
         screening: bool = False,
         backend: Backend | None = None,
     ) -> None:
-        """Make a device.
+        """Create a device.
 
         Args:
-            name: a chip's short name, or the chip itself.
-            cores: worker processes; None takes the machine's cores.
-            screening: only an order of candidates is wanted.
-            backend: where candidates are compiled and simulated; None is this machine.
+            name: short name of a chip, or its profile.
+            cores: number of worker processes; None for one per core.
+            screening: only rank candidates.
+            backend: where candidates are compiled and simulated; None for this machine.
 
         Raises:
-            DeviceError: there is no such chip.
+            DeviceError: the chip is unknown.
         """
         self._profile = chip(name) if isinstance(name, str) else name
         self._screening = screening
         self._elsewhere = backend is not None
-        # Importing torch takes seconds; it begins while the kernel folder is still being read.
+        # Importing torch takes seconds, so it starts before the kernel folder is read.
         self._backend: Backend = backend or LocalBackend(PRELOADED, cores)
         self._workers = self._backend.cores
         self._pipeline: Pipeline | None = None
@@ -71,40 +71,44 @@ class SimulatedDevice:
 
     @property
     def identity(self) -> str:
-        """Model that a study is bound to."""
+        """Name that a study is bound to."""
         return f"sim:{self._profile.name}"
 
     @property
     def window(self) -> int:
-        """Default trials in flight of a new study."""
+        """Default maximum number of concurrent trials for a new study."""
         return max(WINDOW, 2 * self._backend.cores) if self._elsewhere else WINDOW
 
     @property
     def at_once(self) -> int:
-        """1: there is no GPU."""
+        """1, because there is no GPU."""
         return 1
 
     @property
     def profile(self) -> Profile:
-        """The chip's limits and peak rates."""
+        """Resource limits and peak rates of the chip."""
         return self._profile
 
     def start(self, task: Task) -> StartReport:
-        """Open workers and prove the gate's power on the default candidate's small problems.
+        """Start the workers, and check the sensitivity of the gate on the default candidate's small problems.
 
         Raises:
-            UsageError: the workload, the kernel folder or the compiler cannot work as asked.
+            UsageError: the workload, the kernel folder or the compiler cannot be used.
         """
-        task.on_step(StartStep("starting the workers and proving that the gate tells right from wrong", 0, _STEPS))
+        task.on_step(
+            StartStep(
+                "starting the workers and checking that the gate distinguishes correct from wrong results", 0, _STEPS
+            )
+        )
         profile = limits_for(self._profile, task.study.limits)
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), foreign=task.foreign)
         first, remarks = first_candidate(task, profile)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
-        # What stands behind a foreign source in a worker's queue would wait for a compile that hangs.
+        # A source queued behind an external one in the same worker would wait for a compile that hangs.
         depth, patience_s = (1, FOREIGN_PATIENCE_S) if task.foreign else (2, math.inf)
         name = "screening:ScreeningWorker" if self._screening else "worker:SimWorker"
-        # The candidate is data there, which ends no worker.
+        # The candidate is only data in the simulator, so it cannot end a worker.
         worker = WorkerSpec(f"evokern.device.sim.{name}", simulating, niceness=NICENESS, may_fault=False)
         workers: list[int] = []
 
@@ -118,8 +122,8 @@ class SimulatedDevice:
         pools = self._backend.open(plans, task.kernel.folder)
         compilers, executors = pools["compile"], pools["execute"]
         self._workers = sum(workers)
-        if not self._screening:  # what is not checked needs no proof
-            run_single_job(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
+        if not self._screening:  # screening does not use the gate
+            run_single_job(executors, ProvePower(), DEADLINE_S, "the check of the gate")
         self._first_us = _default_time(task, compilers, executors, first)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
@@ -127,41 +131,42 @@ class SimulatedDevice:
         self._pipeline.begin()
         environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.ready_report or {})}
         notes = (
-            f"no GPU is used: times are predicted for {profile.model}, from its data sheet and this kernel's PTX",
-            "baselines run on a GPU only, so there is no speedup to report",
+            f"no GPU is used; times are predicted for {profile.model} from its data sheet and the kernel's PTX",
+            "baselines need a GPU, so no speedup is reported",
             *remarks,
         )
         return StartReport(environment=environment, notes=notes)
 
     def submit(self, request: Request) -> None:
-        """Accept one candidate; returns at once."""
+        """Accept one candidate; returns immediately."""
         self._running().submit(request)
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        """Return the results that are ready; wait at most `timeout_s` for the first."""
         return self._running().poll(timeout_s)
 
     def executors(self) -> Sequence[ExecutorState]:
-        """Return how each host stands, where there are several."""
+        """Return the state of each host; empty for a single host."""
         return self._pipeline.executors() if self._pipeline else ()
 
     def busy_s(self) -> float:
-        """Return the seconds in which candidates were simulated, per worker."""
+        """Return the seconds of simulation, per worker."""
         return self._pipeline.busy_s() / self._workers if self._pipeline else 0.0
 
     def stages(self) -> tuple[int, int]:
-        """Return how many candidates are being compiled, and how many are compiled and not answered."""
+        """Return the number of candidates in compilation, and the number of compiled candidates without a result."""
         return self._pipeline.stages() if self._pipeline else (0, 0)
 
     def close(self) -> None:
-        """Stop every worker; safe to call twice."""
+        """Stop every worker; can be called twice."""
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
         self._backend.close()
 
     def _job(self, work: CompiledRequest) -> Simulate:
-        # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
+        # Before the search has an elite, candidates race against the default, because checking a slow one takes
+        # minutes.
         known = min((time for time in (work.request.elite_us, self._first_us) if time is not None), default=None)
         return Simulate(work.request.config, work.built, known, work.request.elite_us)
 
@@ -172,10 +177,10 @@ class SimulatedDevice:
 
 
 def _default_time(task: Task, compilers: JobPool, executors: JobPool, default: Config) -> float | None:
-    """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
+    """Return the predicted time of the default candidate; None if it fails or racing is disabled.
 
     Raises:
-        KernelError: it does not compile.
+        KernelError: the default candidate does not compile.
     """
     task.on_step(StartStep("compiling the default candidate", 1, _STEPS))
     answer = run_single_job(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
@@ -183,6 +188,6 @@ def _default_time(task: Task, compilers: JobPool, executors: JobPool, default: C
     if not task.study.timing.race:
         return None
     task.on_step(StartStep("predicting the default candidate's time", 2, _STEPS))
-    job = Simulate(default, built, None, best_us=0.0)  # only its time is wanted
+    job = Simulate(default, built, None, best_us=0.0)  # only the time is needed
     evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None

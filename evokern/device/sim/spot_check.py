@@ -1,7 +1,8 @@
-"""A spot check of a candidate's answers: some of its blocks, on inputs that are hard on rounding.
+"""Spot check of a candidate's results: some blocks, on inputs with large rounding errors.
 
-What fails on a GPU fails mostly by rounding, on large magnitudes or rows of equal values. So some blocks of the study's
-own problem, whose program is at hand, are run on such inputs and judged by the gate's own tolerance and tail risk.
+Candidates that fail on a GPU mostly fail by rounding, with large magnitudes or rows of equal values. So some blocks of
+the full-size problem, whose program is already compiled, run on such inputs. The gate's own tolerance and tail risk
+decide.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from evokern.gate.tail_risk import fault
 from evokern.study.settings import InputSet, SimulationSettings
 
 BLOCKS = 8
-"""Blocks that are judged: some thousand elements, where the gate sees all."""
+"""Blocks to check. They hold some thousand elements; the gate checks all elements."""
 MOST_BYTES = 1 << 28
-"""Buffers that are kept, so that several problems are not drawn anew for each candidate."""
+"""Size of cached buffers in bytes, so that several problems are not generated again for each candidate."""
 
 
 class SpotCheck:
-    """Judges candidates of one kernel by some of their blocks."""
+    """Checker for candidates of one kernel by some of their blocks."""
 
     def __init__(
         self,
@@ -39,21 +40,21 @@ class SpotCheck:
         kinds: tuple[InputSet, ...],
     ) -> None:
         self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
-        # What the time is predicted from are blocks on normal inputs, which are judged there.
-        # Errors on edges say nothing of rounding, and the gate follows.
+        # The predictor already checks blocks on normal inputs. Errors on the kind `edges` are not caused by rounding,
+        # and the gate tests it later.
         self._kinds = tuple(kind for kind in kinds if kind not in ("normal", "edges"))
         self._stages: dict[tuple[Any, ...], dict[InputSet, ProblemBuffers]] = {}
 
     def judges(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> bool:
-        """Tell whether blocks of a candidate can be judged by themselves."""
+        """Return whether blocks of a candidate can be checked separately."""
         tensors, program = tensors_of(self._kernel, config, problem), predictor.program(config, built, problem)
         return judges_blocks(self._kernel, problem, tensors, program, built.build(problem).launches)
 
     def fault(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> Mapping[str, Any] | None:
-        """Return the evidence against a candidate whose blocks can be judged, None where they are right.
+        """Return the evidence of wrong results in the checked blocks, or None.
 
         Raises:
-            RunFailed: a block crashed, or did not end.
+            RunFailed: a block crashed or hung.
         """
         launch = built.build(problem).launches[0]
         stages = self._staged(config, problem)
@@ -76,13 +77,13 @@ class SpotCheck:
             for name, (found, of) in tail_risks(self._kernel, stage, kind, self._tolerance).items():
                 if found is not None and found.excessive:
                     return fault(found, name, kind, of) | {"problem": problem.key}
-                if found is None and (message := stage.fault(self._kernel, self._tolerance)):  # too few to judge by
+                if found is None and (message := stage.fault(self._kernel, self._tolerance)):  # too few errors
                     wrong = f"{message} ({kind} inputs)"
                     return {"check": "tolerance", "input_set": kind, "message": wrong, "problem": problem.key}
         return None
 
     def _staged(self, config: Config, problem: Problem) -> dict[InputSet, ProblemBuffers]:
-        """Return the buffers of a problem for each kind of inputs, side by side in one memory."""
+        """Return the buffers of a problem for each kind of inputs, all in one memory."""
         tensors = tensors_of(self._kernel, config, problem)
         key = (problem, tuple(tensors.items()))
         if key not in self._stages:

@@ -1,4 +1,4 @@
-"""Buffers of one of the study's own problems on the PTX machine, and what sampled blocks wrote into them."""
+"""Buffers of a full-size problem on the PTX machine, and checks of what sampled blocks wrote."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from evokern.study.settings import InputSet
 from evokern.wording import told_apart
 
 MOST_FLOPS_CHECKED = 1e10
-"""Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
+"""Maximum number of operations for computing a float64 reference on the CPU to check sampled blocks."""
 MOST_ELEMENTS_CHECKED = 1 << 25
-"""Elements of the outputs, which are searched for what was written."""
+"""Maximum number of output elements for that check."""
 
 
 class ProblemBuffers:
-    """Buffers of one problem, kept from one candidate to the next."""
+    """Buffers of one problem, reused between candidates."""
 
     def __init__(
         self,
@@ -36,14 +36,16 @@ class ProblemBuffers:
         seed: int = 0,
         memory: simt.Memory | None = None,
     ) -> None:
-        """Allocate, and draw the inputs. A write to an input is a finding and changes nothing: the next one needs it.
+        """Allocate the buffers and generate the inputs.
+
+        A write to an input is a finding and has no effect, because the next candidate needs the input.
 
         Args:
             problem: the problem.
             tensors: its buffers.
             kind: kind of inputs.
-            seed: of the inputs.
-            memory: where the buffers live; None for a memory of its own.
+            seed: seed of the inputs.
+            memory: memory for the buffers; None creates one.
         """
         self.key = (problem, tuple(tensors.items()))
         self.problem = problem
@@ -68,13 +70,13 @@ class ProblemBuffers:
             )
 
     def poison(self) -> None:
-        """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
+        """Fill the outputs with poison, to detect the elements that blocks write."""
         for name, tensor in self.tensors.items():
             if tensor.role == "output":
                 self.buffers[name].write(np.full(tensor.bytes, POISON, np.uint8))
 
     def reset(self) -> None:
-        """Give every buffer what a call finds: inputs as drawn, zeros where they are declared, poison elsewhere."""
+        """Set every buffer to its state before a call: inputs, declared zeros, poison elsewhere."""
         self.poison()
         for name, tensor in self.tensors.items():
             if tensor.role == "inout":
@@ -84,7 +86,7 @@ class ProblemBuffers:
                 self.buffers[name].write(np.full(tensor.bytes, fill, np.uint8))
 
     def written(self, record: WriteRecord) -> dict[str, npt.NDArray[np.bool_]]:
-        """Return which elements of each output were written while a record was kept."""
+        """Return which elements of each output were written according to a record."""
         return {
             name: record.written(self.buffers[name], tensor.bytes // tensor.elements)
             for name, tensor in self.tensors.items()
@@ -93,7 +95,7 @@ class ProblemBuffers:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Give every buffer its contents back afterwards: what runs inside is counted, not judged."""
+        """Restore all buffers afterwards, for code that only counts."""
         before = self.memory.storage.copy()
         try:
             yield
@@ -103,11 +105,11 @@ class ProblemBuffers:
     def results(
         self, kernel: Kernel, marks: Mapping[str, npt.NDArray[np.bool_]] | None = None
     ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield each output: its name, its elements, the reference, and which elements were written.
+        """Yield each output as its name, its elements, the reference, and which elements were written.
 
         Args:
-            kernel: knows the reference.
-            marks: which elements were written; None goes by the poison that is left.
+            kernel: kernel with the reference.
+            marks: which elements were written; None derives it from the remaining poison.
         """
         if self._reference is None:
             wide = {name: data.to(torch.float64) for name, data in self._inputs.items()}
@@ -129,17 +131,17 @@ class ProblemBuffers:
         *,
         idle: bool = False,
     ) -> str | None:
-        """Say what is wrong with the elements that the blocks that ran wrote, None where nothing is.
+        """Return a description of wrong elements that blocks wrote, or None.
 
-        Blocks that are counted but leave their work out would make a candidate look fast: on small problems, where it
-        is checked in full, it may behave differently.
+        Blocks that skip their work only while they are counted would make a candidate look fast. The small problems of
+        the gate may not reveal that.
 
         Args:
-            kernel: knows the reference.
-            tolerances: what is allowed of each output.
+            kernel: kernel with the reference.
+            tolerances: tolerance of each output.
             marks: as for `results`.
-            who: which blocks ran, for the message.
-            idle: whether blocks that write nothing are right too.
+            who: description of the blocks for the message.
+            idle: whether blocks may write nothing.
         """
         written_at_all = idle
         for name, everything, reference, written in self.results(kernel, marks):
@@ -151,10 +153,10 @@ class ProblemBuffers:
                 first = int(wrong.nonzero()[0, 0])
                 shown = told_apart(float(got[first]), float(expected[first]))
                 return (
-                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} that {who} wrote are wrong, the "
-                    f"first is {shown[0]} instead of {shown[1]}"
+                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} written by {who} are wrong; the first "
+                    f"is {shown[0]} instead of {shown[1]}"
                 )
-        return None if written_at_all else f"the {who} wrote no element of any output"
+        return None if written_at_all else f"{who} wrote no element of any output"
 
 
 def judges_blocks(
@@ -164,17 +166,17 @@ def judges_blocks(
     program: SimulatedProgram,
     launches: tuple[Launch, ...],
 ) -> bool:
-    """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
+    """Return whether each block can be checked separately: independent blocks and an affordable reference."""
     return independent(tensors, program, launches) and has_reference(kernel, problem, tensors)
 
 
 def independent(tensors: Mapping[str, Tensor], program: SimulatedProgram, launches: tuple[Launch, ...]) -> bool:
-    """Tell whether the blocks of a call share nothing: one launch, no workspace, no variable of the module."""
+    """Return whether the blocks of a call are independent: one launch, no workspace, no module variable."""
     alone = len(launches) == 1 and all(t.kept or t.role == "output" for t in tensors.values())
     return alone and not any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
 
 
 def has_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the float64 reference of a problem is worth computing on a CPU."""
+    """Return whether the float64 reference of a problem is cheap enough for a CPU."""
     elements = sum(t.elements for t in tensors.values() if t.role in ("output", "inout"))
     return elements <= MOST_ELEMENTS_CHECKED and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED

@@ -1,4 +1,4 @@
-"""A candidate's predicted time over all problems of a study."""
+"""Predicted time of a candidate over all problems of a study."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from evokern.study.trial import Timing
 
 @dataclass(frozen=True)
 class StudyPrediction:
-    """What is predicted of a candidate, a value per problem in the study's order."""
+    """Predictions of a candidate, one per problem in the study's order."""
 
     problems: tuple[Problem, ...]
-    """The study's problems."""
+    """Problems of the study."""
     tasks: tuple[Work, ...]
-    """What each one asks for."""
+    """Work of one call at each problem."""
     floors: tuple[Floor, ...]
-    """The least time that each one takes on this chip."""
+    """Lower bound on the time of each problem on this chip."""
     predictions: tuple[Predicted, ...]
-    """The predictions."""
+    """Predictions of the candidate."""
 
     def replaced(self, at: int, prediction: Predicted) -> StudyPrediction:
-        """Return the same with another prediction at one of the problems."""
+        """Return a copy with another prediction for the problem at an index."""
         return replace(self, predictions=(*self.predictions[:at], prediction, *self.predictions[at + 1 :]))
 
     @property
     def time_us(self) -> float:
-        """The geometric mean of the times, in µs."""
+        """Geometric mean of the times, in µs."""
         return geometric_mean([prediction.total.time_us for prediction in self.predictions])
 
     @property
     def timings(self) -> tuple[Timing, ...]:
-        """A timing per problem, each a single prediction."""
+        """Timing of each problem, with a single predicted sample."""
         times = (prediction.total.time_us for prediction in self.predictions)
         return tuple(Timing(t, (t, t), (t,), predicted=True) for t in times)
 
     def impossible(self) -> dict[str, Any] | None:
-        """Return the evidence against a candidate whose sampled blocks were wrong, or that is faster than can be."""
+        """Return the evidence for wrong sampled blocks or for a time below its lower bound, or None."""
         for problem, prediction, least in zip(self.problems, self.predictions, self.floors, strict=True):
             message = prediction.sampled or below(prediction.total.time_us, least)
             if message:
@@ -66,20 +66,20 @@ def predict_study(
 
     Args:
         kernel: the kernel.
-        settings: the study's problems and chip.
+        settings: problems and chip of the study.
         config: the candidate.
-        limit_us: mean time beyond which it does not matter how slow it is.
-        predict: predicts it at a problem, up to a limit in µs.
+        limit_us: mean time above which the prediction stops.
+        predict: predicts the candidate at a problem, up to a limit in µs.
 
     Raises:
-        RunFailed: it crashed, does not end, or is slower than the limit.
+        RunFailed: the candidate crashed, hung, or is slower than the limit.
     """
     problems, chip = settings.context.problems, settings.context.profile
     tasks = tuple(work(kernel, p, tensors_of(kernel, config, p), settings.timing, chip) for p in problems)
     floors = tuple(floor(task, peak_rates(chip), chip) for task in tasks)
     least = [limit.time_us for limit in floors]
     found: dict[int, Predicted] = {}
-    # The smallest first: what they take leaves a tighter limit to those that take longest to simulate.
+    # The smallest problems first, because their times tighten the limit for those that take longest to simulate.
     for position in sorted(range(len(least)), key=least.__getitem__):
         found[position] = predict(problems[position], _share(limit_us, least, position))
         least[position] = found[position].total.time_us
@@ -87,16 +87,16 @@ def predict_study(
 
 
 def _share(limit_us: float | None, least_us: Sequence[float], position: int) -> float | None:
-    """Return the time at one problem beyond which the geometric mean over all passes a limit.
+    """Return the time at one problem above which the geometric mean exceeds the limit.
 
     Args:
-        limit_us: the limit of the mean.
-        least_us: of each problem, a time that it takes at least.
-        position: which problem.
+        limit_us: limit of the mean.
+        least_us: lower bound on the time of each problem.
+        position: index of the problem.
     """
     if limit_us is None:
         return None
     count = len(least_us)
     others = sum(math.log(t) for other, t in enumerate(least_us) if other != position)
-    # Beyond so many times the limit at one problem no mean comes near the time to beat; simulating it takes minutes.
+    # Also at most `count` times the limit, because simulating such a slow candidate takes minutes and cannot pay off.
     return min(math.exp(count * math.log(limit_us) - others), count * limit_us)

@@ -1,9 +1,9 @@
-"""Whether a candidate that is right on small problems would be so on the study's own, which has many more elements.
+"""Risk that a candidate which is correct on small problems fails on the full-size problem.
 
-Errors that come near the tolerance on a few hundred rows may pass it on a few thousand: there a GPU, which checks the
-whole problem, finds what a small one does not show. Some blocks of the problem itself are run on the kind of inputs in
-question, and the gate's own rule (`evokern.gate.tail_risk`) says what they mean for all of it. More blocks follow until
-the answer is sure, or has cost enough.
+Errors close to the tolerance on a few hundred rows may exceed it on a few thousand. A GPU checks the whole problem and
+finds them; a small problem may not. So some blocks of the full-size problem run on the affected kind of inputs, and the
+gate's own rule (`evokern.gate.tail_risk`) extrapolates to all of it. More blocks run until the decision is clear or the
+budget is spent.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from evokern.hardware.profiles import Profile
 from evokern.study.settings import InputSet, SimulationSettings
 
 BLOCKS_AT_ONCE = 8
-"""Blocks run before the question is asked again."""
+"""Blocks between two decisions."""
 MOST_BLOCKS = 48
-"""Blocks after which the estimate is taken as it is: some seconds, of packaged kernels."""
+"""Maximum number of blocks, after which the current estimate counts; some seconds for the packaged kernels."""
 
 
 class TailRiskProbe:
-    """Asks about candidates of one kernel on one chip."""
+    """Tail risk check for candidates of one kernel on one chip."""
 
     def __init__(
         self, kernel: Kernel, chip: Profile, simulation: SimulationSettings, tolerance: Mapping[str, Tolerance]
@@ -44,16 +44,16 @@ class TailRiskProbe:
     def fault(
         self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
     ) -> dict[str, Any] | None:
-        """Return the evidence against a candidate, None where its errors keep clear or its blocks cannot be judged.
+        """Return the evidence of an excessive tail risk, or None if there is none or blocks cannot be checked.
 
         Args:
-            config: its configuration.
-            built: its programs.
-            problem: one of the problems it was built for.
+            config: configuration of the candidate.
+            built: programs of the candidate.
+            problem: one of the problems that it was built for.
             seen: its errors on small problems, by kind of inputs and output.
 
         Raises:
-            RunFailed: a block crashed, or did not end.
+            RunFailed: a block crashed or hung.
         """
         tensors = tensors_of(self._kernel, config, problem)
         asked = dict.fromkeys(
@@ -64,7 +64,7 @@ class TailRiskProbe:
         program, launches = self._programs.parsed(built.program(problem), config), built.build(problem).launches
         if not judges_blocks(self._kernel, problem, tensors, program, launches):
             return None
-        # Equal rows have the fewest units, so that a small problem says least about them: they decide most often.
+        # Equal rows come first: they have the fewest independent errors, so small problems reveal least about them.
         for kind in sorted(asked, key=lambda kind: kind != "equal_rows"):
             found = self._sampled(problem, tensors, kind, program, launches[0])
             for name, one in found.items():
@@ -75,10 +75,10 @@ class TailRiskProbe:
     def _sampled(
         self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet, program: SimulatedProgram, launch: Launch
     ) -> dict[str, TailRisk | None]:
-        """Return what sampled blocks say of each output, after as many as it takes to be sure.
+        """Return the tail risk of each output, from as many sampled blocks as a clear decision needs.
 
-        A problem with few blocks has few units, which cannot tell errors that end at a point from errors that fall
-        off: once all of its blocks have run they run again, on inputs drawn anew.
+        A problem with few blocks has few independent errors, too few to distinguish bounded from unbounded tails. After
+        all its blocks ran, they run again on new inputs.
         """
         random_seed, ran = random.SystemRandom(), 0
         seen: dict[str, torch.Tensor] = {}
@@ -113,7 +113,7 @@ class TailRiskProbe:
 def tail_risks(
     kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
 ) -> dict[str, tuple[TailRisk | None, int]]:
-    """Return what the blocks that were run say of each output, and how many independent errors the output has."""
+    """Return the tail risk of each output from the blocks that ran, and its number of independent errors."""
     return {
         name: (tail_risk(units[units >= 0], units.numel()), units.numel())
         for name, units in _errors(kernel, stage, kind, tolerance)
@@ -123,7 +123,7 @@ def tail_risks(
 def _errors(
     kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each output and error over tolerance of each of its units, -1 where no block that ran wrote it."""
+    """Yield each output with the ratio of error to tolerance for each unit; -1 for unwritten ones."""
     for name, got, reference, written in stage.results(kernel):
         allowed = tolerance[name].holding(stage.tensors[name])
         errors = error_over_tolerance(got, reference, allowed.atol + allowed.rtol * reference.abs())
@@ -131,5 +131,5 @@ def _errors(
 
 
 def _units(tensor: Tensor, kind: InputSet) -> int:
-    """Return how many independent errors an output has (`evokern.gate.comparison.independent_errors`)."""
+    """Return the number of independent errors of an output (`evokern.gate.comparison.independent_errors`)."""
     return tensor.elements // (tensor.shape[-1] if kind == "equal_rows" and len(tensor.shape) > 1 else 1)

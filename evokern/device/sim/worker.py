@@ -1,8 +1,8 @@
-"""What a worker of the simulated device does: the gate on small problems, counters on the study's own, predicted time.
+"""Worker of the simulated device: gate on small problems, counters on the study's problems, predicted time.
 
-The same gate as on a GPU judges the outputs; every access is checked besides. Small problems are those that the
-kernel declares, as far as the candidate can run them; counters come from sampled blocks of the study's own problems,
-since a small problem says nothing about waves, residency or caches.
+The gate is the same as on a GPU, and the sanitizer also checks every access. It runs the kernel's declared small
+problems that fit the candidate. Counters come from sampled blocks of the study's problems, because a small problem does
+not show waves, residency or caches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from evokern.workers.role import limit_memory
 
 
 class SimWorker:
-    """Answers `Simulate` with an `Evaluation`."""
+    """Worker that evaluates `Simulate` jobs."""
 
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
@@ -66,22 +66,22 @@ class SimWorker:
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
-        """Do one job."""
+        """Run one job."""
         began = time.perf_counter()
         if isinstance(job, ProvePower):
             self._prove()
             return None
-        self._phases.taken()  # those of a candidate whose evaluation broke off
+        self._phases.taken()  # discards phases of an aborted evaluation
         try:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
-        except (KernelError, DeviceError):  # of `kernel.py` or of the machine: the simulator has no part in it
+        except (KernelError, DeviceError):  # errors of `kernel.py` or of the machine, not of the simulator
             raise
         except UsageError as error:
             evaluation = not_simulated(error)
         except Exception as error:
-            # What nobody has read may ask for anything, more memory than there is too: it must not end its neighbours.
+            # An external source may request anything, even too much memory; its failure must not stop other candidates.
             if not isinstance(job.config, ForeignCandidate):
                 raise
             evaluation = not_simulated(UsageError(f"{type(error).__name__}: {error}"))
@@ -92,9 +92,9 @@ class SimWorker:
         problems = self._gate_problems(config)
         if not problems:
             raise KernelError(
-                f"kernel {kernel.name}: its default candidate can run none of the small problems that a simulated gate "
-                f"needs ({', '.join(kernel.workload.small_problems) or 'none is declared'}); add one to kernel.py's "
-                "small_problems"
+                f"kernel {kernel.name}: its default candidate can run none of the small problems "
+                f"({', '.join(kernel.workload.small_problems) or 'none is declared'}), but the simulated gate "
+                "needs one; add a suitable problem to small_problems in kernel.py"
             )
         for problem in problems:
             prove_power(self._gate(problem), launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
@@ -103,16 +103,16 @@ class SimWorker:
         return gate_problems(self._kernel, config, self._settings.context.problems, self._settings.context.profile)
 
     def _gate(self, problem: Problem) -> Gate:
-        # A simulated run is the same every time; what a second run would show on a GPU, the race checks show here.
+        # Simulated runs are deterministic, so a second run shows nothing; the sanitizer finds races instead.
         settings = replace(self._settings.gate, runs=1)
         return self._gates.setdefault(problem, Gate(self._kernel, problem, settings, torch.device("cpu")))
 
     def _evaluate(self, job: Simulate) -> Evaluation:
-        """Predict first: a candidate that is far slower than the elite needs no proof that it is right as well."""
+        """Evaluate a candidate; the prediction comes first, so far slower candidates skip the gate."""
         problems = self._gate_problems(job.config)
         if not problems:
             evidence = {"constraint": "small_problem", "needed": 1, "available": 0, "unit": "problems"}
-            reason = "the kernel declares no small problem that this candidate can run, so it cannot be checked here"
+            reason = "none of the kernel's small problems fits this candidate, so the simulated device cannot check it"
             return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
         race = self._settings.timing.race
         limit_us = job.elite_us * (race + MODEL_MARGIN) if job.elite_us and race else None
@@ -166,13 +166,13 @@ class SimWorker:
     def gate(
         self, config: Config, built: Built, problems: Sequence[Problem]
     ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-        """Check a candidate on small problems, and where its errors come near the tolerance on the study's own.
+        """Check a candidate on small problems, and on the study's problems if its errors are close to the tolerance.
 
         Returns:
-            The evidence against it, None where there is none, and the report of each problem.
+            The evidence of a failed check, or None, and the report of each problem.
 
         Raises:
-            RunFailed: it crashed, hung, does not compile, or the sanitizer found a defect.
+            RunFailed: the candidate crashed, hung, does not compile, or the sanitizer found a defect.
         """
         reports: dict[str, Any] = {}
         seen: dict[tuple[InputSet, str], torch.Tensor] = {}
@@ -196,7 +196,7 @@ class SimWorker:
         return self._lines.run(job.config, job.built, problem, predict)
 
     def _own_problem(self, job: Simulate, problem: Problem, predicted: Predicted, most: int) -> OwnProblem:
-        """Check a candidate at one of the study's own problems."""
+        """Check a candidate at one of the study's problems."""
         counters = [launch.counters for launch in predicted.launches]
         each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in counters]
 
@@ -207,7 +207,7 @@ class SimWorker:
         return self._lines.run(job.config, job.built, problem, check)
 
     def _recounted(self, job: Simulate, problem: Problem, predicted: Predicted, found: OwnProblem) -> Predicted:
-        """Return the prediction that holds of a candidate whose blocks do more than those that were counted."""
+        """Return a new prediction for a candidate whose other blocks do more work than the counted ones."""
 
         def recount(built: Built) -> Predicted:
             stage, blocks = self._own.drawn(job.config, built, problem, RECOUNTED)
@@ -227,17 +227,17 @@ class SimWorker:
     def _check(self, config: Config, problem: Problem) -> Verdict:
         kernel, gate = self._kernel, self._gate(problem)
         rendered = render(kernel, config, problem)
-        if self._last is None or self._last[0] != rendered:  # often the same program serves all small problems
+        if self._last is None or self._last[0] != rendered:  # the small problems often share one program
             self._last = rendered, self._compiled(rendered, problem)
         runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
         return checked(gate, runner, launches, tensors, foreign=isinstance(config, ForeignCandidate))
 
     def _compiled(self, rendered: Rendered, problem: Problem) -> SimulatedProgram:
-        """Return the program with its lines named.
+        """Return the program with line information.
 
         Raises:
-            RunFailed: it does not compile at this problem.
+            RunFailed: the program does not compile at this problem.
         """
         program = compile_simulated(rendered, self._settings.context.profile)
         if isinstance(program, CompileFailure):
@@ -247,9 +247,9 @@ class SimWorker:
 
 
 def not_simulated(error: EvokernError) -> Evaluation:
-    """Return the outcome of a candidate with an instruction that the machine does not execute.
+    """Return the outcome of a candidate with an instruction that the simulator does not support.
 
-    A GPU may run it, and here there is nothing to say of it.
+    A GPU may run the candidate, so the simulated device reports no verdict on it.
     """
     what = f"not simulated: {error}"
     return Evaluation(Outcome.CRASHED, evidence={"error": "not simulated", "message": str(error), "diagnosis": what})

@@ -55,8 +55,8 @@ class TestOneDevice:
         """Each baseline by its name."""
         assert rows.steps == [
             "compiling the default candidate",
-            "starting the GPU's worker",
-            "proving that the gate tells right from wrong",
+            "starting the GPU worker",
+            "checking that the gate distinguishes correct from wrong results",
             "timing the default candidate's first launches",
             "baseline 1 of 1: torch",
         ]

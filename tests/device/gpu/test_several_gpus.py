@@ -50,7 +50,7 @@ def test_both_measure_and_one_that_drifts_is_set_aside(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each answer names its GPU; references beyond 2 % of their first times set one aside."""
-    assert any("2 GPUs measure, compared by the baseline" in note for note in bench.report.notes), bench.report.notes
+    assert any("on 2 GPUs; the baseline" in note for note in bench.report.notes), bench.report.notes
     gpus = bench.report.environment["gpus"]
     print(bench.report.notes, gpus)
     assert [one["reference_us"] > 0 for one in gpus] == [True, True]
@@ -73,7 +73,7 @@ def test_both_measure_and_one_that_drifts_is_set_aside(
         bench.device.poll(0.2)
         again |= {number: float(one["time_us"]) for number, one in bench.device.remeasured().items()}
     print({number: (found[number].time_us, us) for number, us in again.items()})
-    assert "cuda:1 is set aside: the baseline" in caplog.text
+    assert "cuda:1 is excluded: the baseline" in caplog.text
     assert sorted(again) == there
     assert all(us == pytest.approx(found[number].time_us, rel=0.1) for number, us in again.items())
     late = bench.run(feasible[20:26])
@@ -82,5 +82,5 @@ def test_both_measure_and_one_that_drifts_is_set_aside(
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
     """The message lists those that are."""
-    with pytest.raises(DeviceError, match=r"there is no GPU cuda:99; this machine has cuda:0 \("):
+    with pytest.raises(DeviceError, match=r"no GPU cuda:99; this machine has cuda:0 \("):
         live.open_live("cuda:0,99")
