@@ -213,7 +213,7 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
         blocks, of = shapes[least]
         return f"{detail}; fewest for {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks"
     if name == "fuzz" and "cases" in stage:
-        near = f"and {len(stage['near'])} close to the study's own" if stage.get("near") else ""
+        near = f" and {len(stage['near'])} close to the study's own" if stage.get("near") else ""
         return f"{several(stage['cases'], 'case')} at {several(stage['problems'], 'small shape')}{near}; none failed"
     if name == "playoff" and played:
         finalists = played["finalists"]

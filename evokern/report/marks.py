@@ -35,9 +35,9 @@ SLOW = "slow (not timed completely)"
 
 MARKS = (
     Mark("measured", "measured", "", "h0", (Outcome.MEASURED,)),
-    Mark("control", "measured, proposed by the control", "", "m0-4l4 4-4 4-4-4z"),
-    Mark("refuted", "refuted by verification", "", "m0-5l5 5-5 5-5-5zm-2.5 2.5l5 5m0-5l-5 5"),
-    Mark("duplicate", "same program as another", "", "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0", (Outcome.DUPLICATE,)),
+    Mark("control", "measured (control)", "", "m0-4l4 4-4 4-4-4z"),
+    Mark("refuted", "refuted", "", "m0-5l5 5-5 5-5-5zm-2.5 2.5l5 5m0-5l-5 5"),
+    Mark("duplicate", "duplicate program", "", "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0", (Outcome.DUPLICATE,)),
     Mark("slow", SLOW, "slow", "m0-3.6l3.6 6.2h-7.2z", (Outcome.SLOW,)),
     Mark("wrong", "wrong", "wrong", "m-3-3l6 6m0-6l-6 6", (Outcome.WRONG,)),
     Mark("crashed", "crashed or hung", "crash/hang", "m-3.6 0h7.2m-3.6-3.6v7.2", (Outcome.CRASHED, Outcome.HUNG)),

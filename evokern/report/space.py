@@ -170,7 +170,7 @@ def improvement(facts: Facts) -> str:
     return (
         f"The sampler's best is trial {told.trial} (its {_nth(told.place)} "
         f"of {several(told.evaluated, 'evaluated trial')}); "
-        f"the second half of the trials {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
+        f"the second half {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
     )
 
 
