@@ -149,7 +149,7 @@ def test_what_a_search_sought_out_is_a_list() -> None:
 
 def test_a_budget_needs_a_recording_that_tells_the_time() -> None:
     """Without recorded durations a budget would be over at once, or never."""
-    with pytest.raises(UsageError, match="contains no durations.*--budget"):
+    with pytest.raises(UsageError, match=r"contains no durations.*--budget"):
         replay(SMALL, samplers=("random",), trials=5, repeats=1, budget="1m")
 
 
