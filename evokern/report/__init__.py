@@ -21,19 +21,19 @@ from evokern.store import Reader
 from evokern.templating import environment
 
 SECTIONS = (
-    ("trials", "Every trial", space.fastest_trials),
-    ("genes", "Trials by their genes", genes.linked),
+    ("trials", "All trials", space.fastest_trials),
+    ("genes", "Trials by gene", genes.linked),
     ("convergence", "Convergence over time", space.convergence),
-    ("outcomes", "Outcomes by reason", space.outcomes),
+    ("outcomes", "Outcomes and failure reasons", space.outcomes),
     ("champion", "Champion and full verification", champion.proof),
     ("ablation", "Ablation", champion.ablation),
     ("effects", "Gene effects and interactions", genes.effects),
-    ("values", "Values of each gene: which worked, which did not", genes.matrix),
+    ("values", "Results of each gene value", genes.matrix),
     ("roofline", "Roofline", times.roofline),
     ("timing", "Timing", times.timing),
     ("source", "Source", origin.source),
     ("environment", "Environment", origin.environment),
-    ("words", "Words", origin.words),
+    ("words", "Glossary", origin.words),
 )
 """Anchor (and template), title and data function of each section, in page order.
 

@@ -29,9 +29,9 @@ WORDS = (
         "kinds of inputs, intact guard zones around buffers, and unchanged inputs; on a GPU also equal results of two "
         "runs and repeated calls with other inputs",
     ),
-    ("wrong", "failed a check of the gate; tolerance: the error of an element exceeds what the kernel allows"),
+    ("wrong", "failed a check of the gate; “tolerance”: the error of an element exceeds what the kernel allows"),
     ("margin", "rejected although these inputs passed, because other inputs would exceed the tolerance"),
-    ("same program", "the machine code equals that of an earlier trial and shares its time"),
+    ("duplicate", "same machine code as an earlier trial, and therefore the same time"),
     ("control", "random search for every second trial, which shows whether the sampler beats chance"),
     (
         "verified",
@@ -83,7 +83,7 @@ def words(facts: Facts) -> dict[str, Any]:
     unit = "predicted by a time model" if facts.record.predicted else "measured, the median of the samples"
     return {
         "about": "gene, champion, gate, elite, control, playoff …",
-        "words": [*WORDS, ("slow", slow_meaning(facts)), ("µs", f"time of one call, {unit}")],
+        "words": [*WORDS, ("slow", slow_meaning(facts)), ("µs", f"time of one call: {unit}")],
     }
 
 

@@ -38,7 +38,7 @@ UNCHECKED = f"{SLOW}, not checked"
 def convergence(facts: Facts) -> dict[str, Any]:
     """Return the best time so far over time, with the control, the baseline and other studies."""
     return {
-        "about": "the same over time instead of trials, and a comparison with the control",
+        "about": "best time so far over minutes instead of trials, and a comparison with the control",
         "verdict": facts.verdict,
         "plot": convergence_plot(facts, over_time=True),
         "control": facts.control is not None,
@@ -329,7 +329,7 @@ def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:
                 changed(first.config, facts.record.genes),
             )
         )
-    head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes of the first")
+    head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes (first trial)")
     return {
         "about": f"{several(len(facts.trials), 'trial')}: {facts.ended}; sort, filter or open them",
         "trials": TextTable(head, rows, range(1, 5)),

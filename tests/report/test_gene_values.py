@@ -431,7 +431,7 @@ def test_the_page_has_the_section_and_leads_to_it(tmp_path: Path) -> None:
     write_study(tmp_path / "r.db", 40, control="random")
     with open_readonly(tmp_path / "r.db") as reader:
         text = page(reader)
-    assert "Values of each gene: which worked, which did not" in text
+    assert "<h2>Results of each gene value</h2>" in text
     assert text.count('href="#values"') == 3, "the list of sections, the first screen, the outcomes"
 
 
