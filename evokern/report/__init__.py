@@ -49,7 +49,7 @@ def page(reader: Reader, study: str | None = None) -> str:
         study: Name of the study; None selects the latest one.
 
     Raises:
-        There is no such study.
+        StudyError: There is no such study.
     """
     with forest_process(reader.path) as forests:
         return render_page(gather(reader, study, forests=forests))

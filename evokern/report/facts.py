@@ -155,7 +155,7 @@ def gather(
         forests: Process that fits the gene model in the background; None fits it here on demand.
 
     Raises:
-        There is no such study.
+        StudyError: There is no such study.
     """
     record = reader.study(name)
     trials = tuple(reader.trials(record)) if known is None else known.trials
@@ -208,7 +208,7 @@ def with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], numbe
         number: Number of the new champion.
 
     Raises:
-        There is no such trial.
+        StudyError: There is no such trial.
     """
     record = facts.record
     best = reader.trial(record, number).trial

@@ -63,8 +63,8 @@ class FollowedStudy:
             said: Function called with a message when the search starts or ends.
 
         Raises:
-            The database cannot be read.
-            There is no such study.
+            StoreError: The database cannot be read.
+            StudyError: There is no such study.
         """
         self._path = path
         self._said = said

@@ -104,7 +104,7 @@ def environment(facts: Facts) -> dict[str, Any]:
     for place, session in enumerate(facts.sessions, 1):
         told = {
             "started": session.started,
-            "ended": session.end_reason or "not properly (interrupted)",
+            "ended": session.end_reason or "not yet, or killed",
             "minutes": f"{session.elapsed_s / 60:.1f}",
             **session.environment,
         }

@@ -38,7 +38,7 @@ class ReportServer:
             port: Port to use; 0 selects a free one.
 
         Raises:
-            The port number is invalid or the port is in use.
+            UsageError: The port number is invalid or the port is in use.
         """
         if not 0 <= port <= MOST_PORT:
             raise UsageError(f"invalid port {port}; use --serve with 1 to {MOST_PORT}, or alone for a free port")

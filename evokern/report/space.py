@@ -137,7 +137,7 @@ class Gains:
     def words(share: float) -> str:
         """Return a gain as a verb phrase."""
         if math.isinf(share):
-            return "found the first time"
+            return "found the first valid time"
         return f"gained {100 * share:.1f} %" if share > 0 else "gained nothing"
 
 

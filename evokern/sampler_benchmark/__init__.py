@@ -48,7 +48,7 @@ def replay(
         on_repeat: Function called after each repeat.
 
     Raises:
-        The recording cannot be read, a sampler is unknown, or a number is out of range.
+        UsageError: The recording cannot be read, a sampler is unknown, or a number is out of range.
     """
     from evokern.sampler_benchmark.repeat import run_all
     from evokern.sampler_benchmark.score import random_fractions, score, worth

@@ -52,7 +52,7 @@ def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve:
         curve: Empty recorder for callers that need every evaluation.
 
     Raises:
-        There is no such sampler.
+        StudyError: There is no such sampler.
     """
     space, device, curve = table.space(listed=settings.oracle), TableDevice(table), curve or Curve()
 
@@ -97,7 +97,7 @@ def run_all(
     """Search once for each sampler and seed, in separate processes if `jobs` is greater than 1.
 
     Raises:
-        A sampler is unknown, or a worker fails.
+        UsageError: A sampler is unknown, or a worker fails.
     """
     space = table.space()
     for sampler in dict.fromkeys(sampler for sampler, _ in work):

@@ -59,7 +59,7 @@ def make_sampler(
         prior: Warm start; ignored by samplers that are not in `WARM`.
 
     Raises:
-        The sampler is unknown or does not accept one of the options.
+        StudyError: The sampler is unknown or does not accept one of the options.
     """
     named = explain or (lambda config: "infeasible")
     if name == "evo":
@@ -89,7 +89,7 @@ def _check_option(sampler: str, option: str, value: object, annotation: str) -> 
     """Reject an option value of the wrong type or size, which would fail at a later proposal.
 
     Raises:
-        The value has the wrong type, is negative, or is too large.
+        StudyError: The value has the wrong type, is negative, or is too large.
     """
     words = set(re.findall(r"\w+", annotation))
     code = bool(words & {"Callable", "Sequence"})

@@ -88,7 +88,7 @@ class Prior:
             source: Name of the source.
 
         Raises:
-            No gene is shared, or no trial has values that this space contains.
+            StudyError: No gene is shared, or no trial has values that this space contains.
         """
         known = [(dict(values), float(value)) for values, value in trials]
         there = {name for values, _ in known for name in values}

@@ -56,7 +56,7 @@ class EvoForOptuna(BaseSampler):
         """Return the proposal for a trial.
 
         Raises:
-            The study has several objectives, or no feasible configuration is left.
+            StudyError: The study has several objectives, or no feasible configuration is left.
         """
         if len(study.directions) != 1:
             raise StudyError(
@@ -77,7 +77,7 @@ class EvoForOptuna(BaseSampler):
         """Reject a parameter that is not a gene of the space.
 
         Raises:
-            Always.
+            StudyError: Always.
         """
         raise StudyError(
             f"{param_name} is not a gene of the space ({', '.join(self._distributions)}); add it, or fix its value"

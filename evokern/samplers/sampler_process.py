@@ -153,7 +153,7 @@ class SamplerProcess:
         """Return the proposal of a trial, or None if nothing is left.
 
         Raises:
-            The sampler raised an error, or the process keeps dying.
+            EvokernError: The sampler raised an error, or the process keeps dying.
         """
         self.prepare(history, number)
         for _ in range(ATTEMPTS):
@@ -191,7 +191,7 @@ class SamplerProcess:
         """Return the answer, or None if the process lacks history or exceeded the timeout, so that a retry makes sense.
 
         Raises:
-            The user wants to stop while the process does not answer.
+            KeyboardInterrupt: The user wants to stop while the process does not answer.
         """
         assert self._pool is not None
         if self._asked != number:

@@ -53,7 +53,7 @@ def searched(
         more: Further options of `evokern search`.
 
     Raises:
-        The search failed; the message contains its output.
+        UsageError: The search failed; the message contains its output.
     """
     db = folder / f"{Path(study).stem}-{seed}.db"
     line = [sys.executable, "-m", "evokern", "search", study, "--seed", str(seed), "--db", str(db)]

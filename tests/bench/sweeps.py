@@ -79,7 +79,7 @@ def swept(folder: Path, name: str, cores: set[int], seed: int, *, warm: bool) ->
     """Run a sweep to its end, including the interruptions of a warm sweep.
 
     Raises:
-        The exit code was not 0; the message contains the last output.
+        RuntimeError: The exit code was not 0; the message contains the last output.
     """
     drawn = random.Random(seed)
     line = command(folder, name, "run", *(() if warm else ("--warm-start", "none")))

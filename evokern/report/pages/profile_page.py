@@ -164,7 +164,7 @@ def _tiles(found: CandidateProfile) -> list[tuple[str, str, str]]:
     longest = max(waits, key=waits.__getitem__)
     return [
         (f"{microseconds(found.time_us)} µs", "predicted time of a call", f"launches: {len(found.launches)}"),
-        (found.verdict.bound, "what bounds it", found.verdict.advice),
+        (found.verdict.bound, "bottleneck", found.verdict.advice),
         (f"{waits[longest]:,.0f} clocks", f"longest mean wait of a warp: {longest.replace('_', ' ')}",
          ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in waits.items() if cause != longest)),
         (f"{first.registers} registers", "per thread",
@@ -195,7 +195,7 @@ def _counted_tiles(found: CountedCandidate) -> list[tuple[str, str, str]]:
     searched = f"{microseconds(found.time_us)} µs in the search" if found.time_us else ""
     return [
         (f"{microseconds(found.duration_us)} µs", "a call under Nsight Compute", searched),
-        (found.verdict.bound, "what bounds it", found.verdict.advice),
+        (found.verdict.bound, "bottleneck", found.verdict.advice),
     ]
 
 

@@ -21,7 +21,7 @@ from evokern.study.trial import Outcome, Proposal
 
 OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover", "starting_point")
 """Origins of proposals: change of one gene, change of several genes, mix of two elites, draw from the whole space. In
-the first generation: warm start, default candidate, values not shown yet, starting point of the kernel."""
+the first generation: warm start, default candidate, uncertain row, starting point of the kernel."""
 
 
 @dataclass(frozen=True)
