@@ -1,7 +1,8 @@
-"""`evokern report`: one HTML page that needs no network, from the database alone.
+"""`evokern report`: build one self-contained HTML page from the database alone.
 
-Each section is a function that returns what its template, `templates/sections/ANCHOR.html.j2`, shows. Functions return
-plain text and numbers; markup stands in the templates only, which escape every text (`evokern.templating`).
+The page needs no network. The function of each section returns the data for its template,
+`templates/sections/ANCHOR.html.j2`. Functions return plain text and numbers. Only the templates contain markup; they
+escape every text (`evokern.templating`).
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from evokern.store import Reader
 from evokern.templating import environment
 
 SECTIONS = (
-    ("trials", "Every trial", space.fastest_trials),
-    ("genes", "Trials by their genes", genes.linked),
+    ("trials", "All trials", space.fastest_trials),
+    ("genes", "Trials by gene", genes.linked),
     ("convergence", "Convergence over time", space.convergence),
-    ("outcomes", "Outcomes by reason", space.outcomes),
-    ("champion", "Champion and proof in full", champion.proof),
+    ("outcomes", "Outcomes and failure reasons", space.outcomes),
+    ("champion", "Champion and full verification", champion.proof),
     ("ablation", "Ablation", champion.ablation),
     ("effects", "Gene effects and interactions", genes.effects),
-    ("values", "Values of each gene: which worked, which did not", genes.matrix),
+    ("values", "Results of each gene value", genes.matrix),
     ("roofline", "Roofline", times.roofline),
     ("timing", "Timing", times.timing),
     ("source", "Source", origin.source),
     ("environment", "Environment", origin.environment),
-    ("words", "Words", origin.words),
+    ("words", "Glossary", origin.words),
 )
-"""Anchor (and template), title, and what gathers each section's contents, in the page's order.
+"""Anchor (and template), title and data function of each section, in page order.
 
-Contents have a key `about`, which the heading of the folded section shows.
+The key `about` of the data is shown in the heading of the collapsed section.
 """
 
 
@@ -44,11 +45,11 @@ def page(reader: Reader, study: str | None = None) -> str:
     """Return the report of a study as an HTML page.
 
     Args:
-        reader: the open database.
-        study: its name; None takes the one searched last.
+        reader: Open database.
+        study: Name of the study; None selects the latest one.
 
     Raises:
-        StudyError: there is no such study.
+        StudyError: There is no such study.
     """
     with forest_process(reader.path) as forests:
         return render_page(gather(reader, study, forests=forests))
@@ -59,16 +60,16 @@ def render_page(
     live: Mapping[str, Any] | None = None,
     known: tuple[list[list[Any]], list[str]] | None = None,
 ) -> str:
-    """Return the page of what was gathered.
+    """Return the page for gathered facts.
 
     Args:
-        facts: the study.
-        live: what a page that is served knows beside it (`evokern.report.live`); None for a file, a frozen copy of it.
-        known: rows of its trials and the texts that they name, where they are made already.
+        facts: Facts about the study.
+        live: Extra data of a served page (`evokern.report.live`); None for a static file.
+        known: Rows of the trials and the texts they refer to, if already built.
     """
     record = facts.record
     templates = environment(__name__)
-    # First what asks nothing of the model of the genes, which may still be fitted: templates compiled, and rows.
+    # Compile the templates and build the rows first, because the gene model may still be fitting.
     script = templates.get_template("script.js").render()
     for name in ("page", "first", "pieces", *(f"sections/{anchor}" for anchor, _, _ in SECTIONS)):
         templates.get_template(f"{name}.html.j2")
@@ -80,14 +81,14 @@ def render_page(
         first=first_screen(facts),
         sections=sections,
         data=page_data(facts, known) | {"live": live},
-        # Nothing but this very script may run, whatever stands in the page.
+        # Allow only this script to run, whatever the page contains.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         live=live is not None,
     )
 
 
 def render_first(facts: Facts) -> str:
-    """Return the cards of the first screen alone, for a page that is in a browser already."""
+    """Return only the cards of the first screen, to update a page in a browser."""
     return environment(__name__).get_template("first.html.j2").render(first=first_screen(facts, curve=False))
 
 

@@ -1,4 +1,4 @@
-"""Sections about the champion: headline, proof, and why it wins."""
+"""Sections about the champion: verification and ablation."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from evokern.store import OWN_PROBLEM
 from evokern.wording import counts, microseconds, several
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
-"""State of a stage of a verification → class of its colour."""
+"""CSS class of each verification state."""
 _FIGURES = {
     "relative_error": "relative error",
-    "tolerance_spent": "typical error ÷ tolerance (root mean square)",
+    "tolerance_spent": "root-mean-square error ÷ tolerance",
     "input_sets": "inputs",
-    "runs": "runs on each",
+    "runs": "runs per input",
 }
-"""Figure of the gate → words."""
+"""Label of each figure of the correctness gate."""
 TURNED_DOWN = 2
-"""Refuted trials that are named on the first screen."""
+"""Maximum number of refuted trials named on the first screen."""
 MOST_BRIEF = 170
-"""Characters of a part of the proof on the first screen; the whole is folded below."""
+"""Maximum length of a verification summary on the first screen, in characters."""
 MOST_NAMED = 2
-"""Problems of a study that the proof names on the first screen; more are counted."""
+"""Maximum number of problems named on the first screen."""
 MOST_WHY = 100
-"""Characters of what refuted a trial there."""
+"""Maximum length of a refutation reason on the first screen, in characters."""
 _CHECKS = {
     "guard_bytes": "bytes changed outside the buffers",
     "input_words": "words changed in inputs",
-    "bad_elements": "elements beyond the tolerance",
+    "bad_elements": "elements outside the tolerance",
     "differing_bytes": "bytes that differ between runs",
 }
-"""Check of the gate → words of what it counts."""
+"""Label of each count of the correctness gate."""
 
 
 def proof(facts: Facts) -> dict[str, Any]:
-    """Return the champion's configuration, and what verification found."""
+    """Return the champion's configuration and its verification results."""
     result = facts.proof.result if facts.proof else {}
     played = result.get("playoff")
     best = facts.best
     return {
-        "about": "every choice of the champion, the gate's figures, each stage of the verification"
-        f"{', the playoff' * bool(played)}",
+        "about": "all choices of the champion, its gate results, and each verification stage"
+        f"{', and the playoff' * bool(played)}",
         "trial": best.number if best else None,
-        "drawn_by": ", drawn by the control" if best and best.control else "",
+        "drawn_by": ", proposed by the control" if best and best.control else "",
         "choices": [
             (gene.name, str(best.config[gene.name]), str(gene.default), gene.doc) for gene in facts.record.genes
         ]
@@ -70,7 +70,7 @@ def proof(facts: Facts) -> dict[str, Any]:
 
 
 def _asked_again(facts: Facts, result: Mapping[str, Any]) -> str:
-    """Return how near its tolerance the verification's own gate came, whose inputs are others than the search's."""
+    """Return how close the verification's gate, which uses new inputs, came to the tolerance."""
     stage = result.get("stages", {}).get("gate", {})
     if facts.best is None or facts.proof is None or facts.proof.trial != facts.best.number:
         return ""
@@ -78,30 +78,30 @@ def _asked_again(facts: Facts, result: Mapping[str, Any]) -> str:
 
 
 def _table(value: object, name: str) -> dict[str, Any]:
-    """Return a stored table, or what a damaged file has in its place under a name."""
+    """Return a stored table. Wrap an unexpected value of a damaged file under the given name."""
     if isinstance(value, Mapping):
         return dict(value)
     return {} if value is None else {name: value}
 
 
 def _gate(report: object) -> TextTable:
-    """Return what the gate found at a problem, in words; what this version has no words for under its own name."""
+    """Return the gate's results for a problem with labels; unknown entries keep their own names."""
     left = _table(report, "gate")
     checks = _table(left.pop("checks", None), "checks")
     spent = _table(checks.pop("of_tolerance", None), "inputs")
     if left.get("runs") == 1:
-        checks.pop("differing_bytes", None)  # of one run there is nothing that could differ
+        checks.pop("differing_bytes", None)  # a single run cannot differ
     rows = [(words, plain(left.pop(name))) for name, words in _FIGURES.items() if name in left]
-    rows += [(f"largest error ÷ tolerance, inputs {_words(kind)}", plain(share)) for kind, share in spent.items()]
+    rows += [(f"largest error ÷ tolerance, {_words(kind)} inputs", plain(share)) for kind, share in spent.items()]
     rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
     match left.pop("worst", None):
         case {"output": output, "index": [*index], "got": got, "expected": expected, "allowed": allowed, **more}:
             told = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"
             kind = _words(str(more.get("input_set", "")))
-            rows.append(("the element nearest its tolerance", f"{told}, inputs {kind}"))
+            rows.append(("element closest to its tolerance", f"{told} ({kind} inputs)"))
     match left.pop("timed_calls", None):
         case {"changed": [*changed], "calls": calls, "kept": kept}:
-            told = f"{plain(changed) or 'nothing'} around one of {calls} calls of a graph, {kept} elements compared"
+            told = f"{plain(changed) or 'nothing'} in one of {calls} graph calls; {kept} elements compared"
             rows.append(("changed between timed calls", told))
     return TextTable(("", ""), [*rows, *flattened(left).rows])
 
@@ -123,15 +123,15 @@ def _playoff(played: Mapping[str, Any], unit: str) -> TextTable:
     for one in played["finalists"]:
         low, high = one["ratio_ci95"]
         told = (one["name"], one["standing"], microseconds(one["time_us"]), f"{one['ratio']:.3f}")
-        # A prediction has no samples, so neither an interval nor an effect size.
+        # A prediction has no samples and therefore no interval and no effect size.
         paired = () if played["predicted"] else (f"{low:.3f} to {high:.3f}", f"{one['cliffs_delta']:+.2f}")
         rows.append((*told, *paired))
-    head = ("", "standing", unit, "of champion", "95 % interval", "Cliff's δ")
+    head = ("", "standing", unit, "÷ champion", "95 % interval", "Cliff's δ")
     return TextTable(head[: 4 if played["predicted"] else 6], rows, range(2, 6))
 
 
 def proof_card(facts: Facts) -> dict[str, Any]:
-    """Return what the first screen says of the proof: the own problem first, each part in a line, the rest folded."""
+    """Return the verification card of the first screen; details are collapsed."""
     found, share = facts.verification, facts.verification.share
     turned_down = [
         {
@@ -142,7 +142,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         }
         for trial in facts.turned_down[:TURNED_DOWN]
     ]
-    # A faster trial that was refuted is no champion any more: the page says so until the next one is proved.
+    # A refuted trial can be faster than the new champion, which is not verified yet.
     refuted = found.verified is False or (found.verified is None and bool(turned_down))
     parts = _parts(facts)
     return {
@@ -151,13 +151,13 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         "where": facts.record.problems_in_words(every=True)
         if len(facts.record.problems) <= MOST_NAMED
         else f"the study's {len(facts.record.problems)} problems",
-        "share": "" if share is None or share >= 1 or not parts else f"{percent(share)} of its blocks ran there",
+        "share": "" if share is None or share >= 1 or not parts else f"{percent(share)} of its blocks ran",
         "reason": "" if found.verified or facts.best is None else found.reason,
         "next": facts.best.number if facts.best and turned_down else None,
         "own": next(
             (part["name"] for part in parts if part["name"] == own_part(facts) and part["state"] != "skipped"), ""
         ),
-        "counts": f"all {several(len(parts), 'part')} passed"
+        "counts": f"all {several(len(parts), 'stage')} passed"
         if all(part["state"] == "passed" for part in parts)
         else counts(Counter(part["state"] for part in parts)),
         "parts": parts,
@@ -167,7 +167,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
 
 
 def _parts(facts: Facts) -> list[dict[str, Any]]:
-    """Return the parts of the champion's proof: what failed, then the own problem, what was left out, and the rest."""
+    """Return the verification stages: failures first, then the full-size problem, skipped stages, and the rest."""
     result = facts.own_proof.result if facts.own_proof else {}
     stages: dict[str, Mapping[str, Any]] = dict(result.get("stages", {}))
     parts = []
@@ -180,7 +180,7 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
                 "name": name,
                 "brief": clipped(brief, MOST_BRIEF),
                 "detail": detail,
-                # The sanitizer's own words are the list of shapes, which follows.
+                # The sanitizer's summary repeats the shapes that are listed below it.
                 "full": brief if name == "sanitizer" and problems else detail,
                 "shapes": [facts.record.in_words(str(one), every=True) for one in (*problems, *stage.get("near", ()))],
             }
@@ -194,27 +194,27 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
 
 
 def own_part(facts: Facts) -> str:
-    """Return the part of the proof that ran the study's own problems: a GPU's gate runs every block of them."""
+    """Return the stage that ran the full-size problems. On a GPU, the gate runs all of their blocks."""
     stages = facts.own_proof.result.get("stages", {}) if facts.own_proof else {}
     return OWN_PROBLEM if OWN_PROBLEM in stages else "gate"
 
 
 def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[str, Any] | None) -> str:
-    """Return what a stage found in a line: how many, and the worst by name; what failed says it itself."""
+    """Return a one-line summary of a stage; a stage that did not pass keeps its own text."""
     detail, shapes = str(stage["detail"]), stage.get("problems")
     if stage["state"] != "passed":
         return detail
     if name == "gate" and isinstance(stage.get("gate"), Mapping):
         return detail + _nearest(facts, stage["gate"])
     if name == "sanitizer" and isinstance(shapes, list):
-        return f"no finding at {several(len(shapes), 'small shape')}"
+        return f"no findings at {several(len(shapes), 'small shape')}"
     if name == OWN_PROBLEM and isinstance(shapes, Mapping) and len(shapes) > 1:
         least = min(shapes, key=lambda one: float(shapes[one][0] / shapes[one][1]))
         blocks, of = shapes[least]
-        return f"{detail}; least of {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks"
+        return f"{detail}; fewest for {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks"
     if name == "fuzz" and "cases" in stage:
-        near = f", and {len(stage['near'])} more near the study's own" if stage.get("near") else ""
-        return f"{several(stage['cases'], 'case')} at {several(stage['problems'], 'small shape')}{near}, none failed"
+        near = f" and {len(stage['near'])} close to the study's own" if stage.get("near") else ""
+        return f"{several(stage['cases'], 'case')} at {several(stage['problems'], 'small shape')}{near}; none failed"
     if name == "playoff" and played:
         finalists = played["finalists"]
         tied = sum(one["standing"] == "tie" for one in finalists)
@@ -224,7 +224,7 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
 
 
 def _nearest(facts: Facts, gate: Mapping[str, Any]) -> str:
-    """Return where the gate's errors came nearest to their tolerance, to end a sentence; empty where none says."""
+    """Return the gate's largest error relative to the tolerance as the end of a sentence; may be empty."""
     checks = {problem: report.get("checks") for problem, report in gate.items() if isinstance(report, Mapping)}
     shares = {problem: found.get("of_tolerance") for problem, found in checks.items() if isinstance(found, Mapping)}
     spent = [
@@ -241,26 +241,26 @@ def _nearest(facts: Facts, gate: Mapping[str, Any]) -> str:
 
 
 def ablation(facts: Facts) -> dict[str, Any]:
-    """Return what became of each choice of the champion taken back."""
-    about = "each of the champion's choices taken back at the default"
+    """Return the effect of reverting each choice of the champion."""
+    about = "effect of reverting each of the champion's choices"
     if facts.ablation is None:
-        return {"about": f"{about}: not asked for yet", "proof": None}
+        return {"about": f"{about}: not measured yet", "proof": None}
     found = facts.ablation.result
     way = found.get("path", ())
-    about += ", and the way from the default to it" if way else ""
+    about += ", and the steps from the default to the champion" if way else ""
     costs = [
         (_change(row), max(row["ratio"] - 1, 0.0), change(row["ratio"])) for row in found["alone"] if row["time_us"]
     ]
-    rows = sorted(found["alone"], key=lambda row: not row["time_us"])  # what could not be measured last
+    rows = sorted(found["alone"], key=lambda row: not row["time_us"])  # rows without a time last
     alone = _ablated([found["champion"], *rows], "the champion", facts.unit)
     path = _ablated(way, "the default", facts.unit)
     return {
         "about": about,
         "proof": facts.ablation,
-        "costs": bars("Cost of taking each choice back", costs),
+        "costs": bars("Cost of reverting each choice", costs),
         "tables": [
-            ("Each choice back at the default, alone", alone),
-            ("From the default to the champion, a change at a time", path),
+            ("Each choice reverted alone", alone),
+            ("From the default to the champion, one change at a time", path),
         ],
     }
 
@@ -270,16 +270,16 @@ def _change(row: Mapping[str, Any]) -> str:
 
 
 def _ablated(rows: Sequence[Mapping[str, Any]], first: str, unit: str) -> TextTable:
-    """Return the table of an ablation's rows.
+    """Return the table of an ablation.
 
     Args:
-        rows: what was measured.
-        first: what the first row is, which changes no gene.
-        unit: of times.
+        rows: Measured rows.
+        first: Name of the first row, which changes no gene.
+        unit: Unit of the times.
     """
     ablated_rows = [
         (
-            _change(row) if row["gene"] else first if place == 0 else "all others together",
+            _change(row) if row["gene"] else first if place == 0 else "all other changes together",
             row["note"],
             microseconds(row["time_us"]) if row["time_us"] else "–",
             f"{row['ratio']:.3f}" if row["ratio"] else "–",
@@ -290,7 +290,7 @@ def _ablated(rows: Sequence[Mapping[str, Any]], first: str, unit: str) -> TextTa
         )
         for place, row in enumerate(rows)
     ]
-    head = ("choice", "", unit, "of champion", "95 % interval", "GB/s", "occupancy", "speedup")
+    head = ("choice", "", unit, "÷ champion", "95 % interval", "GB/s", "occupancy", "speedup")
     told = [column for column in range(8) if column < 4 or any(row[column] != "–" for row in ablated_rows)]
     kept = [tuple(row[column] for column in told) for row in ablated_rows]
     return TextTable([head[column] for column in told], kept, range(2, len(told)))

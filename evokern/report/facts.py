@@ -1,4 +1,4 @@
-"""What a report shows, gathered from the database alone: no kernel folder is imported."""
+"""Data of a report, read only from the database without importing a kernel folder."""
 
 from __future__ import annotations
 
@@ -28,134 +28,134 @@ from evokern.study.trial import Outcome, Timing, Trial
 from evokern.wording import counts, microseconds
 
 EFFORT = Effort(repeats=6, most=300)
-"""What the model of the genes may cost: the page is made in seconds."""
+"""Effort for the gene model, small enough to build a page in seconds."""
 SAMPLED = 1000
-"""Trials, the fastest ones, whose samples the page holds."""
+"""Number of fastest trials whose samples are included in the page."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything about one study."""
+    """Everything the report shows about one study."""
 
     record: StudyRecord
-    """The study."""
+    """Record of the study."""
     trials: tuple[Trial, ...]
-    """Every recorded trial, without samples."""
+    """All recorded trials, without samples."""
     best: Trial | None
-    """The champion with its samples, at the playoff's time where there was one; None while nothing is measured."""
+    """The champion with its samples and, if available, its playoff time; None if no trial is measured."""
     best_digest: str
-    """Identity of the kernel's code that the champion ran; without one, of the code that was searched last."""
+    """Digest of the kernel source used by the champion, or by the last search without a champion."""
     sources: Mapping[str, str]
-    """That code, file → text."""
+    """Files of that source, by name."""
     sessions: tuple[SessionRecord, ...]
-    """The study's sessions."""
+    """Sessions of the study."""
     baseline: tuple[str, float] | None
     """Name and time in µs of the fastest baseline."""
     in_turn: Mapping[str, Any] | None
-    """What champion and baseline took measured in turn (`Reader.in_turn`); None where they never were."""
+    """Head-to-head result of champion and baseline (`Reader.in_turn`), or None."""
     baseline_timing: Timing | None
-    """Its samples at the first problem."""
+    """Samples of the baseline at the first problem."""
     rejections: Mapping[str, int]
-    """Constraint → proposals turned away before they became trials."""
+    """Number of rejected proposals, by constraint."""
     proof: ProofRecord | None
-    """The latest verification, of whichever trial."""
+    """Latest verification of any trial."""
     own_proof: ProofRecord | None
-    """The champion's latest verification."""
+    """Latest verification of the champion."""
     verification: Verification
-    """What is proved of the champion."""
+    """Verification state of the champion."""
     refuted: Mapping[int, str]
-    """Trial → what refuted it in its last verification."""
+    """Reason of the last refutation, by trial number."""
     turned_down: tuple[Trial, ...]
-    """Refuted trials that would be the champion otherwise: faster than it, the fastest first."""
+    """Refuted trials at least as fast as the champion, fastest first."""
     samples: Mapping[int, tuple[float, ...]]
-    """Trial → its samples at the first problem, µs a call, of the fastest trials."""
+    """Samples of the fastest trials at the first problem in µs per call, by trial number."""
     ablation: ProofRecord | None
-    """The latest ablation."""
+    """Latest ablation."""
     control: Mapping[str, Any] | None
-    """What `show --json` says of the study's own control."""
+    """Control results as in `show --json`; None without a control."""
     curves: Mapping[str, tuple[Trial, ...]]
-    """Label → trials: the sampler's, the control's, and those of other studies of the same problem and device."""
+    """Trials of the sampler, the control, and other studies of the same problem and device, by label."""
     learning: Callable[[], GenesReport]
-    """Works out, or waits for, what the study learned of its genes (`learned`)."""
+    """Function that returns the analysis of the genes, computing it or waiting for it (`learned`)."""
     chip: Profile | None
-    """The chip's peak rates, where it is known."""
+    """Peak rates of the chip, if known."""
     limit: Limit | None
-    """How near the champion is to the limit of its chip, where its work is known."""
+    """Roofline bound for the champion, if its work is known."""
     neighbours: Mapping[tuple[str, Value], Mapping[str, Any]] | None = None
-    """Gene and value → why the champion cannot take that value alone; None where the search did not tell."""
+    """Infeasible single changes of the champion with the reason, by gene and value; None if not recorded."""
     warm_start: Mapping[str, Any] | None = None
-    """What `show --json` says of its warm start; None where it began cold."""
+    """Warm start as in `show --json`; None without one."""
     file: str = DEFAULT_DB
-    """Name of the database's file, for commands that a user may give."""
+    """File name of the database, for suggested commands."""
 
     @property
     def unit(self) -> str:
-        """µs, or predicted µs."""
+        """Unit of the times: µs or predicted µs."""
         return "predicted µs" if self.record.predicted else "µs"
 
     @cached_property
     def learned(self) -> GenesReport:
-        """What the study learned of its genes."""
+        """Analysis of the genes."""
         return self.learning()
 
     @cached_property
     def levels(self) -> Rows:
-        """Which of its values each gene has in each trial, trials × genes in their order."""
+        """Value index of each gene in each trial, shape trials × genes."""
         return Genome(Space(self.record.genes)).rows(trial.config for trial in self.trials)
 
     @cached_property
     def values(self) -> Mapping[str, Sequence[ValueFacts]]:
-        """What became of the trials with each value of each gene."""
+        """Results of the trials with each value, by gene name."""
         return tunability(self.trials, self.record.genes, self.levels, self.refuted)
 
     @cached_property
     def measured(self) -> list[Trial]:
-        """Trials with a time of their own."""
+        """Trials with their own measured time."""
         return [t for t in self.trials if t.outcome is Outcome.MEASURED and t.evaluation.time_us is not None]
 
     @property
     def champion_search_us(self) -> float:
-        """The champion's time as the search measured it, also where a playoff gave it another one; 0 for none, µs."""
+        """Time of the champion as measured by the search in µs, not by a playoff; 0 without a champion."""
         if self.best is None:
             return 0.0
         return float(self.best.evaluation.evidence.get("search_time_us") or self.best.evaluation.time_us or 0.0)
 
     @cached_property
     def ended(self) -> str:
-        """How many trials ended how, in words."""
+        """Number of trials with each outcome, as text."""
         return counts(Counter(outcome_words(trial.outcome, self.record.predicted) for trial in self.trials))
 
     @property
     def verdict(self) -> str:
-        """Whether the sampler earned its keep, in a sentence; empty without a control."""
+        """Comparison of the sampler with its control in one sentence; empty without a control."""
         return control_verdict(self.control, self.unit, microseconds) if self.control else ""
 
 
 @dataclass(frozen=True)
 class KnownFacts:
-    """What a caller that follows a study has of it already: the costly parts of `gather`."""
+    """Costly inputs of `gather` that the caller already has."""
 
     trials: tuple[Trial, ...]
-    """Its recorded trials in number order."""
+    """Recorded trials in order of their numbers."""
     learned: GenesReport
-    """What they tell of the genes, or some of them did a while ago."""
+    """Analysis of the genes, possibly from an earlier set of trials."""
 
 
 def gather(
     reader: Reader, name: str | None, known: KnownFacts | None = None, forests: ForestProcess | None = None
 ) -> Facts:
-    """Read a study.
+    """Read a study from the database.
 
-    A study without a measured trial has no champion; everything else is told of it.
+    A study without a measured trial has no champion.
 
     Args:
-        reader: the open database.
-        name: the study's name; None takes the one searched last.
-        known: its trials and what was learned of its genes, where the caller has them; None reads and learns them.
-        forests: fits the model of the genes while the rest of the page is made; None fits it here, once it is needed.
+        reader: Open database.
+        name: Name of the study; None selects the latest one.
+        known: Trials and gene analysis if the caller has them; None reads and computes them.
+        forests: Process that fits the gene model in the background; None fits it here on demand.
 
     Raises:
-        StudyError: there is no such study.
+        StudyError: There is no such study.
     """
     record = reader.study(name)
     trials = tuple(reader.trials(record)) if known is None else known.trials
@@ -197,18 +197,18 @@ def _learning(
 
 
 def with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:
-    """Return what is known of a study where another trial became its champion since the facts were gathered.
+    """Return the facts after another trial has become the champion.
 
-    Genes' effects, samples and curves stay those of the trials that there were.
+    Gene effects, samples and curves are not updated.
 
     Args:
-        reader: the open database.
-        facts: what was gathered.
-        trials: the trials that there are now, in number order.
-        number: the champion among them.
+        reader: Open database.
+        facts: Facts gathered before.
+        trials: Current trials in order of their numbers.
+        number: Number of the new champion.
 
     Raises:
-        StudyError: there is no such trial.
+        StudyError: There is no such trial.
     """
     record = facts.record
     best = reader.trial(record, number).trial
@@ -219,7 +219,7 @@ def with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], numbe
 def _of_champion(
     reader: Reader, record: StudyRecord, trials: Sequence[Trial], best: Trial | None, refuted: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return the fields of `Facts` that depend on which trial is the champion."""
+    """Return the fields of `Facts` that depend on the champion."""
     digest = reader.trial(record, best.number).kernel_digest if best else record.kernel_digest
     found: dict[str, Any] = {
         "best": best,
@@ -247,24 +247,24 @@ def _neighbours(told: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Val
 def learn(
     record: StudyRecord, trials: Sequence[Trial], fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit
 ) -> GenesReport:
-    """Return what trials of a study tell of its genes, at the page's `EFFORT`.
+    """Return the analysis of the genes, computed with the page's `EFFORT`.
 
     Args:
-        record: the study.
-        trials: its trials.
-        fit: fits the model, here or in another process.
+        record: Record of the study.
+        trials: Trials of the study.
+        fit: Function that fits the model, here or in another process.
     """
     return report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT, fit=fit)
 
 
 def fastest(trials: Iterable[Trial], most: int) -> list[int]:
-    """Return the numbers of the fastest trials with a time of their own, the fastest first."""
+    """Return the numbers of the fastest trials with their own time, fastest first."""
     timed = [(t.evaluation.time_us, t.number) for t in trials if t.outcome is Outcome.MEASURED and t.evaluation.time_us]
     return [number for _, number in sorted(timed)[:most]]
 
 
 def elites(facts: Facts) -> set[int]:
-    """Return the numbers of the fastest trials with each value of each code choice; refuted ones are none."""
+    """Return the numbers of the fastest trials with each value of each code choice, without refuted trials."""
     choices = [gene.name for gene in facts.record.genes if gene.layer == "mutation"]
     best: dict[tuple[str, Value | None], tuple[float, int]] = {}
     for trial in facts.measured:
@@ -279,7 +279,7 @@ def elites(facts: Facts) -> set[int]:
 
 
 def _why_refuted(proofs: Sequence[ProofRecord], number: int) -> str:
-    """Return the stage that failed in a trial's last verification, and what it found."""
+    """Return the stage that failed in a trial's last verification, with its detail."""
     last = next(proof for proof in reversed(proofs) if proof.trial == number)
     stages = last.result.get("stages", {}).items()
     return next((f"{name}: {stage['detail']}" for name, stage in stages if stage.get("state") == "failed"), "")

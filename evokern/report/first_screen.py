@@ -1,4 +1,4 @@
-"""What the page answers before anything is unfolded: which variant, how fast, proved, how it came, what decides."""
+"""First screen of the report: best variant, speed, verification, progress, and the most important genes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from evokern.study.trial import Outcome, Timing
 from evokern.wording import duration, in_turn, mean_of, microseconds, several
 
 CHOICES = 7
-"""Choices that are shown before the rest is unfolded."""
+"""Number of choices shown before the rest is collapsed."""
 GENES = 3
-"""Genes of which the page says first how they decide."""
+"""Number of genes shown with their effect on the time."""
 VALUES = 4
-"""Values of each that are shown: the fastest, and always the champion's."""
+"""Number of fastest values shown per gene, in addition to the champion's."""
 UNGUIDED = ("random", "grid")
-"""Samplers that learn nothing from results: a random control would say nothing of them."""
+"""Samplers that do not learn from results, so that a random control is pointless."""
 
 
 def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
-    """Return what the first screen shows.
+    """Return the data of the first screen.
 
     Args:
-        facts: the study.
-        curve: draw how it came about; not for a page in a browser, which has drawn it.
+        facts: Facts about the study.
+        curve: Include the convergence plot; False for updates of a page that already has it.
     """
     values = GeneValues(facts)
     return {
@@ -56,7 +56,7 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
 
 
 def _about(facts: Facts) -> list[tuple[str, str]]:
-    """Return what the study is about, in parts, each with what is said of it where it is pointed at."""
+    """Return the parts of the study's description, each with its tooltip."""
     record = facts.record
     spent = sum(session.elapsed_s for session in facts.sessions)
     sessions = f", {len(facts.sessions)} sessions" if len(facts.sessions) > 1 else ""
@@ -71,12 +71,12 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _meant(record: StudyRecord, problem: str) -> str:
-    """Return every field of a problem with its meaning, `S=512 (sequence length)`."""
+    """Return all fields of a problem with their meanings, such as `S=512 (sequence length)`."""
     return ", ".join(f"{name}={value}{f' ({doc})' if doc else ''}" for name, value, doc in record.meanings(problem))
 
 
 def _variant(facts: Facts) -> dict[str, Any]:
-    """Return the champion's choices that are not the default's, what is worth most first."""
+    """Return the champion's choices that differ from the default, largest gain first."""
     best = facts.best
     if best is None:
         return {"trial": None}
@@ -101,12 +101,12 @@ def _variant(facts: Facts) -> dict[str, Any]:
         }
         for gene in changed
     ]
-    # What the champion is faster without is no choice to fold away, although it is worth least.
+    # Never collapse a choice that makes the champion slower, although its gain is the smallest.
     kept = [row for row in rows if row["faster"]]
     shown = [*[row for row in rows if not row["faster"]][: max(0, CHOICES - len(kept))], *kept]
     return {
         "trial": best.number,
-        "drawn_by": ", drawn by the control" if best.control else "",
+        "drawn_by": ", proposed by the control" if best.control else "",
         "shown": shown,
         "more": [row for row in rows if row not in shown],
         "same": len(facts.record.genes) - len(changed),
@@ -116,7 +116,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
 
 
 def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
-    """Return what each choice is worth: how much slower the champion is without it, by the last ablation of it."""
+    """Return the gain of each choice by the latest ablation: the champion's slowdown without that choice."""
     if facts.ablation is None or facts.best is None or facts.ablation.trial != facts.best.number:
         return {}
     found: dict[str, tuple[float, str]] = {}
@@ -124,7 +124,7 @@ def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
         if not row["gene"]:
             continue
         if not row["time_us"]:
-            # Nobody knows what it is worth: behind all that were measured, with the constraint's name alone.
+            # Rows without a time have an unknown gain. Sort them last and show only the constraint's name.
             found[row["gene"]] = 0.0, f"without it {': '.join(row['note'].split(': ')[:2]) or 'no time'}"
             continue
         text = change(row["ratio"])
@@ -136,7 +136,7 @@ def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
 
 
 def _speed(facts: Facts) -> dict[str, Any]:
-    """Return the champion's time with what it is held against, as bars with intervals."""
+    """Return the champion's time and the times for comparison, as bars with intervals."""
     best, baseline = facts.best, facts.baseline
     if best is None or not best.evaluation.time_us:
         return {"time": ""}
@@ -149,13 +149,13 @@ def _speed(facts: Facts) -> dict[str, Any]:
         bars.append(("default candidate", "dimmed", default, None))
     timing = facts.baseline_timing
     if baseline:
-        # Over several problems the baseline's time is a geometric mean, which one problem's interval says nothing of.
+        # With several problems, the baseline's time is a geometric mean. The interval of one problem does not apply.
         single = timing if timing and len(facts.record.problems) == 1 else None
         bars.append((baseline[0], "base", baseline[1], single.ci95_us if single else None))
     if facts.control and (drawn := facts.control["arms"][1]["best_us"]):
         bars.append((f"best of the control ({facts.control['arms'][1]['sampler']})", "control", drawn, None))
     if facts.limit:
-        bars.append(("limit of the chip", "limit", facts.limit.time_us, None))
+        bars.append(("roofline bound", "limit", facts.limit.time_us, None))
     return {
         "time": microseconds(time_us),
         "unit": facts.unit,
@@ -170,7 +170,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "baseline": facts.in_turn["baseline"]["name"] if facts.in_turn else baseline[0] if baseline else "",
         "playoff": best.evaluation.evidence.get("time_from") == "playoff",
         "over_default": f"{default / time_us:.2f}×" if default else "",
-        "limit": f"{percent(facts.limit.share)} of the chip's limit, which is set by {facts.limit.setter}"
+        "limit": f"{percent(facts.limit.share)} of the roofline bound, set by {facts.limit.setter}"
         if facts.limit
         else "",
         "near": _as_fast(facts),
@@ -180,44 +180,44 @@ def _speed(facts: Facts) -> dict[str, Any]:
 
 
 def _interval_in_turn(found: Mapping[str, Any]) -> str:
-    """Return the interval of a ratio that was measured in turn, and both times."""
+    """Return the interval of a head-to-head ratio, and both times."""
     low, high = found["ratio_ci95"]
     return f"{low:.2f} to {high:.2f}, {in_turn(found['time_us'], found['baseline']['time_us'])}"
 
 
 def _as_fast(facts: Facts) -> str:
-    """Return how many trials are as fast as the champion within a tie, in words; empty for none.
+    """Return the number of trials that tie with the champion, as text; empty for none.
 
-    Times of the search are compared, also where a playoff gave the champion another one.
+    The comparison uses search times, even if the champion has a playoff time.
     """
     if facts.best is None:
         return ""
     time_us, apart_from = facts.champion_search_us, {facts.best.number, *facts.refuted}
     others = [trial for trial in facts.measured if trial.number not in apart_from]
     count = sum(time_us / (1 + TIE) <= (t.evaluation.time_us or 0.0) <= time_us * (1 + TIE) for t in others)
-    return f"{several(count, 'other trial')} within {100 * TIE:.0f} % of it" if count else ""
+    return f"{several(count, 'other trial')} within {100 * TIE:.0f} % of this time" if count else ""
 
 
 def _default_us(facts: Facts) -> float | None:
-    """Return the time of the default candidate; None where it was not timed."""
+    """Return the time of the default candidate, or None if it was not timed."""
     config = Space(facts.record.genes).default()
     return next((t.evaluation.time_us for t in facts.measured if t.config == config), None)
 
 
 def _control(facts: Facts) -> str:
-    """Return how many trials of the control were timed, and the default's time, which needs no search."""
+    """Return the number of timed control trials, and the time of the default candidate."""
     if facts.control is None:
         return ""
     drawn = facts.control["arms"][1]
     timed = sum(trial.outcome is Outcome.MEASURED for trial in list(facts.curves.values())[1])
     default = _default_us(facts)
-    alone = f"; the default, which needs no search, takes {microseconds(default)} {facts.unit}" if default else ""
+    alone = f"; the default candidate (no search needed) takes {microseconds(default)} {facts.unit}" if default else ""
     was = "was" if timed == 1 else "were"
     return f"{timed} of {several(drawn['trials'], f'{facts.record.control} trial')} {was} timed{alone}"
 
 
 def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None, problems: int) -> str:
-    """Return the ends of the speedup by those of both medians: wider than its own 95 % interval, never narrower."""
+    """Return a conservative interval of the speedup, computed from the intervals of both medians."""
     if interval is None or timing is None or problems > 1:
         return ""
     low, high = timing.ci95_us
@@ -225,13 +225,13 @@ def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None,
 
 
 def _decides(facts: Facts, told: GeneValues) -> dict[str, Any]:
-    """Return the genes that decide the time most, each with how fast its values came."""
+    """Return the genes with the greatest effect on the time, each with the best times of its values."""
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
     ablated = costly(facts)
     order = [*ablated, *deciding(facts)]
     order = [name for name in dict.fromkeys(order) if name in facts.learned.effects][:GENES]
-    # How much longer the champion takes without a choice was measured: no model's share stands beside it.
+    # Show the measured ablation effect instead of the model's estimate where available.
     worth = {name: text for name, (_, text) in _worth(facts).items() if name in ablated}
     return {
         "genes": [_deciding(genes[name], facts, found[name], told, worth.get(name, "")) for name in order],
@@ -266,17 +266,17 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], told: Gene
 
 
 def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None, others: int) -> IntervalBar:
-    """Return a value's bar with a star where it is the champion's, how many genes differ, and how many were right."""
-    tip = f"{one.right} of {one.tried} checked were right"
+    """Return a value's bar with the champion's star, the number of differing genes, and the count of correct trials."""
+    tip = f"{one.right} of {one.tried} checked trials were correct"
     if chosen is None or one.value != chosen:
-        differ = f", {others} more differ{'s' * (others == 1)}" if others else ""
+        differ = f", {several(others, 'other gene')} differ{'s' * (others == 1)}" if others else ""
         return replace(bar, tip=tip, words=bar.words + differ)
     return replace(bar, tip=tip, name=f"{bar.name} ★", kind="own")
 
 
 def _rest(slower: int, without: Sequence[ValueFacts]) -> str:
-    parts = [f"{several(slower, 'slower value')} below"] if slower > 0 else []
+    parts = [f"{several(slower, 'slower value')} not shown"] if slower > 0 else []
     if without:
         of = (f"{one.value} ({several(one.tried + one.unchecked, 'trial')})" for one in without)
-        parts.append(f"without a time: {', '.join(of)}")
+        parts.append(f"no time for: {', '.join(of)}")
     return "; ".join(parts)

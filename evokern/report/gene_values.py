@@ -1,4 +1,4 @@
-"""What became of each value of each gene that was varied, and what is worth trying next."""
+"""Results for each value of each varied gene, and which values to try next."""
 
 from __future__ import annotations
 
@@ -23,87 +23,87 @@ from evokern.study.trial import Outcome
 from evokern.wording import counts, microseconds, several
 
 ENDED_REFUTED = "refuted"
-"""What the page's filter of outcomes calls trials that their verification refuted."""
+"""Name of refuted trials in the page's outcome filter."""
 FIRST_WORDS = 70
-"""Characters of a failure's reason that a line shows."""
+"""Maximum length of a failure reason in a line, in characters."""
 _TOLD_APART = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
-"""Outcomes that a line tells in columns of their own."""
+"""Outcomes with a column of their own."""
 Places = npt.NDArray[np.intp]
-"""Trials, by their places among all of a study."""
+"""Indices of trials within the study."""
 
 
 @dataclass(frozen=True)
 class Linked:
-    """Words that lead to trials."""
+    """Text with an optional link to trials."""
 
     words: str
-    """What is said."""
+    """Text to show."""
     link: str
-    """Address behind `#`, as the page's script reads it; empty for none."""
+    """URL fragment that the page's script handles; empty for no link."""
 
 
 @dataclass(frozen=True)
 class ValueLine:
-    """One value of one gene."""
+    """Results for one value of one gene."""
 
     value: str
-    """The value."""
+    """Value of the gene."""
     chosen: bool
-    """Whether it is the champion's."""
+    """Whether the champion has this value."""
     trials: Linked
-    """How many trials have it."""
+    """Number of trials with this value, linked to them."""
     without_effect: int
-    """Those of them in which another choice takes the gene's effect away."""
+    """Number of these trials in which another choice disables the gene."""
     worked: int
-    """Trials that were right and timed, and that no verification refuted; the same program as another counts too."""
+    """Number of correct, timed trials that were not refuted, including duplicate programs."""
     slow: Linked | None
-    """Trials that were not timed to the end; None for none."""
+    """Number of trials whose timing was stopped early; None for zero."""
     failed: tuple[Linked, ...]
-    """The others by outcome, each with the first words of a reason."""
+    """Failed trials by outcome, each with an example reason."""
     best: Linked | None
-    """Time of the fastest that stands, of a slow one what was seen of it; leads to that trial."""
+    """Time of the fastest trial, or the partial time of a slow one, linked to that trial."""
     told: Linked
-    """What the champion is held against: in how many genes the best, or the nearest of those that failed, differs."""
+    """Comparison with the champion: the number of genes in which the best or closest trial differs."""
     remark: str
-    """Whether it was ever tried with the decisive choice."""
+    """Why the value is infeasible for the champion or was never fairly compared; may be empty."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A number of the champion's at an end of its gene's values, beyond which they could go on."""
+    """A numeric gene for which the champion uses the largest or smallest value."""
 
     gene: str
-    """The gene."""
+    """Name of the gene."""
     value: int
-    """The champion's value."""
+    """Value of the champion."""
     farther: int
-    """What would come next."""
+    """Next value outside the current range."""
     beyond: str
-    """On which side that is: `beyond` the largest, or `below` the smallest."""
+    """Side on which the range ends: `above` or `below`."""
     words: str
-    """The value among the gene's."""
+    """The champion's value and the gene's other values, as text."""
     why: str
-    """Why the champion could not take what would come next; empty where it could, or nobody knows."""
+    """Why the champion cannot use the next value; empty if it can or if that is unknown."""
     falling: str
-    """The fastest times with the last two values, where the end is faster; empty where it is not."""
+    """Best times with the last two values if the last one is faster; otherwise empty."""
 
 
 def link_to(gene: str, value: Value, outcome: str = "") -> str:
-    """Return the address of the trials with a gene's value, or of those among them that the page's filter calls so."""
+    """Return the URL fragment for the trials with a gene's value, optionally limited to one outcome."""
     ended = {"outcome": outcome} if outcome else {}
     return f"#{urlencode({'gene': gene, 'value': value, **ended, 'at': 'trials'})}"
 
 
 def ordered(values: Iterable[Value]) -> list[Value]:
-    """Return values as they are read: numbers by size, names as they were declared."""
+    """Return numbers sorted by size, and names in their declared order."""
     listed = list(values)
     return sorted(listed) if all(isinstance(value, int | float) for value in listed) else listed
 
 
 def deciding(facts: Facts) -> list[str]:
-    """Return the genes that decide the time by the model, the first one most.
+    """Return the genes with the greatest effect on the time according to the model, greatest first.
 
-    A gene is left out where the best trials with each of its values take the same: what it does shows in none of them.
+    A gene is omitted if the best trials with each of its values are equally fast.
     """
     effects = facts.learned.effects
     found = []
@@ -115,7 +115,7 @@ def deciding(facts: Facts) -> list[str]:
 
 
 def costly(facts: Facts) -> list[str]:
-    """Return the genes without whose choice the champion was slower when it was ablated, the dearest first."""
+    """Return the genes whose ablation made the champion slower, costliest first."""
     if facts.best is None or facts.ablation is None or facts.ablation.trial != facts.best.number:
         return []
     rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] > 1 + TIE]
@@ -123,10 +123,10 @@ def costly(facts: Facts) -> list[str]:
 
 
 def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
-    """Return the champion's value of the gene that decides most: by its ablation, else by the model of the genes.
+    """Return the champion's value of the most important gene, by ablation if available, else by the model.
 
     Returns:
-        The gene's name and the value; None without a champion, or where neither says so.
+        Name and value of the gene, or None without a champion or without data.
     """
     best = facts.best
     if best is None:
@@ -141,13 +141,13 @@ def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
 
 
 class GeneValues:
-    """What a study's trials say of each value of its genes."""
+    """Results of a study for each value of its genes."""
 
     def __init__(self, facts: Facts) -> None:
-        """Sort the trials by the values that they have.
+        """Group the trials by gene value.
 
         Args:
-            facts: the study.
+            facts: Facts about the study.
         """
         self._facts = facts
         self._space = Space(facts.record.genes)
@@ -158,11 +158,11 @@ class GeneValues:
             ENDED_REFUTED if trial.number in facts.refuted else self._words(trial.outcome) for trial in facts.trials
         ]
         self._ends = list(dict.fromkeys([*(self._words(one) for one in _TOLD_APART), ENDED_REFUTED, *ended]))
-        """How trials ended, by the words of the page's filter: those that are told apart from failures come first."""
+        """Outcome names of the page's filter; those with a column of their own come first."""
         self._code = code = {words: place for place, words in enumerate(self._ends)}
         self._end_of = np.array([code[words] for words in ended], dtype=np.intp)
-        """How each trial ended, its place in `_ends`."""
-        # What was seen of a slow one before it was stopped says more than a worse time in full.
+        """Index of each trial's outcome in `_ends`."""
+        # For a slow trial, the partial time is more useful than a longer complete time of another trial.
         timed = (t.outcome is Outcome.MEASURED or (t.outcome is Outcome.SLOW and t.evaluation.passed_gate)
                  for t in facts.trials)  # fmt: skip
         times = (
@@ -170,18 +170,18 @@ class GeneValues:
             for t, known in zip(facts.trials, timed, strict=True)
         )
         self._times_us = np.array(list(times), dtype=float)
-        """What is known of each trial's time, µs; infinite for nothing, and of those that were refuted."""
+        """Known time of each trial in µs; infinite if unknown or refuted."""
         self._times_us[self._end_of == code[ENDED_REFUTED]] = math.inf
         self._column = {gene.name: facts.levels[:, column] for column, gene in enumerate(self._space.genes)}
-        """Gene → which of its values each trial has."""
+        """Value index of each trial, by gene name."""
         self._having = {
             (gene.name, value): np.flatnonzero(self._column[gene.name] == level)
             for gene in self._space.genes
             for level, value in enumerate(gene.values)
         }
-        """Gene and value → places of the trials that have it; a gene without effect has its default there."""
+        """Indices of the trials with a value, by gene name and value. A disabled gene has its default value."""
         self._apart = np.zeros(len(facts.trials), dtype=np.intp)
-        """In how many genes each trial differs from the champion; zeros without one."""
+        """Number of genes in which each trial differs from the champion; zeros without a champion."""
         if facts.best is not None:
             self._apart = (facts.levels != Genome(self._space).rows([facts.best.config])).sum(axis=1)
 
@@ -189,7 +189,7 @@ class GeneValues:
         return outcome_words(outcome, self._predicted)
 
     def genes(self) -> list[dict[str, Any]]:
-        """Return every gene of which several values were tried, with a line for each of its values."""
+        """Return every gene with several tried values, and one line for each value."""
         return [
             {
                 "name": gene.name,
@@ -202,11 +202,13 @@ class GeneValues:
         ]
 
     def others(self, gene: Gene, value: Value) -> int:
-        """Return in how many genes besides one the fastest trial timed in full with a value differs from the champion.
+        """Return the number of other genes in which the fastest trial with a value differs from the champion.
+
+        Only completely timed trials count.
 
         Args:
-            gene: the gene.
-            value: its value.
+            gene: Gene to look at.
+            value: One of its values.
         """
         best, trials = self._facts.best, self._facts.trials
         timed = [
@@ -219,9 +221,9 @@ class GeneValues:
         return int(self._apart[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
 
     def edges(self) -> list[Edge]:
-        """Return the genes whose values could go on beyond the champion's, those that decide most first."""
+        """Return the genes whose range ends at the champion's value, most important first."""
         best = self._facts.best
-        # Beyond the end of a gene that changes no machine code there is nothing to find.
+        # Extending a gene that changes no machine code is useless.
         dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}
         found = []
         for gene in (one for one in self._of_champion() if one.name not in dead):
@@ -236,7 +238,7 @@ class GeneValues:
         return found
 
     def _of_champion(self) -> list[Gene]:
-        """Return the genes that have an effect in the champion: what was measured comes before what a model says."""
+        """Return the champion's active genes, measured effects first, then modelled effects."""
         best = self._facts.best
         if best is None:
             return []
@@ -246,22 +248,23 @@ class GeneValues:
         return sorted(genes, key=lambda gene: order.index(gene.name) if gene.name in order else len(order))
 
     def _falling(self, gene: Gene, chosen: Value) -> str:
-        """Return the fastest times with the value beside the chosen one and with it, where it is faster."""
+        """Return the best times with the last two values if the last one is faster."""
         values = ordered(gene.values)
         beside = values[-2] if chosen == values[-1] else values[1]
         near_us, end_us = self._fastest_us(gene, beside), self._fastest_us(gene, chosen)
         if not math.isfinite(near_us) or near_us <= end_us * (1 + TIE):
             return ""
-        return f"fastest with {beside} {microseconds(near_us)}, with {chosen} {microseconds(end_us)} {self._facts.unit}"
+        unit = self._facts.unit
+        return f"best {microseconds(near_us)} {unit} with {beside}, {microseconds(end_us)} {unit} with {chosen}"
 
     def _fastest_us(self, gene: Gene, value: Value) -> float:
-        """Return the least time that was measured with a value where it has an effect, µs; infinite for none."""
+        """Return the shortest measured time with a value while its gene is active, in µs; infinite if unknown."""
         mine = self._having[gene.name, value]
         mine = mine[self._effective(gene, mine) & (self._end_of[mine] == self._code[self._words(Outcome.MEASURED)])]
         return float(self._times_us[mine].min(initial=math.inf))
 
     def _without_effect(self, gene: Gene) -> str:
-        """Return which choice of the champion takes a gene's effect away; empty where it has one."""
+        """Return the champion's choice that disables a gene; empty if the gene is active."""
         chosen = self._facts.best.config if self._facts.best else {}
         return next((f"{one}={chosen[one]}" for one, of in gene.when.items() if chosen and chosen[one] not in of), "")
 
@@ -272,7 +275,7 @@ class GeneValues:
         counted = dict(zip(self._ends, np.bincount(ends, minlength=len(self._ends)).tolist(), strict=True))
         timed, same, slow = (counted.pop(self._words(one)) for one in _TOLD_APART)
         refuted = counted.pop(ENDED_REFUTED)
-        # The first of each kind is its example; of two that are as many the one that came first stands first.
+        # The first trial with an outcome is its example. Ties are ordered by the first trial.
         firsts = {words: int(mine[np.argmax(ends == self._code[words])]) for words, of in counted.items() if of}
         failed = []
         for words in sorted(firsts, key=lambda words: (-counted[words], firsts[words])):
@@ -289,8 +292,8 @@ class GeneValues:
         chosen = best is not None and best.config[name] == value
         forbidden = self._forbidden(gene, value)
         remarks = (
-            forbidden and f"the champion cannot take it alone, {forbidden}{self._together_with(gene, value)}",
-            f"never tried with {self._together}: no fair comparison"
+            forbidden and f"infeasible as the champion's only change: {forbidden}{self._together_with(gene, value)}",
+            f"never tried with {self._together}, so there is no fair comparison"
             if mine.size and self._untried(gene, value)
             else "",
         )
@@ -298,7 +301,7 @@ class GeneValues:
             value=str(value),
             chosen=chosen,
             trials=Linked(str(mine.size), link_to(name, value) if mine.size else ""),
-            # A gene without effect is at its default.
+            # A disabled gene has its default value.
             without_effect=self._idle(gene) if value == gene.default else 0,
             worked=timed + same,
             slow=Linked(str(slow), link_to(name, value, self._words(Outcome.SLOW))) if slow else None,
@@ -311,13 +314,13 @@ class GeneValues:
         )
 
     def _forbidden(self, gene: Gene, value: Value) -> str:
-        """Return why the champion cannot take a value while all else stays; empty where it can, or nobody knows."""
+        """Return why changing only this gene of the champion is infeasible; empty if feasible or unknown."""
         return str((self._facts.neighbours or {}).get((gene.name, value), {}).get("reason", ""))
 
     def _together_with(self, gene: Gene, value: Value) -> str:
-        """Return with which second change the champion could take a value, to end a sentence; empty where with none.
+        """Return the second changes that make a value feasible for the champion, as the end of a sentence.
 
-        One that takes the choice back that decides most is told where there is no other.
+        A change of the decisive choice is listed only if there is no other.
         """
         found: dict[str, Value] = (self._facts.neighbours or {}).get((gene.name, value), {}).get("together", {})
         decisive = self._decisive[0] if self._decisive else ""
@@ -325,12 +328,12 @@ class GeneValues:
         for other, changed in ({name: of for name, of in found.items() if name != decisive} or found).items():
             having = self._having[gene.name, value], self._having[other, changed]
             both = np.intersect1d(*having, assume_unique=True).size
-            tried = f"{several(both, 'trial')} had both" if both else "untried"
+            tried = f"tried in {several(both, 'trial')}" if both else "not tried"
             told.append(f"{other}={changed} ({tried})")
-        return f"; it could with {' or '.join(told)}" if told else ""
+        return f"; feasible together with {' or '.join(told)}" if told else ""
 
     def never_timed(self) -> list[Linked]:
-        """Return the values that were tried and never gave a time, each with what became of its trials."""
+        """Return the values that were tried but never timed, each with the outcomes of its trials."""
         found = []
         in_full = [self._code[self._words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)]
         for gene in self._space.genes:
@@ -342,7 +345,7 @@ class GeneValues:
         return found
 
     def never_tried(self) -> list[str]:
-        """Return the values that no trial has."""
+        """Return the values that occur in no trial."""
         return [
             f"{gene.name}={value}"
             for gene in self._space.genes
@@ -351,11 +354,11 @@ class GeneValues:
         ]
 
     def _idle(self, gene: Gene) -> int:
-        """Return in how many trials with a gene's default another choice takes its effect away."""
+        """Return the number of trials in which another choice disables a gene."""
         return int(np.count_nonzero(~self._effective(gene, self._having[gene.name, gene.default])))
 
     def _effective(self, gene: Gene, places: Places) -> npt.NDArray[np.bool_]:
-        """Return in which of some trials no other choice takes a gene's effect away."""
+        """Return a mask of the trials in which a gene is active."""
         active = np.ones(len(places), dtype=bool)
         for other, allowed in gene.when.items():
             matter = [self._space.gene(other).values.index(value) for value in allowed]
@@ -363,52 +366,53 @@ class GeneValues:
         return active
 
     def _compared(self, gene: Gene, value: Value, place: int | None, *, chosen: bool) -> Linked | None:
-        """Return in how many genes the best trial with a value differs from the champion; None without either.
+        """Return the comparison of a value's best trial with the champion, or None without either.
 
         Args:
-            gene: the gene.
-            value: its value.
-            place: of the best trial that has it; None where none has a time.
-            chosen: whether the champion has it.
+            gene: Gene to look at.
+            value: One of its values.
+            place: Index of the best trial with this value; None if none was timed.
+            chosen: Whether the champion has this value.
         """
         best = self._facts.best
         if best is None or (place is None and not chosen):
             return None
         if chosen or place is None or self._facts.trials[place].number == best.number:
-            return Linked("the champion's", f"#trial={best.number}")
+            return Linked("the champion's value", f"#trial={best.number}")
         apart = int(self._apart[place])
         alone = apart == 1 and value != best.config[gene.name]
-        slower = f"its best{self._slower(place)} differs"
-        words = f"{slower} from the champion in this gene alone" if alone else _apart(slower, apart)
+        slower = self._slower(place)
+        differs = f"best trial is {slower} and differs" if slower else "best trial differs"
+        words = f"{differs} from the champion only in this gene" if alone else _apart(differs, apart)
         return Linked(words, f"#trial={self._facts.trials[place].number}")
 
     def _slower(self, place: int) -> str:
-        """Return how much slower than the champion a trial is, `, 5.5 % slower,`; of a slow one that nobody knows."""
+        """Return how a trial's time compares with the champion's: `5.5 % slower in the search`, or nothing."""
         champion_us, trial = self._facts.champion_search_us, self._facts.trials[place]
         if not champion_us or trial.outcome is not Outcome.MEASURED:
             return ""
         more = (trial.evaluation.time_us or 0.0) / champion_us - 1
         if abs(more) < 5e-4:
-            return ", as fast,"
-        return f", {100 * abs(more):.1f} % {'slower' if more > 0 else 'faster'} in the search,"
+            return "as fast in the search"
+        return f"{100 * abs(more):.1f} % {'slower' if more > 0 else 'faster'} in the search"
 
     def _in_vain(self, mine: Places, slow: int, *, same: bool) -> Linked:
-        """Return what is known of a value without a time of its own: no more than how far away it was tried."""
+        """Return a description of a value without a time of its own."""
         if not mine.size:
             return Linked("not tried", "")
         if same:
-            return Linked("only as the same program as another trial", "")
+            return Linked("tried only as a duplicate program", "")
         if self._facts.best is None:
-            return Linked("there is no champion", "")
+            return Linked("no champion to compare with", "")
         nearest = int(mine[np.argmin(self._apart[mine])])
         kind = "slow or failed" if 0 < slow < mine.size else "slow" if slow else "failed"
-        one = f"{kind} in 1 trial, which differs"
-        all_of_them = f"{kind} in all {mine.size} trials; the nearest differs"
+        one = f"{kind} in its only trial, which differs"
+        all_of_them = f"{kind} in all {mine.size} trials; the closest differs"
         words = _apart(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
         return Linked(words, f"#trial={self._facts.trials[nearest].number}")
 
     def _untried(self, gene: Gene, value: Value) -> bool:
-        """Tell whether no trial has a value together with the decisive choice, although it has an effect there."""
+        """Return whether an active gene's value was never tried with the decisive choice."""
         best = self._facts.best
         if self._decisive is None or best is None or gene.name == self._decisive[0]:
             return False
@@ -422,7 +426,7 @@ def _apart(words: str, count: int) -> str:
 
 
 def _edge(gene: Gene, chosen: Value) -> tuple[str, str]:
-    """Return at which end of its values a number stands, as `Edge` tells it: the side, and the value among them."""
+    """Return the side on which the champion's value ends the range, and the value among its neighbours."""
     values = ordered(gene.values)
-    side, end = ("beyond", "largest") if chosen == values[-1] else ("below", "smallest")
+    side, end = ("above", "largest") if chosen == values[-1] else ("below", "smallest")
     return side, f"{gene.name}={chosen} (the {end} of {', '.join(map(str, values))})"

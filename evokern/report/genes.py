@@ -1,4 +1,4 @@
-"""Sections about the genes: which values work, which genes decide the time, and what two of them do together."""
+"""Sections about the genes: results of each value, effects on the time, and pairs of genes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from evokern.report.trial_counts import ValueFacts, pairs
 from evokern.wording import several
 
 DECIDING = 8
-"""Genes whose values are drawn, those that decide most."""
+"""Number of most important genes whose values are shown."""
 PAIRED = 3
-"""Genes that are shown in pairs."""
+"""Number of genes shown in pairs."""
 
 
 def linked(facts: Facts) -> dict[str, Any]:
-    """Return what stands above the linked plots of genes, which the page's script draws."""
+    """Return the heading of the linked gene plots, which the page's script draws."""
     return {
-        "about": "parallel coordinates over the genes that matter, and time against any gene; a click opens a trial"
+        "about": "parallel coordinates of the most important genes, and time against any gene; click to open a trial"
     }
 
 
 def matrix(facts: Facts) -> dict[str, Any]:
-    """Return what became of each value of each gene: a line each, what is left to try, and a matrix shaded by time."""
+    """Return the results of each gene value: one line each, next steps, and a matrix shaded by time."""
     standing = (t for t in facts.measured if t.number not in facts.refuted)
     best = min((t.evaluation.time_us or 0.0 for t in standing), default=0.0)
     chosen = facts.best.config if facts.best else {}
     values_told = GeneValues(facts)
     return {
-        "about": "trials with each value, the best of them, why others failed, and what to do next",
+        "about": "trials with each value, the best of them, failure reasons, and next steps",
         "next": steps(facts, values_told),
         "lines": values_told.genes(),
         "never": values_told.never_timed(),
@@ -64,24 +64,25 @@ def _by_size(values: Sequence[ValueFacts]) -> list[ValueFacts]:
 
 
 def _counted(one: ValueFacts) -> str:
-    """Return how many trials a click shows, and what became of them."""
-    unchecked = f", {one.unchecked} screened and not checked" if one.unchecked else ""
-    return f"{several(one.tried + one.unchecked, 'trial')}: {one.right} of {one.tried} checked were right{unchecked}"
+    """Return the number of trials behind a cell, and their results."""
+    unchecked = f", {one.unchecked} screened out, not checked" if one.unchecked else ""
+    right = f"{one.right} of {one.tried} checked trials were correct"
+    return f"{several(one.tried + one.unchecked, 'trial')}: {right}{unchecked}"
 
 
 def _link(name: str, one: ValueFacts) -> str:
-    """Return the address of the trials with a value, as the page's script reads it; empty where there is none."""
+    """Return the URL fragment for the trials with a value; empty if there are none."""
     return link_to(name, one.value) if one.tried or one.unchecked else ""
 
 
 def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:
     value = f"{one.value}{' ★' if chosen else ''}"
     if not one.tried:
-        return Cell(value, "screened, not checked" if one.unchecked else "not tried", "dim")
-    right = f"{one.right}/{one.tried} right"
+        return Cell(value, "screened out, not checked" if one.unchecked else "not tried", "dim")
+    right = f"{one.right}/{one.tried} correct"
     known = one.best_us if one.seen_us is None else one.seen_us
     if known is None or not best:
-        # What is right without a time is the same program as another trial, or was stopped before a first sample.
+        # A correct trial without a time is a duplicate program, or was stopped before its first sample.
         return Cell(value, f"{right} · no time" if one.right else right, "" if one.right else "none")
     more = known / best - 1
     words = "best" if more < 5e-4 else f"+{_percent(more)}{' (slow)' * (one.seen_us is not None)}"
@@ -97,10 +98,10 @@ def _percent(more: float) -> str:
 
 
 def effects(facts: Facts) -> dict[str, Any]:
-    """Return what was learned of the genes, what each value costs by a model, and the deciding genes in pairs."""
+    """Return the findings, the predicted cost of each value, and the most important genes in pairs."""
     learned = facts.learned
     order = sorted(learned.effects, key=lambda name: -learned.effects[name].share)
-    # Of the others the model does not know whether they decide anything, let alone which value is best.
+    # For the other genes, the model does not know whether they matter or which value is best.
     sure = [name for name in order if decides(learned.effects[name])]
     unsure = len(order) - len(sure) if sure else 0
     order = sure or order
@@ -122,8 +123,8 @@ def effects(facts: Facts) -> dict[str, Any]:
         )
     decided = ", ".join([name for name in deciding(facts) if decides(learned.effects[name])][:PAIRED])
     explained = f"{100 * max(learned.explained or 0.0, 0.0):.0f} %"
-    model = "a model of all trials" if learned.trusted else f"a weak model, a hint at most (it explains {explained})"
-    head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
+    model = "a model of all trials" if learned.trusted else f"a weak model (explains {explained}), only a hint"
+    head = ("gene", "share", "95 % interval", "best value", "worst value", "worst ÷ best", "95 % interval")
     paired = _pair_matrices(facts, order[:PAIRED]) if facts.measured else []
     costs = [
         (f"{name}={_value(value, learned.partial.get(name, ()))}", ratio - 1, f"+{_percent(ratio - 1)}")
@@ -131,10 +132,10 @@ def effects(facts: Facts) -> dict[str, Any]:
         for value, ratio in learned.effects[name].relative.items()
     ]
     return {
-        "about": f"{decided} decide{'s' * (', ' not in decided)} most by {model}; findings, what each value costs"
-        f"{', two genes together' * bool(paired)}"
+        "about": f"{decided} matter{'s' * (', ' not in decided)} most, by {model}; findings, cost of each value"
+        f"{', pairs of genes' * bool(paired)}"
         if decided
-        else "what pairs of trials and failures tell of the genes",
+        else "findings from pairs of trials and from failures",
         "findings": _findings(facts),
         "timed": learned.timed,
         "slow": learned.slow,
@@ -153,9 +154,9 @@ def _value(value: Value, partial: Sequence[Value]) -> str:
 
 
 def _findings(facts: Facts) -> TextTable:
-    # Equal code in the pairs that there were does not hold against a difference that an ablation measured.
+    # A few pairs with equal code do not outweigh a difference that an ablation measured.
     doubted = set(costly(facts))
-    titles = {"decisive": "Decisive", "locked": "Locked", "barred": "Barred", "dead": "Without effect"}
+    titles = {"decisive": "Decisive", "locked": "Locked", "barred": "Barred", "dead": "No effect"}
     rows = [
         (title, finding.text)
         for kind, title in titles.items()
@@ -167,7 +168,7 @@ def _findings(facts: Facts) -> TextTable:
 
 
 def _pair_matrices(facts: Facts, names: list[str]) -> list[dict[str, Any]]:
-    """Return, for each pair of genes, the matrix of their values."""
+    """Return the matrix of best times for each pair of genes."""
     best = min(t.evaluation.time_us or 0.0 for t in facts.measured)
     values = {gene.name: gene.values for gene in facts.record.genes}
     made = []

@@ -1,8 +1,8 @@
-"""A study that is followed while it is searched: its page, kept up to date at a small, bounded cost.
+"""Live page of a running search, updated at a small, bounded cost.
 
-New trials are read row by row and handed on at once, and a new champion has its cards soon. What has to be worked out
-of all trials (tables, the model of the genes) is made anew when enough time has passed that it takes no more than
-`SHARE` of a core. Nothing is read while nobody looks.
+New trials are read and sent row by row, and a new champion gets updated cards soon. Parts that depend on all trials
+(tables, the gene model) are rebuilt so rarely that they take at most `SHARE` of a core. Nothing is read while no page
+is open.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from evokern.study.trial import Outcome, Trial
 from evokern.wording import duration, microseconds, several
 
 POLL_S = 0.6
-"""How often the database is asked for new trials, seconds."""
+"""Interval between queries for new trials, in seconds."""
 STANDING_S = 1.2
-"""How often it is asked how the study stands besides: sessions, proofs, whether its name was taken over; seconds."""
+"""Interval between queries for the study's state (sessions, verifications, replacement by a new study), in seconds."""
 ASK_S = 0.8
-"""How often a page asks what is new, seconds: with the above, a trial shows within two."""
+"""Interval between requests of a page, in seconds; with the intervals above, a trial appears within two seconds."""
 SHARE = 0.006
-"""Share of a core that the parts made of all trials may take."""
+"""Maximum share of a core for the parts that depend on all trials."""
 LEAST_S = 5.0
-"""Least time between two of them, seconds."""
+"""Minimum time between two rebuilds of these parts, in seconds."""
 LEAST_CARDS_S = 1.0
-"""Least time between two new champions' cards, seconds."""
+"""Minimum time between two updates of the champion's cards, in seconds."""
 WATCHED_S = 10.0
-"""How long after its last question a page counts as watched, seconds."""
+"""Time after its last request during which a page counts as open, in seconds."""
 SILENT_S = 60.0
-"""How long a search that has not ended may write nothing before the page says so, seconds."""
+"""Time without a write after which the page warns that an unfinished search is silent, in seconds."""
 DATA = '<script type="application/json"'
-"""Where the page's own data begin: what stands before is what a page in a browser takes over."""
+"""Start of the page's data; an open page takes over only the text before it."""
 
 
 class FollowedStudy:
-    """A study's page, and what is new in it.
+    """The live page of one study, and its updates.
 
-    `start` begins two threads, one for rows and one for the parts made of all trials, so that rows never wait. Each has
-    the database open, in short reads. The other methods may be called from any thread, answer from memory (`trial`
-    excepted) and raise nothing.
+    `start` starts two threads: one for new rows and one for the parts that depend on all trials. Each uses its own
+    database connection for short reads. The other methods are thread-safe and never raise. Only `trial` reads the
+    database; all others answer from memory.
     """
 
     def __init__(self, path: Path, name: str | None, *, said: Callable[[str], None] = lambda text: None) -> None:
         """Read the study once.
 
         Args:
-            path: the database.
-            name: the study; None takes the one searched last.
-            said: told once when a search begins or ends.
+            path: Database file.
+            name: Name of the study; None selects the latest one.
+            said: Function called with a message when the search starts or ends.
 
         Raises:
-            StoreError: the database cannot be read.
-            StudyError: there is no such study.
+            StoreError: The database cannot be read.
+            StudyError: There is no such study.
         """
         self._path = path
         self._said = said
@@ -77,7 +77,7 @@ class FollowedStudy:
             threading.Thread(target=self._follow, args=[act], name=name, daemon=True)
             for act, name in ((self._look, "evokern-report-rows"), (self._renew, "evokern-report-parts"))
         ]
-        importlib.import_module("sklearn.tree")  # now, so that it does not count as the cost of the first parts
+        importlib.import_module("sklearn.tree")  # import early, to keep it out of the measured cost of the first parts
         with open_readonly(path) as reader:
             self.record = reader.study(name)
             self._begin()
@@ -86,7 +86,7 @@ class FollowedStudy:
             self._make(reader)
 
     def _begin(self) -> None:
-        """Forget everything: of a study that was begun anew, or the first time."""
+        """Reset the state, initially or after the study was started over."""
         self._rows = TrialRows(self.record.genes)
         self._table: list[list[Any]] = []
         self._trials: dict[int, Trial] = {}
@@ -105,33 +105,33 @@ class FollowedStudy:
         self._cards = b""
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start both threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End it; returns when the database is closed."""
+        """Stop both threads and wait until the database is closed."""
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=10)
 
     def page(self) -> bytes:
-        """Return the page."""
+        """Return the complete page."""
         self._looked = time.monotonic()
         return self._page
 
     def parts(self) -> bytes:
-        """Return the page without its data; cards that are newer than the page follow it, and take their place."""
+        """Return the page without its data, followed by newer cards that replace those in the page."""
         with self._lock:
             return self._page.partition(DATA.encode())[0] + self._cards
 
     def news(self, since: int, texts: int) -> bytes:
-        """Return what a page does not have yet, as JSON.
+        """Return the updates that a page does not have yet, as JSON.
 
         Args:
-            since: how many rows it has been given.
-            texts: how many texts it knows.
+            since: Number of rows the page has.
+            texts: Number of texts the page has.
         """
         self._looked = time.monotonic()
         with self._lock:
@@ -153,10 +153,10 @@ class FollowedStudy:
             )
 
     def trial(self, number: int) -> bytes | None:
-        """Return what a card tells of a trial and rows do not; None for no trial.
+        """Return the details of a trial's card that are not in its row, or None if there is no such trial.
 
-        The whole reason, samples, and the difference of its source to that of the champion of now, whose number is
-        `champion`.
+        The details are the full reason, the samples, and the difference from the source of the current champion, whose
+        number is `champion`.
         """
         with self._lock:
             trial, facts, best = self._trials.get(number), self._facts, self._best
@@ -178,7 +178,7 @@ class FollowedStudy:
         return _json(found)
 
     def _follow(self, act: Callable[[Reader], None]) -> None:
-        """Act again and again while somebody watches."""
+        """Call `act` repeatedly while a page is open."""
         try:
             with open_readonly(self._path) as reader:
                 while not self._stop.wait(POLL_S):
@@ -186,12 +186,12 @@ class FollowedStudy:
                         act(reader)
         except EvokernError as error:
             with self._lock:
-                self._status = f"the database cannot be read any more: {error}"
+                self._status = f"the database can no longer be read: {error}"
                 self._ended = "unreadable"
             self._said(self._status)
 
     def _look(self, reader: Reader) -> None:
-        """Take in what is new."""
+        """Read new trials and, at intervals, the study's state."""
         if (version := reader.version()) != self._database_version:
             self._database_version = version
             self._take_in(reader)
@@ -200,7 +200,7 @@ class FollowedStudy:
             self._stand(reader)
 
     def _renew(self, reader: Reader) -> None:
-        """Make the parts anew where they are due, or else the cards of a new champion."""
+        """Rebuild the parts if due, or else the cards of a new champion."""
         now = time.monotonic()
         if self._stale and now >= self._next_parts:
             self._make(reader)
@@ -208,10 +208,10 @@ class FollowedStudy:
             self._make_cards(reader)
 
     def _stand(self, reader: Reader) -> None:
-        """Take in how the study stands."""
+        """Read the study's state."""
         studies = reader.studies()
         named = [one for one in studies if one.name == self.record.name]
-        # A study that is begun anew is renamed first: for a moment nothing has the name.
+        # A study that starts over is renamed first, so briefly no study has the name.
         current = next(iter([*named, *(one for one in studies if one.uuid == self.record.uuid)]), None)
         if current is None:
             raise StudyError(f"study {self.record.name} is no longer in {self._path}")
@@ -222,7 +222,7 @@ class FollowedStudy:
             self._take_in(reader)
         proofs = sum(len(reader.proofs(current, kind)) for kind in ("verify", "ablate", "undone"))
         if proofs != self._proofs:
-            # What is proved is rare news, and may take a champion's place away.
+            # A new verification is rare and can change the champion, so rebuild at once.
             self._proofs, self._stale, self._next_parts = proofs, True, float("-inf")
         self._tell(reader.sessions(current))
 
@@ -237,7 +237,7 @@ class FollowedStudy:
         self._stale = self._stale or bool(fresh)
 
     def _tell(self, sessions: list[SessionRecord]) -> None:
-        """Say how the search stands."""
+        """Update the status line."""
         last = sessions[-1] if sessions else None
         best = self._best
         spent = duration(sum(session.elapsed_s for session in sessions))
@@ -248,25 +248,25 @@ class FollowedStudy:
         if ended:
             status = f"Ended ({ended}): {count}"
         elif last and (silent := _silent_s(last)) > SILENT_S:
-            status = f"No news for {duration(silent)}, it may have been killed: {count}"
+            status = f"No results for {duration(silent)}; the search may have been killed: {count}"
         else:
             status = f"Searching: {count}"
         if ended != self._ended and self._facts is not None:
-            # The end changes what is proved and why the search stopped: it is shown at once.
+            # The end changes the verification state and the stop reason, so rebuild at once.
             self._stale, self._next_parts = True, float("-inf")
-            self._said(f"the search has ended ({ended})" if ended else "the search goes on")
+            self._said(f"the search has ended ({ended})" if ended else "the search continues")
         with self._lock:
             self._status, self._ended = status, ended
 
     def _take_over(self, facts: Facts, page: bytes | None, cards: bytes) -> None:
-        """Show what was made anew; the lock is held."""
+        """Publish rebuilt content. The lock must be held."""
         self._facts, self._page, self._cards = facts, page or self._page, cards
         self._version += 1
         self._best = None
         self._compete(self._trials.values())
 
     def _compete(self, trials: Iterable[Trial]) -> None:
-        """Let trials compete with the champion; that of a playoff stays until the page is made anew."""
+        """Update the champion; a playoff winner stays champion until the next rebuild."""
         kept = self._facts
         if kept and kept.best and kept.best.evaluation.evidence.get("time_from") == "playoff":
             self._best = kept.best
@@ -277,7 +277,7 @@ class FollowedStudy:
         self._best = min(running, key=lambda t: (t.evaluation.time_us or 0.0, t.number), default=None)
 
     def _make(self, reader: Reader) -> None:
-        """Make the page anew, and note when that may be done again."""
+        """Rebuild the page and schedule the next rebuild."""
         begun = time.thread_time()
         with self._lock:
             record, known, self._stale = self.record, dict(self._trials), False
@@ -292,12 +292,12 @@ class FollowedStudy:
         page = render_page(facts, live, (table, texts)).encode()
         with self._lock:
             if self.record.uuid != record.uuid:
-                return  # begun anew meanwhile
+                return  # started over in the meantime
             self._take_over(facts, page, b"")
         self._next_parts = time.monotonic() + max(LEAST_S, (time.thread_time() - begun) / SHARE)
 
     def _make_cards(self, reader: Reader) -> None:
-        """Make the first screen of a new champion, where there is one since the page was made."""
+        """Rebuild the first screen if there is a new champion."""
         begun = time.thread_time()
         with self._lock:
             record, facts, best = self.record, self._facts, self._best
@@ -308,13 +308,13 @@ class FollowedStudy:
         cards = render_first(facts).encode()
         with self._lock:
             if self.record.uuid != record.uuid:
-                return  # begun anew meanwhile
+                return  # started over in the meantime
             self._take_over(facts, None, cards)
         self._next_cards = time.monotonic() + max(LEAST_CARDS_S, (time.thread_time() - begun) / SHARE)
 
 
 def _silent_s(session: SessionRecord) -> float:
-    """Return how long ago a session wrote last, seconds."""
+    """Return the time since a session last wrote, in seconds."""
     try:
         started = datetime.datetime.fromisoformat(session.started)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Sections about where the champion comes from: its source with the choices marked, and its surroundings."""
+"""Sections about the champion's origin: its marked source, the environment, and the glossary."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from evokern.store import StudyRecord
 from evokern.wording import warm_start_text
 
 WORDS = (
-    ("gene", "one choice of the kernel: a number (tile, warps) or a code path"),
+    ("gene", "one choice in the kernel: a number (tile, warps) or a code path"),
     (
         "problem",
-        "sizes and options of one call, by the names of the kernel's fields; those at their default are left out. The "
-        "study's own problem is the one that is searched for; small shapes are checked beside it",
+        "sizes and options of one call, as fields of the kernel; fields at their default are omitted. The search "
+        "optimises the study's full-size problem; correctness is also checked on small shapes",
     ),
-    ("trial", "one candidate, a value for every gene, and what became of it"),
-    ("default candidate", "every gene at its default: what the kernel's author would have written"),
-    ("champion", "the fastest trial that passed the gate; after a playoff its winner"),
-    ("elite", "a trial among the fastest when another one raced against it, or the fastest with a code path"),
+    ("trial", "one candidate (a value for every gene) and its outcome"),
+    ("default candidate", "the candidate with every gene at its default, as the kernel's author would write it"),
+    ("champion", "the fastest trial that passed the gate, or the winner of the playoff"),
+    ("elite", "one of the fastest trials that others raced against, or the fastest trial with a code path"),
     (
         "gate",
-        "the checks that every candidate must pass: answers against a float64 reference on several kinds of inputs, "
-        "guard zones around buffers, inputs unchanged; on a GPU equal answers of two runs, "
-        "and calls repeated on other inputs",
+        "the correctness checks that every candidate must pass: results compared with a float64 reference on several "
+        "kinds of inputs, intact guard zones around buffers, and unchanged inputs; on a GPU also equal results of two "
+        "runs and repeated calls with other inputs",
     ),
-    ("wrong", "it failed a check of the gate; tolerance: an element was off by more than the kernel allows"),
-    ("margin", "wrong although this draw passed: its errors came so near the tolerance that other inputs would fail"),
-    ("same program", "its machine code is that of an earlier trial, whose time it shares"),
-    ("control", "every second trial drawn at random, which shows whether the sampler was better than chance"),
+    ("wrong", "failed a check of the gate; “tolerance”: the error of an element exceeds what the kernel allows"),
+    ("margin", "rejected although these inputs passed, because other inputs would exceed the tolerance"),
+    ("duplicate", "same machine code as an earlier trial, and therefore the same time"),
+    ("control", "random search for every second trial, which shows whether the sampler beats chance"),
     (
         "verified",
-        "sanitizer, fuzzing and a run of the study's own problem passed; on a GPU also the gate once more, with new "
-        "inputs and more runs, and a playoff against the next best, which predicted times have no use for",
+        "passed the sanitizer, fuzzing and a run of the full-size problem; on a GPU, the gate is also repeated with "
+        "new inputs and more runs, and a playoff with the next best is held; predicted times need no playoff",
     ),
-    ("playoff", "the fastest trials (finalists) measured again in turn: which one is really the fastest"),
-    ("locked, barred", "only one of a gene's values works; a barred value never does"),
+    ("playoff", "interleaved measurements of the fastest trials (finalists) to find the fastest one"),
+    ("locked, barred", "locked: only one value of a gene works; barred: a value never works"),
 )
-"""Words of the page that are the tool's own, as its glossary explains them."""
+"""Terms of the page and their meanings, as in the glossary."""
 
 
 @dataclass(frozen=True)
 class MarkedFile:
-    """A file of the kernel with the champion's choices."""
+    """A source file of the kernel with the champion's choices."""
 
     name: str
-    """Its name."""
+    """Name of the file."""
     opened: bool
-    """Whether the page shows it unfolded."""
+    """Whether the page shows it expanded."""
     lines: tuple[tuple[str, str], ...]
-    """Each line, and the genes that it names with the champion's values."""
+    """Lines of the file, each with the genes it uses and the champion's values."""
 
 
 def source(facts: Facts) -> dict[str, Any]:
-    """Return the champion's source, with the values of the genes that decide its lines."""
+    """Return the champion's source, with the values of the genes used in each line."""
     names = [gene.name for gene in facts.record.genes]
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")(?=\b|_)") if names else None
     config = facts.best.config if facts.best else {}
@@ -67,23 +67,23 @@ def source(facts: Facts) -> dict[str, Any]:
             continue
         lines = []
         for line in text.splitlines():
-            # A gene that a comment names decides nothing there.
+            # Ignore gene names in comments.
             used = dict.fromkeys(pattern.findall(line.partition("//")[0])) if pattern else {}
             choices = ", ".join(f"{name}={config[name]}" for name in used if name in config)
             lines.append((line or " ", choices))
         files.append(MarkedFile(file, file.endswith(".cu"), tuple(lines)))
     return {
-        "about": "the kernel as it was searched, with the champion's choices at the lines they decide",
+        "about": "source of the kernel, with the champion's choices next to the lines that use them",
         "files": files,
     }
 
 
 def words(facts: Facts) -> dict[str, Any]:
-    """Return what the page's words mean."""
-    unit = "a time model's, not a clock's" if facts.record.predicted else "a clock's, the median of samples"
+    """Return the glossary of the page."""
+    unit = "predicted by a time model" if facts.record.predicted else "measured, the median of the samples"
     return {
         "about": "gene, champion, gate, elite, control, playoff …",
-        "words": [*WORDS, ("slow", slow_meaning(facts)), ("µs", f"of one call; {unit}")],
+        "words": [*WORDS, ("slow", slow_meaning(facts)), ("µs", f"time of one call: {unit}")],
     }
 
 
@@ -93,18 +93,18 @@ def _columns(record: StudyRecord) -> list[str]:
 
 
 def _fields(record: StudyRecord) -> list[tuple[str, ...]]:
-    """Return each field of the study's problems: its name, its value at each of them, what it means."""
+    """Return each field of the study's problems: name, value at each problem, and meaning."""
     by_problem = [record.meanings(problem) for problem in record.problems]
     return [(same[0][0], *(str(value) for _, value, _ in same), same[0][2]) for same in zip(*by_problem, strict=False)]
 
 
 def environment(facts: Facts) -> dict[str, Any]:
-    """Return versions, clocks, notes, settings."""
+    """Return versions, clocks, notes and settings."""
     sessions = []
     for place, session in enumerate(facts.sessions, 1):
         told = {
             "started": session.started,
-            "ended": session.end_reason or "not properly",
+            "ended": session.end_reason or "not yet, or killed",
             "minutes": f"{session.elapsed_s / 60:.1f}",
             **session.environment,
         }
@@ -117,8 +117,8 @@ def environment(facts: Facts) -> dict[str, Any]:
         "device": record.device,
         "sampler": f"{record.sampler} {dict(record.sampler_options) or ''}",
         "control": record.control,
-        "seed, most in flight": f"{record.seed}, {record.window}",
-        "begun": record.created,
+        "seed, maximum in flight": f"{record.seed}, {record.window}",
+        "started": record.created,
         "evokern": record.evokern_version,
     }
     if facts.warm_start:

@@ -1,6 +1,6 @@
-"""What the page's script draws and shows of each trial: one JSON object, the same in a file and from `--serve`.
+"""Trial data for the page's script as one JSON object, identical in a file and with `--serve`.
 
-Genes, outcomes and reasons stand once, trials name them by their places: 5,000 trials take about a megabyte.
+Trials refer to genes, outcomes and reasons by index, so 5,000 trials need about a megabyte.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from evokern.store import Reached, bests, interval_us
 from evokern.study.trial import Outcome, Trial
 
 DIFFERENCES = 50
-"""Trials, the fastest ones, whose source's difference to the champion's the page holds; elites have theirs too."""
+"""Number of fastest trials with a source difference in the page; elites are added."""
 MOST_SAMPLES = 24
-"""Samples of a trial that the page holds; of more, some at even distances."""
+"""Maximum number of samples per trial in the page; longer series are thinned evenly."""
 MOST_REASON = 300
-"""Characters of a reason that the page holds."""
+"""Maximum length of a reason in the page, in characters."""
 LEADING = 8
-"""Genes that parallel coordinates begin with: those that decide most."""
+"""Number of most important genes shown first in parallel coordinates."""
 
 
 class TrialRows:
-    """Trials as rows of numbers, and the texts that they name; rows can be added while a search runs."""
+    """Trials as rows of numbers and a table of texts; rows can be added during a search."""
 
     def __init__(self, genes: Sequence[Gene]) -> None:
-        """Begin without a trial.
+        """Start without trials.
 
         Args:
-            genes: the study's genes.
+            genes: Genes of the study.
         """
         self._genome = Genome(Space(tuple(genes)))
         self._outcomes = {outcome: place for place, outcome in enumerate(Outcome)}
         self._known: dict[str, int] = {}
         self._programs: tuple[set[str | None], set[str | None]] = set(), set()
         self.texts: list[str] = []
-        """Reasons and names of constraints and checks, in the order in which they were met."""
+        """Reasons and names of constraints and checks, in order of first use."""
 
     def row(self, trial: Trial, levels: Sequence[int] | None = None) -> list[Any]:
         """Return a trial's row (`COLUMNS`).
 
         Args:
-            trial: the trial.
-            levels: which of its values each gene has; None looks them up.
+            trial: Trial to convert.
+            levels: Value index of each gene; None computes it.
         """
         seen = trial.evaluation
         low, high = interval_us(seen) or (None, None)
@@ -93,14 +93,14 @@ COLUMNS = (
     *("number", "outcome", "control", "us", "low", "high", "seconds", "genes", "reason", "constraint"),
     *("registers", "spill", "shared", "occupancy", "compile_s", "device_s", "unchecked", "counts", "times"),
 )
-"""What the numbers of a row are, by the names that the script uses.
+"""Names of the numbers of a row, as used by the script.
 
-`counts` and `times` say whether a trial counts, and has a time of its own, in its arm seen as a search of its own.
+`counts` and `times`: whether the trial is evaluated, or has its own time, when its group is a search of its own.
 """
 
 
 def _short(value: float | None) -> float | None:
-    """Return a number with the digits that a page can show; six tell apart what a clock can."""
+    """Return a number with six digits, enough to distinguish what a clock can."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
@@ -109,24 +109,24 @@ def _cut(text: str) -> str:
 
 
 def _constraint(trial: Trial) -> str:
-    """Return the constraint or the check that a trial failed; empty for none."""
+    """Return the constraint or check that a trial failed; empty for none."""
     evidence = trial.evaluation.evidence
     return str(evidence.get("constraint") or evidence.get("check") or "")
 
 
 def rows_of(facts: Facts) -> tuple[list[list[Any]], list[str]]:
-    """Return the rows of a study's trials, and the texts that they name."""
+    """Return the rows of a study's trials and the texts they refer to."""
     made, levels = TrialRows(facts.record.genes), facts.levels.tolist()
     rows = [made.row(trial, places) for trial, places in zip(facts.trials, levels, strict=True)]
     return rows, made.texts
 
 
 def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]]) -> dict[str, Any]:
-    """Return everything that the script knows.
+    """Return the complete data for the script.
 
     Args:
-        facts: the study.
-        known: rows of its trials and the texts that they name.
+        facts: Facts about the study.
+        known: Rows of the trials and the texts they refer to.
     """
     record, best = facts.record, facts.best
     table, texts = known
@@ -161,7 +161,7 @@ def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]]) -> dict[st
 
 
 def leading(facts: Facts) -> list[int]:
-    """Return the places of the genes that decide most, the first one most; then those with the most values tried."""
+    """Return the indices of the most important genes, followed by those with the most tried values."""
     effects = facts.learned.effects
     tried = {name: sum(bool(one.tried + one.unchecked) for one in values) for name, values in facts.values.items()}
     order = sorted(
@@ -173,7 +173,7 @@ def leading(facts: Facts) -> list[int]:
 
 
 def thinned(samples: Sequence[float]) -> list[Any]:
-    """Return how many samples there are, their median, and some of them as ten thousandths over the median."""
+    """Return the number of samples, their median, and some samples as deviations from it in units of 1e-4."""
     step = max(1.0, len(samples) / MOST_SAMPLES)
     middle = sorted(samples)[len(samples) // 2]
     kept = [samples[int(place * step)] for place in range(min(len(samples), MOST_SAMPLES))]
@@ -193,7 +193,7 @@ def _differences(facts: Facts) -> dict[str, list[list[str]]]:
 
 
 def difference(source: SourceDifference, best: Trial, trial: Trial) -> list[list[str]]:
-    """Return the lines that a trial's source and the champion's do not have in common, each with its mark."""
+    """Return the lines that differ between a trial's source and the champion's, each with its mark."""
     return [[line.mark, line.text] for line in source.between(best.config, trial.config)]
 
 
@@ -202,7 +202,7 @@ def _reached(when: Reached, time_us: float) -> list[float | None]:
 
 
 def _roofline(facts: Facts) -> Mapping[str, float] | None:
-    """Return the workload's operations and bytes of a call, and the chip's rates; None where they are not known."""
+    """Return the work of a call and the chip's rates, or None if unknown."""
     found = roofs(facts)
     if found is None:
         return None

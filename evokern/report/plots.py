@@ -1,6 +1,6 @@
-"""Plots and bars as shapes and shares, which the page's templates draw as inline SVG and as tables.
+"""Plots and bars as shapes and relative lengths; the page's templates draw them as inline SVG and tables.
 
-Colours come from the page's style sheet, light or dark.
+Colours come from the page's style sheet (light or dark).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from evokern.wording import microseconds
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 76, 22, 12, 46
 LANE = 15
-"""Height of a lane, px."""
+"""Height of a lane in px."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis."""
+    """One axis of a plot."""
 
     label: str
-    """What it shows, with the unit."""
+    """Label with the unit."""
     low: float
     """Smallest value."""
     high: float
     """Largest value."""
     log: bool = False
-    """Whether it is logarithmic."""
+    """Whether the axis is logarithmic."""
 
     def share(self, value: float) -> float:
-        """Return where a value lies between the ends, 0 to 1."""
+        """Return the position of a value between the ends, from 0 to 1."""
         low, high = self._ends
         share = (self._scaled(value) - low) / (high - low) if high > low else 0.5
         return 0.0 if share < 0.0 else min(share, 1.0)
@@ -43,11 +43,11 @@ class Axis:
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
-        """Both ends as they are drawn; a page asks for tens of thousands of places."""
+        """Scaled ends, cached because a page computes tens of thousands of positions."""
         return self._scaled(self.low), self._scaled(self.high)
 
     def ticks(self) -> list[float]:
-        """Return round values to label, three to ten."""
+        """Return three to ten round values to label."""
         if self.log and self.high / max(self.low, 1e-12) >= 8:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             steps = (1, 1.5, 2, 3, 4, 5, 7) if self.high / self.low < 20 else (1, 2, 5) if last - first <= 3 else (1,)
@@ -63,7 +63,7 @@ class Axis:
 
 
 def number(value: float) -> str:
-    """Return a number with the digits that matter."""
+    """Return a number with its significant digits."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -76,56 +76,56 @@ class Shape:
     """An SVG element."""
 
     tag: str
-    """Its name."""
+    """Tag name."""
     attributes: Mapping[str, object]
-    """Its attributes."""
+    """Attributes of the element."""
     text: str = ""
-    """What is written in it."""
+    """Text content."""
     tip: str = ""
-    """What shows on hovering."""
+    """Tooltip."""
 
 
 @dataclass
 class Plot:
-    """A plot with two axes, drawn piece by piece."""
+    """A plot with two axes."""
 
     title: str
-    """Told to screen readers."""
+    """Title for screen readers."""
     x: Axis
     """Horizontal axis."""
     y: Axis
     """Vertical axis."""
     width: int = WIDTH
-    """Width, px."""
+    """Width in px."""
     height: int = HEIGHT
-    """Height, px."""
+    """Height in px."""
     shapes: list[Shape] = field(default_factory=list)
-    """What was drawn, the lowest first."""
+    """Drawn shapes, lowest first."""
     legend: list[tuple[str, str]] = field(default_factory=list)
-    """Class and words of each series."""
+    """CSS class and text of each series in the legend."""
     marks: list[tuple[str, str, str]] = field(default_factory=list)
-    """Class, path and words of each kind of mark, for the legend."""
+    """CSS class, path and text of each kind of mark in the legend."""
     lanes: tuple[str, ...] = ()
-    """Names of the lanes above the vertical axis, the lowest first: for points that have no value on it."""
+    """Names of the lanes above the vertical axis, lowest first; they hold points without a value."""
 
     @property
     def top(self) -> float:
-        """Where the vertical axis ends, px."""
+        """Upper end of the vertical axis in px."""
         return TOP + LANE * len(self.lanes)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Return a point's place, px."""
+        """Return the position of a point in px."""
         return self._left(x), self.height - BOTTOM - self.y.share(y) * (self.height - self.top - BOTTOM)
 
     def _left(self, x: float) -> float:
         return LEFT + self.x.share(x) * (self.width - LEFT - RIGHT)
 
     def in_lane(self, x: float, lane: str) -> tuple[float, float]:
-        """Return the place of a point in a lane, px."""
+        """Return the position of a point in a lane in px."""
         return self._left(x), self.top - LANE * (self.lanes.index(lane) + 0.5)
 
     def draw_marks(self, places: Sequence[tuple[float, float]], mark: tuple[str, str, str]) -> None:
-        """Draw a kind of mark, its class, path and words, at places in px: all of them are one shape."""
+        """Draw all marks of one kind (class, path, text) at positions in px, as one shape."""
         kind, path, words = mark
         drawn = "".join(f"M{left:.1f} {top:.1f}{path}" for left, top in places)
         if drawn:
@@ -133,14 +133,14 @@ class Plot:
             self.marks.append((kind, f"M9 8{path}", words))
 
     def points(self, values: Sequence[tuple[float, float, str]], kind: str, radius: float = 3.0) -> None:
-        """Draw points, each with words that show on hovering."""
+        """Draw points with tooltips."""
         for x, y, words in values:
             left, top = self.at(x, y)
             place = {"class": kind, "cx": f"{left:.1f}", "cy": f"{top:.1f}", "r": radius}
             self.shapes.append(Shape("circle", place, tip=words))
 
     def steps(self, values: Sequence[tuple[float, float]], kind: str) -> None:
-        """Draw a line that changes in steps and goes on to the right edge."""
+        """Draw a step line that continues to the right edge."""
         if not values:
             return
         path = []
@@ -157,7 +157,7 @@ class Plot:
         self.shapes.append(Shape("polyline", {"class": f"line {kind}", "points": self._places(values)}))
 
     def band(self, low: Sequence[tuple[float, float]], high: Sequence[tuple[float, float]], kind: str) -> None:
-        """Fill what lies between two lines."""
+        """Fill the area between two lines."""
         outline = self._places([*high, *reversed(low)])
         self.shapes.append(Shape("polygon", {"class": f"band {kind}", "points": outline}))
 
@@ -165,7 +165,7 @@ class Plot:
         return " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in values)
 
     def level(self, y: float, words: str, kind: str) -> None:
-        """Draw a horizontal line with words at its right end."""
+        """Draw a horizontal line with a label at its right end."""
         _, top = self.at(self.x.low, y)
         above = top - 5 if top > self.top + 16 else top + 14
         self.shapes += [
@@ -182,7 +182,7 @@ class Plot:
         self.legend.append((kind, words))
 
     def drawn(self) -> list[Shape]:
-        """Return every shape, the axes below the others."""
+        """Return all shapes, with the axes below the others."""
         right, bottom = self.width - RIGHT, self.height - BOTTOM
         frame = {"class": "frame", "x": LEFT, "y": TOP, "width": right - LEFT, "height": bottom - TOP}
         shapes = [Shape("rect", frame)]
@@ -198,7 +198,7 @@ class Plot:
         for value in self.y.ticks():
             _, top = self.at(self.x.low, value)
             shapes.append(_line("grid", LEFT, right, top, top))
-            if not self.lanes or top > self.top + 8:  # the lane above has a name there
+            if not self.lanes or top > self.top + 8:  # avoid the name of the lane above
                 ends = {"x": LEFT - 6, "y": f"{top + 4:.1f}", "text-anchor": "end"}
                 shapes.append(Shape("text", ends, number(value)))
         turned = f"translate(14 {(self.top + bottom) / 2}) rotate(-90)"
@@ -210,7 +210,7 @@ class Plot:
 
 
 def _line(kind: str, left: float, right: float, top: float, bottom: float) -> Shape:
-    """Return a line between two places, px."""
+    """Return a line between two positions in px."""
     ends = {"x1": left, "x2": right, "y1": top, "y2": bottom}
     return Shape("line", {"class": kind, **{name: f"{place:.1f}" for name, place in ends.items()}})
 
@@ -220,37 +220,37 @@ class Bar:
     """One horizontal bar."""
 
     name: str
-    """What it is about."""
+    """Label of the bar."""
     share: str
-    """Its length over the longest one's, 0 to 1."""
+    """Length relative to the longest bar, from 0 to 1."""
     words: str
-    """What stands at its end."""
+    """Text at the end of the bar."""
     kind: str
-    """Class of its colour."""
+    """CSS class of the colour."""
 
     @property
     def name_parts(self) -> list[str]:
-        """The name in parts: it may be broken where its words end."""
+        """Parts of the name between which a line break is allowed."""
         return re.split(r"(?<=[_=])", self.name)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars below each other."""
+    """A chart of horizontal bars."""
 
     title: str
-    """Told to screen readers."""
+    """Title for screen readers."""
     rows: tuple[Bar, ...]
-    """The bars, the first one on top."""
+    """The bars, top to bottom."""
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], kind: Callable[[str], str] = lambda name: "own") -> Bars:
-    """Return bars, the longest as long as there is room.
+    """Return horizontal bars scaled to the longest one.
 
     Args:
-        title: told to screen readers.
-        rows: name, length, and words at the bar's end.
-        kind: name → class of its colour.
+        title: Title for screen readers.
+        rows: Name, length and end text of each bar.
+        kind: Function that maps a name to the CSS class of its colour.
     """
     longest = max((abs(length) for _, length, _ in rows), default=0.0) or 1.0
     return Bars(
@@ -260,30 +260,30 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], kind: Callable[[str
 
 @dataclass(frozen=True)
 class IntervalBar:
-    """A bar with the interval of its length; several of them have one scale."""
+    """A bar with an interval; several bars share one scale."""
 
     name: str
-    """What it is about."""
+    """Label of the bar."""
     kind: str
-    """Class of its colour."""
+    """CSS class of the colour."""
     words: str
-    """What stands at its end."""
+    """Text at the end of the bar."""
     share: str
-    """Its length over the largest figure of all, 0 to 1."""
+    """Length relative to the largest value of all bars, from 0 to 1."""
     low: str = ""
-    """Where the interval begins, likewise; empty without one."""
+    """Lower end of the interval on the same scale; empty without an interval."""
     high: str = ""
-    """Where it ends."""
+    """Upper end of the interval."""
     tip: str = ""
-    """What shows on hovering."""
+    """Tooltip."""
 
 
 def interval_bars(rows: Sequence[tuple[str, str, float, tuple[float, float] | None]], unit: str) -> list[IntervalBar]:
     """Return times as bars on one scale.
 
     Args:
-        rows: name, class of the colour, time in µs, and its interval where one is known.
-        unit: of the times; empty where it is said elsewhere.
+        rows: Name, CSS class, time in µs, and interval (or None) of each bar.
+        unit: Unit of the times; empty if shown elsewhere.
     """
     longest = max((max(time_us, between[1] if between else 0.0) for *_, time_us, between in rows), default=1.0)
     found = []
@@ -299,13 +299,13 @@ def interval_bars(rows: Sequence[tuple[str, str, float, tuple[float, float] | No
 
 
 def change(ratio: float) -> str:
-    """Return by how much a ratio is above or below 1, `+3.1 %`; what rounds to nothing has no sign."""
+    """Return the difference of a ratio from 1, such as `+3.1 %`; a rounded zero has no sign."""
     percents = round(100 * (ratio - 1), 1)
     return f"{percents:+.1f} %" if percents else "0.0 %"
 
 
 def span(values: Sequence[float], *, log: bool = False, pad: float = 0.06) -> tuple[float, float]:
-    """Return the ends of an axis that shows all values with a little room."""
+    """Return axis ends that show all values with some margin."""
     low, high = min(values), max(values)
     if log:
         ratio = (high / low) ** pad if high > low else 1.1
@@ -315,13 +315,13 @@ def span(values: Sequence[float], *, log: bool = False, pad: float = 0.06) -> tu
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent with the digits that matter: 0.4 %, 19 %."""
+    """Return a share in percent with its significant digits, such as 0.4 % or 19 %."""
     value = 100 * share
     return f"{value:.0f} %" if abs(value) >= 1 or value == 0 else f"{value:.1g} %"
 
 
 def apart(low: float, high: float) -> str:
-    """Return both ends of an interval with as many digits as tell them apart; empty where they do not differ."""
+    """Return an interval with enough digits to distinguish its ends; empty if they are equal."""
     for more in range(4):
         digits = max(0, 2 + more - math.floor(math.log10(abs(high) or 1.0)))
         one, two = (f"{value:,.{min(digits, 6)}f}" for value in (low, high))

@@ -1,4 +1,4 @@
-"""The report on this machine's own address while a search runs: read-only, behind a token, for this machine alone."""
+"""Local read-only web server for the live report, reachable only from this machine and only with a token."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from evokern.errors import UsageError
 from evokern.report.live import FollowedStudy
 
 ADDRESS = "127.0.0.1"
-"""The loopback address: no other machine reaches it."""
+"""Loopback address, unreachable from other machines."""
 REQUEST_S = 10.0
-"""How long a connection may take over a request, seconds."""
+"""Timeout of a connection, in seconds."""
 MOST_PORT = 65535
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",  # the token stands in the address
+    "Referrer-Policy": "no-referrer",  # the address contains the token
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -28,20 +28,20 @@ _HEADERS = {
 
 
 class ReportServer:
-    """Serves a followed study. It answers GET and HEAD, and nothing that it answers writes or names a file."""
+    """HTTP server for a live study page. It handles only GET and HEAD and never accesses files by name."""
 
     def __init__(self, study: FollowedStudy, port: int = 0) -> None:
-        """Take the port.
+        """Bind the port.
 
         Args:
-            study: what is shown.
-            port: where; 0 takes a free one.
+            study: Study to show.
+            port: Port to use; 0 selects a free one.
 
         Raises:
-            UsageError: there is no such port, or it is in use.
+            UsageError: The port number is invalid or the port is in use.
         """
         if not 0 <= port <= MOST_PORT:
-            raise UsageError(f"there is no port {port}; --serve takes 1 to {MOST_PORT}, or none for a free one")
+            raise UsageError(f"invalid port {port}; use --serve with 1 to {MOST_PORT}, or alone for a free port")
         self._study = study
         self._token = secrets.token_urlsafe(18)
         self._ended = False
@@ -49,27 +49,27 @@ class ReportServer:
             self._server = _Server((ADDRESS, port), self._handler())
         except OSError as error:
             raise UsageError(
-                f"port {port} cannot be used: {error.strerror}; name another one, or `--serve` alone for a free one"
+                f"cannot use port {port}: {error.strerror}; choose another port, or use `--serve` alone for a free one"
             ) from error
 
     @property
     def address(self) -> str:
-        """The page's address, with its token."""
+        """Address of the page, including the token."""
         return f"http://{ADDRESS}:{self._server.server_address[1]}/{self._token}/"
 
     def serve(self) -> None:
-        """Answer requests until `shut_down`."""
+        """Handle requests until `shut_down` is called."""
         self._study.start()
         while not self._ended:
             self._server.handle_request()
 
     def close(self) -> None:
-        """End it."""
+        """Close the server and stop following the study."""
         self._server.server_close()
         self._study.stop()
 
     def shut_down(self) -> None:
-        """Let `serve` return within half a second; callable from another thread, and from a signal's handler."""
+        """Make `serve` return within half a second; may be called from another thread or a signal handler."""
         self._ended = True
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -85,11 +85,11 @@ class ReportServer:
                 self._answer()
 
             def do_HEAD(self) -> None:
-                """Answer without the content."""
+                """Answer without a body."""
                 self._answer()
 
             def _answer(self) -> None:
-                # A page elsewhere can have a name of its own resolve to this address: the browser then says that name.
+                # Reject foreign host names: another page could resolve its own name to this address (DNS rebinding).
                 port = self.server.server_address[1]  # type: ignore[index]
                 names = {f"{name}:{port!s}" for name in (ADDRESS, "localhost")}
                 if self.headers.get("Host", "") not in names:
@@ -115,13 +115,13 @@ class ReportServer:
                     self.wfile.write(content)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing: a request a second is no news."""
+                """Log nothing, because pages send a request every second."""
 
         return Handler
 
 
 def _content(study: FollowedStudy, part: str, given: dict[str, str]) -> tuple[bytes | None, str]:
-    """Return a part of the page and its type; None where there is no such part. A part's name is never a path."""
+    """Return a part of the page and its content type, or None for an unknown part. Names are never file paths."""
     match part:
         case "":
             return study.page(), "text/html"
@@ -135,14 +135,14 @@ def _content(study: FollowedStudy, part: str, given: dict[str, str]) -> tuple[by
 
 
 def _number(text: str | None) -> int:
-    """Return a whole number that is not negative; 0 for every other text."""
+    """Return a non-negative integer, or 0 for any other text."""
     return int(text) if text and len(text) < 10 and text.isascii() and text.isdigit() else 0
 
 
 class _Server(ThreadingHTTPServer):
-    timeout = 0.5  # of one wait for a request, seconds
+    timeout = 0.5  # maximum wait for a request, in seconds
     daemon_threads = True
     allow_reuse_address = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no error of ours."""
+        """Ignore a browser that disconnects during a response."""

@@ -1,9 +1,10 @@
-"""How one candidate's source differs from another's, told from the text that the database keeps: nothing is compiled.
+"""Difference between two candidates' sources, computed from the stored text without compiling.
 
-Conditions of `#if` and `if constexpr` that compare genes, numbers and constants made of them are worked out, lines of
-branches not taken go, and genes that stand in the other lines are written as their values. What only the compiler knows
-(a constant that a function computes, the problem's macros) stays as it stands, in both candidates alike. `evokern
-export` asks the compiler, which report and notebooks must do without: they read results where no kernel folder is.
+Conditions of `#if` and `if constexpr` are evaluated if they use only genes, numbers and constants derived from them.
+Untaken branches are removed, and genes in the remaining lines are replaced by their values. Other names (function
+results, the problem's macros) stay unchanged in both candidates.
+
+`evokern export` uses the compiler instead. Reports and notebooks cannot, because they have no kernel folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from evokern.declaration.genes import Config, Gene
 from evokern.declaration.render import choice_macro
 
 MOST_LINES = 120
-"""Lines of a difference that are shown."""
+"""Maximum number of lines in a difference."""
 _MOST_CONDITION = 400
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:bool|int|unsigned|u32|size_t)\s+([^\W\d]\w*)\s*=\s*([^;{}]{1,300});")
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))")
@@ -46,14 +47,14 @@ class DifferenceLine:
     """One line of a difference."""
 
     mark: str
-    """`-` only in the champion's, `+` only in the other's, `@` where a new place begins."""
+    """`-` only in the champion, `+` only in the other candidate, `@` at the start of a new location."""
     text: str
-    """The line; for `@` the file and the line's number there."""
+    """Text of the line; for `@` the file and line number."""
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """Lines that stand only where conditions came out so."""
+    """Lines that are active only for one value of a condition."""
 
     first: int
     last: int
@@ -62,14 +63,14 @@ class _Branch:
 
 
 class SourceDifference:
-    """A kernel's source, ready to be told apart for two candidates."""
+    """A kernel's source, prepared for comparing two candidates."""
 
     def __init__(self, sources: Mapping[str, str], genes: Sequence[Gene]) -> None:
-        """Read the source.
+        """Parse the source.
 
         Args:
-            sources: the kernel's files, name → text.
-            genes: the study's genes.
+            sources: Texts of the kernel's files, by name.
+            genes: Genes of the study.
         """
         self._genes = genes
         main = next((name for name in sorted(sources) if name.endswith(".cu") and "/" not in name), None)
@@ -83,7 +84,7 @@ class SourceDifference:
         for branch in self._branches:
             for line in range(branch.first, min(branch.last + 1, len(self._lines))):
                 covering[line].append(branch)
-        # Lines of the same branches stand together.
+        # Group lines that belong to the same branches.
         self._regions: list[tuple[_Branch, ...]] = list(dict.fromkeys(map(tuple, covering)))
         numbers = {region: number for number, region in enumerate(self._regions)}
         self._region = [numbers[tuple(branches)] for branches in covering]
@@ -92,7 +93,7 @@ class SourceDifference:
         names = "|".join(re.escape(gene.name) for gene in genes)
         self._gene = re.compile(rf"\b(?:{names})\b") if names else None
         self._naming = {index for index, line in enumerate(self._lines) if self._gene and self._gene.search(line)}
-        # Only these lines can differ: conditions, what stands in branches, and what names a gene.
+        # Only conditions, lines in branches, and lines that contain a gene can differ.
         self._alive = [
             index
             for index in range(len(self._lines))
@@ -102,12 +103,12 @@ class SourceDifference:
 
     @property
     def known(self) -> bool:
-        """Whether there is a source."""
+        """Whether a source is available."""
         return bool(self._lines)
 
     def between(self, champion: Config, other: Config) -> list[DifferenceLine]:
-        """Return the lines that two candidates do not have in common, at most `MOST_LINES`, in the source's order."""
-        kept = self._kept  # once: threads of a page that is served may ask for different champions
+        """Return the lines that differ between two candidates in source order, at most `MOST_LINES`."""
+        kept = self._kept  # read once; threads of a served page may use different champions
         if kept is None or kept[0] != champion:
             self._kept = kept = champion, self._view(champion)
         found: list[DifferenceLine] = []
@@ -126,7 +127,7 @@ class SourceDifference:
         return found
 
     def _view(self, config: Config) -> list[str | None]:
-        """Return how each line that can differ stands in a candidate's source; None where it does not."""
+        """Return each line that can differ as it appears for a candidate, or None if it is inactive."""
         values: dict[str, int] = {}
         written: dict[str, str] = {}
         for gene in self._genes:
@@ -189,7 +190,7 @@ class SourceDifference:
                 self._branches.append(_Branch(begun + 1, at - 1, condition, True))
                 if name == "elif":
                     self._asked.setdefault(at, []).append(body)
-                # What follows stands where none of the conditions before held.
+                # The next branch is active only if none of the previous conditions holds.
                 before = [*before, condition]
                 condition = " && ".join([*(f"!({one})" for one in before), *([f"({body})"] if name == "elif" else [])])
                 opened.append((at, condition, before))
@@ -198,7 +199,7 @@ class SourceDifference:
                 self._branches.append(_Branch(begun + 1, at - 1, condition, True))
 
     def _read_constexpr(self, stream: TokenStream, index: int) -> None:
-        """Note the lines of both branches of an `if constexpr` that stand alone in them."""
+        """Record the lines that belong only to one branch of an `if constexpr`."""
         tokens, partner = stream.tokens, stream.partner
         close = partner.get(index + 2, index + 2)
         condition = stream.text[tokens[index + 2].end : tokens[close].start]
@@ -210,7 +211,7 @@ class SourceDifference:
                 first = stream.line(tokens[begin].start) - 1
                 last = stream.line(tokens[behind - 1].start) - 1
                 braced = tokens[begin].text == "{"
-                # A line that the condition or a brace shares with other code belongs to no branch alone.
+                # Skip lines that the condition or a brace shares with other code.
                 own = first + 1 if braced or first == stream.line(tokens[close].start) - 1 else first
                 self._branches.append(_Branch(own, last - 1 if braced else last, condition, wanted))
             if behind >= end or tokens[behind].text != "else":
@@ -219,7 +220,7 @@ class SourceDifference:
 
 
 def _constants(text: str) -> dict[str, str]:
-    """Return constants that are defined once, name → expression."""
+    """Return the expressions of constants that are defined exactly once, by name."""
     found: dict[str, str] = {}
     for match in _CONSTANT.finditer(text):
         found[match[1]] = "" if match[1] in found else match[2]
@@ -227,7 +228,7 @@ def _constants(text: str) -> dict[str, str]:
 
 
 def _places(lines: Sequence[str], sources: Mapping[str, str]) -> list[str]:
-    """Return, for each line of the joined text, the file and line that it comes from, or those of one before it."""
+    """Return the file and line of each line of the joined text, or those of the last known line before it."""
     origin: dict[str, str] = {}
     for name, text in sources.items():
         for number, line in enumerate(text.splitlines(), 1):
@@ -240,7 +241,7 @@ def _places(lines: Sequence[str], sources: Mapping[str, str]) -> list[str]:
 
 
 def _value(text: str, values: Mapping[str, int], constants: Mapping[str, str], within: frozenset[str]) -> int | None:
-    """Return the value of an expression of C++ where it is made of known numbers alone; None for every other."""
+    """Return the value of a C++ expression of known numbers, or None for any other expression."""
     if len(text) > _MOST_CONDITION:
         return None
     known = _DEFINED.sub(lambda found: "1" if (found[1] or found[2]) in values else "unknown", text)
@@ -281,7 +282,7 @@ def _worked_out(
             return None if inner is None else -inner
         case ast.BoolOp(op=kind, values=parts):
             found = [of(part) for part in parts]
-            # As in C++, one side may decide alone.
+            # As in C++, one operand can decide the result.
             decisive = isinstance(kind, ast.Or)
             if any(one is not None and bool(one) is decisive for one in found):
                 return int(decisive)

@@ -1,4 +1,4 @@
-"""Sections about the search: convergence, the fastest trials, outcomes."""
+"""Sections about the search: convergence, fastest trials, and outcomes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from evokern.study.trial import Outcome, Trial
 from evokern.wording import changed, factor_text, microseconds, several
 
 SHOWN = (1.5, 6.0)
-"""Multiples of the least time up to which the axis of times reaches: far slower ones would press the others flat."""
+"""Limits of the time axis as multiples of the shortest time, so that slow trials do not compress the plot."""
 
 LEAST_TOLD = 8
-"""Evaluated trials below which it is not told how a search went on."""
+"""Minimum number of evaluated trials for a statement about progress."""
 
 STILL = 0.01
-"""A search whose last quarter of trials brought less has all but stopped improving."""
+"""Minimum gain in the last quarter of the trials for a search that is still improving."""
 LATE = 0.1
-"""Part of the trials, the last ones, among which a best came late."""
+"""Fraction of trials at the end in which a new best counts as late."""
 COMMON = 3
-"""A reason is told of slow trials that at least one in so many shares."""
+"""A common property of slow trials is mentioned if at least one in this many has it."""
 
 UNCHECKED = f"{SLOW}, not checked"
-"""What it is called where it was not asked either whether it is right."""
+"""Name of slow trials whose correctness was not checked."""
 
 
 def convergence(facts: Facts) -> dict[str, Any]:
-    """Return the best so far over time, beside the control, the baseline and other samplers' studies."""
+    """Return the best time so far over time, with the control, the baseline and other studies."""
     return {
-        "about": "the same over time instead of trials, and whether the sampler earned its keep",
+        "about": "best time so far over minutes instead of trials, and a comparison with the control",
         "verdict": facts.verdict,
         "plot": convergence_plot(facts, over_time=True),
         "control": facts.control is not None,
@@ -46,17 +46,17 @@ def convergence(facts: Facts) -> dict[str, Any]:
 
 
 def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, height: int = HEIGHT) -> Plot | None:
-    """Return the best so far and every trial as the mark of how it ended; None without a trial.
+    """Return a plot of the best time so far and all trials, or None without trials.
 
-    Trials without a time, and those far slower than the best, lie in lanes above the times.
+    Trials without a time, and very slow ones, are shown in lanes above the times.
 
     Args:
-        facts: the study.
-        over_time: over minutes instead of evaluated trials.
-        width: px.
-        height: px.
+        facts: Facts about the study.
+        over_time: Whether the horizontal axis shows minutes instead of evaluated trials.
+        width: Width in px.
+        height: Height in px.
     """
-    own = 2 if facts.control else 1  # the others are of other studies, whose trials have numbers of their own
+    own = 2 if facts.control else 1  # the other curves belong to other studies with their own trial numbers
     curves = {
         label: bests(trials, facts.refuted if place < own else ())
         for place, (label, trials) in enumerate(facts.curves.items())
@@ -65,7 +65,7 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
     times += [time_us for curve in curves.values() for _, time_us in curve]
     if not any(facts.curves.values()):
         return None
-    # A baseline sets the scale where nothing is measured; without either there are only the lanes.
+    # Without measured trials, the baseline sets the scale.
     scale = [*times, *([facts.baseline[1]] if facts.baseline else [])] or [1.0]
     low, high = span([min(scale), shown_up_to(facts, min(scale))], log=True)
     if over_time:
@@ -82,7 +82,7 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
     lanes = [f"> {microseconds(high)}"] * beyond
     lanes += dict.fromkeys(MARKS[kind].lane for kind in sorted(placed) if MARKS[kind].lane)
     title = f"Best time so far over {axis.label}, with every trial"
-    plot = Plot(title, axis, Axis(f"{facts.unit} a call", low, high, log=True), width, height, lanes=tuple(lanes))
+    plot = Plot(title, axis, Axis(f"{facts.unit} per call", low, high, log=True), width, height, lanes=tuple(lanes))
     for kind, found in sorted(placed.items(), reverse=True):
         mark = MARKS[kind]
         places = [
@@ -110,37 +110,39 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
 
 @dataclass(frozen=True)
 class Gains:
-    """What the later trials of a study's sampler brought."""
+    """Gains of the later trials of a study's sampler."""
 
     trial: int
-    """The sampler's best."""
+    """Number of the sampler's best trial."""
     place: int
-    """Which of its evaluated trials that is, from 1 on."""
+    """Position of the best among the sampler's evaluated trials, starting at 1."""
     evaluated: int
-    """How many it has."""
+    """Number of evaluated trials."""
     half: float
-    """By how much the best of the first half is slower than the best, a share; infinite where there was none."""
+    """Relative gain over the best of the first half; infinite if the first half has no time."""
     quarter: float
-    """The same of the first three quarters."""
+    """Relative gain over the best of the first three quarters."""
 
     @property
     def late(self) -> bool:
-        """Whether the best came among the last tenth of the trials, faster than what was best before."""
+        """Whether the best was found in the last tenth of the trials."""
         return self.quarter > 0 and self.place > (1 - LATE) * self.evaluated
 
     @property
     def improving(self) -> bool:
-        """Whether a longer search promises more, as far as its last trials tell."""
+        """Whether a longer search is likely to help."""
         return self.quarter >= STILL or self.late
 
     @staticmethod
     def words(share: float) -> str:
-        """Return what trials brought, in words."""
-        return "the first time" if math.isinf(share) else f"{100 * share:.1f} %" if share > 0 else "nothing"
+        """Return a gain as a verb phrase."""
+        if math.isinf(share):
+            return "found the first valid time"
+        return f"gained {100 * share:.1f} %" if share > 0 else "gained nothing"
 
 
 def gains(facts: Facts) -> Gains | None:
-    """Return what the later trials brought; None without a time, or of too few trials."""
+    """Return the gains of the later trials, or None without a time or with too few trials."""
     trials = next(iter(facts.curves.values()), ())
     found = bests(trials, facts.refuted)
     curve = [(when.evaluated, time_us) for when, time_us in found]
@@ -157,18 +159,18 @@ def gains(facts: Facts) -> Gains | None:
 
 
 def improvement(facts: Facts) -> str:
-    """Return when the best came and what the sampler's last trials brought, in words; nothing without a time."""
+    """Return when the best was found and what the last trials gained, as text; empty without a time."""
     told = gains(facts)
     if told is None:
         return ""
     if told.quarter >= STILL:
-        verdict = "it was still improving"
+        verdict = "the search was still improving"
     else:
-        verdict = "little, but its best came late" if told.improving else "it had all but stopped improving"
+        verdict = "little gain, but the best came late" if told.improving else "the search had almost stopped improving"
     return (
-        f"The sampler's best is trial {told.trial}, its {_nth(told.place)} "
-        f"of {several(told.evaluated, 'evaluated trial')}; "
-        f"the second half brought {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
+        f"The sampler's best is trial {told.trial} (its {_nth(told.place)} "
+        f"of {several(told.evaluated, 'evaluated trial')}); "
+        f"the second half {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
     )
 
 
@@ -178,14 +180,14 @@ def _nth(place: int) -> str:
 
 
 def shown_up_to(facts: Facts, least: float) -> float:
-    """Return the time that the axis reaches to: the baseline's, or that of the first trial where it is slower."""
+    """Return the upper end of the time axis: the time of the baseline or of the first trial, if slower."""
     first = next((t.evaluation.time_us for t in facts.measured if t.evaluation.time_us), least)
     wanted = max(first, facts.baseline[1] if facts.baseline else least) * 1.1
     return min(max(wanted, SHOWN[0] * least), SHOWN[1] * least)
 
 
 def baseline_name(name: str) -> str:
-    """Return what to call a baseline in a plot."""
+    """Return the label of a baseline in a plot."""
     return name if "baseline" in name.lower() else f"baseline {name}"
 
 
@@ -196,7 +198,7 @@ def _place(
     *,
     over_time: bool,
 ) -> None:
-    """Note of each trial of an arm which mark it has and where it lies: evaluated trials or minutes, and its time."""
+    """Record the mark and position of each trial of a group: evaluated trials or minutes, and the time."""
     evaluated = 0
     for trial in trials:
         evaluated += trial.outcome.evaluated
@@ -208,7 +210,7 @@ def _place(
 
 
 def _mark_best(plot: Plot, facts: Facts, *, over_time: bool) -> None:
-    """Ring the champion."""
+    """Draw a ring around the champion."""
     best = facts.best
     if best is None or not best.evaluation.time_us:
         return
@@ -222,17 +224,17 @@ def _mark_best(plot: Plot, facts: Facts, *, over_time: bool) -> None:
 
 
 def outcomes(facts: Facts) -> dict[str, Any]:
-    """Return how trials ended, why they failed, and what was turned away before."""
+    """Return the outcomes, the failure reasons, and the rejected proposals."""
     predicted = facts.record.predicted
     counted = Counter(_ended(trial, predicted) for trial in facts.trials)
     good = {outcome_words(Outcome.MEASURED, predicted), outcome_words(Outcome.DUPLICATE), SLOW}
     failed = [(one.outcome, one.example, str(one.trial), str(one.count)) for one in reasons(facts.trials)]
     turned_away = [(name, float(count), f"{count:,}") for name, count in list(facts.rejections.items())[:15]]
     failed_or_not = sum(count for name, count in counted.items() if name not in good)
-    examples = "; the commonest reasons, each with an example" if failed else ""
+    examples = "; most common reasons with examples" if failed else ""
     return {
-        "about": f"{several(failed_or_not, 'trial')} {'failed or were' if failed else 'were'} not checked{examples}; "
-        "what was turned away before",
+        "about": f"{several(failed_or_not, 'trial')} {'failed or were not' if failed else 'not'} checked{examples}; "
+        "rejected proposals",
         "outcomes": bars(
             "Trials by outcome",
             [(name, float(n), str(n)) for name, n in counted.most_common()],
@@ -240,18 +242,19 @@ def outcomes(facts: Facts) -> dict[str, Any]:
         ),
         "reasons": failed,
         "slow": slow_trials(facts),
-        "rejections": bars("Proposals turned away by constraint", turned_away, lambda name: "dimmed"),
+        "rejections": bars("Rejected proposals by constraint", turned_away, lambda name: "dimmed"),
     }
 
 
 def slow_trials(facts: Facts) -> str:
-    """Return how many trials were slow, who drew them, and what slow means; nothing without any."""
+    """Return the number of slow trials, their origin, and the meaning of slow; empty for none."""
     slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
     if not slow:
         return ""
     drawn = sum(trial.control for trial in slow)
     record = facts.record
-    by = f", {drawn} drawn by the control ({record.control}) and {len(slow) - drawn} by the sampler ({record.sampler})"
+    control, sampler = f"{drawn} proposed by the control ({record.control})", f"{len(slow) - drawn} by the sampler"
+    by = f", {control} and {sampler} ({record.sampler})"
     told = (
         f"{len(slow)} of {several(len(facts.trials), 'trial')} {'was' if len(slow) == 1 else 'were'} slow"
         f"{by if facts.control is not None else ''}"
@@ -260,7 +263,7 @@ def slow_trials(facts: Facts) -> str:
 
 
 def _in_common(facts: Facts, slow: Sequence[Trial]) -> str:
-    """Return how many slow trials have a value of the gene that decides most with which none was ever timed."""
+    """Return the values of the most important gene that occur only in slow or failed trials, as text."""
     decisive = decisive_choice(facts)
     if decisive is None:
         return ""
@@ -271,36 +274,35 @@ def _in_common(facts: Facts, slow: Sequence[Trial]) -> str:
     if len(slow) > COMMON * among:
         return ""
     values = " or ".join(str(value) for value, _ in found.most_common())
-    return f"; {among} of them have {name}={values}, with which none was ever fast enough to be timed"
+    return f"; {among} of them have {name}={values}, and no such trial was ever timed completely"
 
 
 def slow_meaning(facts: Facts) -> str:
-    """Return what slow means in a study, with the factor of the best so far that its trials' evidence gives."""
+    """Return the meaning of slow in a study, with the observed factors over the best time."""
     slow = [t.evaluation for t in facts.trials if t.outcome is Outcome.SLOW]
     limits = [
         (e["limit_us"], e["elite_us"]) for e in (t.evidence for t in slow) if e.get("limit_us") and e.get("elite_us")
     ]
-    # A few samples that lose against the best so far end a trial, too: those have no limit beyond its time.
+    # A trial stopped after a few samples has no threshold above the best time.
     factors = [limit / elite for limit, elite in limits if limit > elite]
     shown = list(dict.fromkeys(factor_text(factor) for factor in (min(factors), max(factors)))) if factors else []
     factor = f"{' to '.join(shown)} times " if factors else ""
-    # Each arm is a search of its own: it races its own elites.
-    own = " (the control has a best of its own)" if facts.control is not None else ""
+    # The sampler and the control are separate searches with their own best times.
+    own = " (the control has its own best)" if facts.control is not None else ""
     if facts.record.predicted:
-        first = "at first the default candidate's predicted time"  # which is no trial of the study
+        first = "initially the default candidate's predicted time"  # not a trial of the study
         return (
-            f"not timed to the end because predicted slower than {factor}the best so far{own}, {first}; "
-            "answer not checked"
+            f"not timed completely, because predicted to be slower than {factor}the best time so far{own}, {first}; "
+            "correctness not checked"
         )
-    arms = " (the control has a best of its own, which begins with the default's)" if facts.control is not None else ""
+    arms = " (the control has its own best, initially the default's time)" if facts.control is not None else ""
     unchecked = sum(not one.passed_gate for one in slow)
     if 0 < len(factors) < len(slow):
-        rest = f"; {len(factors)} at their first launches, slower than {factor}that" + ", answer not checked" * bool(
-            unchecked
-        )
-        return f"not timed to the end because measured slower than the best so far{arms}{rest}"
-    rest = f"; answer not checked of {unchecked}, stopped at their first launches" if unchecked else ""
-    return f"not timed to the end because measured slower than {factor}the best so far{arms}{rest}"
+        checked = ", correctness not checked" * bool(unchecked)
+        rest = f"; {len(factors)} stopped at their first launches (slower than {factor}that time{checked})"
+        return f"not timed completely, because slower than the best time so far{arms}{rest}"
+    rest = f"; {unchecked} stopped at their first launches, correctness not checked" if unchecked else ""
+    return f"not timed completely, because slower than {factor}the best time so far{arms}{rest}"
 
 
 def _ended(trial: Trial, predicted: bool) -> str:
@@ -310,7 +312,7 @@ def _ended(trial: Trial, predicted: bool) -> str:
 
 
 def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:
-    """Return the fastest trials, those that no clock tells apart in one row, with what distinguishes them."""
+    """Return the fastest trials with their distinguishing properties; tied trials share a row."""
     groups = tied(facts.measured)
     rows = []
     for group in groups[:most]:
@@ -327,21 +329,21 @@ def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:
                 changed(first.config, facts.record.genes),
             )
         )
-    head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes of the first")
+    head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes (first trial)")
     return {
-        "about": f"{several(len(facts.trials), 'trial')}: {facts.ended}; sorted, filtered and opened one by one",
+        "about": f"{several(len(facts.trials), 'trial')}: {facts.ended}; sort, filter or open them",
         "trials": TextTable(head, rows, range(1, 5)),
         "tied": any(len(group) > 1 for group in groups[:most]),
     }
 
 
 TIED = 1e-3
-"""Share of a time below which a difference is no difference: a tenth of a per cent."""
+"""Relative difference below which times are equal: 0.1 %."""
 _NAMED = 4
 
 
 def tied(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Return measured trials by time, those within `TIED` of the first of a group in one group."""
+    """Return measured trials sorted by time, grouped if they are within `TIED` of the first of the group."""
     groups: list[list[Trial]] = []
     for trial in sorted(trials, key=lambda t: (t.evaluation.time_us or 0.0, t.number)):
         first = (groups[-1][0].evaluation.time_us or 0.0) if groups else 0.0

@@ -1,4 +1,4 @@
-"""Tables of plain text, which the page's templates draw."""
+"""Text tables for the page's templates."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class TextTable:
     """A table whose cells are text."""
 
     head: Sequence[str]
-    """Titles of the columns; all empty for none."""
+    """Column titles; all empty for a table without a head."""
     rows: Sequence[Sequence[str]]
     """Cells."""
     numbers: Iterable[int] = ()
-    """Places of columns that are aligned to the right."""
+    """Indices of right-aligned columns."""
 
     @property
     def titled(self) -> bool:
@@ -26,24 +26,24 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a matrix that is shaded by time."""
+    """A cell of a matrix shaded by time."""
 
     text: str = ""
-    """What stands first, in bold."""
+    """Bold text at the top."""
     note: str = ""
-    """What stands below, small."""
+    """Small text below it."""
     kind: str = ""
-    """Class: `dim` for nothing tried, `none` for nothing that was right."""
+    """CSS class: `dim` if nothing was tried, `none` if nothing was correct."""
     heat: str = ""
-    """How dark, from 0.00 to 1.00; empty for no shade."""
+    """Shade from 0.00 to 1.00; empty for none."""
     link: str = ""
-    """Address behind `#` that a click leads to; empty for none."""
+    """URL fragment of the cell's link; empty for none."""
     tip: str = ""
-    """What is said where the link is pointed at."""
+    """Tooltip of the link."""
 
 
 def flattened(given: Mapping[str, Any]) -> TextTable:
-    """Return nested values as one table, names joined along the way."""
+    """Return nested values as one table with joined names."""
     flat: list[tuple[str, str]] = []
 
     def walk(part: Any, name: str) -> None:
@@ -67,5 +67,5 @@ def plain(value: Any) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """Return a text's beginning of whole words, with an ellipsis where something is left out."""
+    """Return the start of a text at a word boundary, with an ellipsis if it is cut."""
     return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} …"

@@ -1,4 +1,4 @@
-"""Sections about the champion's time: how near the limit it is, and how its samples lie against the baseline's."""
+"""Sections about the champion's time: roofline, and samples compared with the baseline's."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from evokern.wording import microseconds
 
 @dataclass(frozen=True)
 class Roofs:
-    """A call's work, and the rates that bound it."""
+    """Work of a call and the rates that bound it."""
 
     flops: float
     """Operations of a call; the mean over several problems."""
     intensity: float
-    """Operations a byte of the workload."""
+    """Operations per byte of the workload."""
     peak: float
-    """Data sheet's peak of the tensor cores, FLOP/s."""
+    """Data-sheet peak of the tensor cores in FLOP/s."""
     plain: float
-    """Its peak of fp32 without tensor cores, FLOP/s."""
+    """Data-sheet fp32 peak without tensor cores in FLOP/s."""
     dram: float
-    """Its bandwidth of DRAM, bytes/s."""
+    """Data-sheet DRAM bandwidth in bytes/s."""
     l2: float
-    """Its bandwidth of L2, bytes/s."""
+    """Data-sheet L2 bandwidth in bytes/s."""
     measured: Rates | None
-    """What a session measured on the GPU, where one did."""
+    """Rates measured on the GPU by a session, or None."""
 
     def rate(self, time_us: float) -> float:
-        """Return the FLOP/s of a call that takes so long."""
+        """Return the FLOP/s of a call with a given time."""
         return self.flops / (time_us * 1e-6)
 
 
 def roofs(facts: Facts) -> Roofs | None:
-    """Return the champion's work and the chip's rates; None where either is not known."""
+    """Return the champion's work and the chip's rates, or None if either is unknown."""
     evidence, chip = facts.best.evaluation.evidence if facts.best else {}, facts.chip
     flops, moved = evidence.get("flops", ()), evidence.get("bytes", ())
     if chip is None or not sum(flops) or not sum(moved):
@@ -59,11 +59,11 @@ def roofs(facts: Facts) -> Roofs | None:
 
 
 def roofline(facts: Facts) -> dict[str, Any]:
-    """Return operations a second against operations a byte, under the chip's theoretical peaks."""
-    about = "how near the trials come to what the chip can do"
+    """Return the roofline plot: operations per second over operations per byte."""
+    about = "performance of the trials compared with the chip's peak rates"
     best, chip, found = facts.best, facts.chip, roofs(facts)
     if best is None or chip is None or found is None:
-        return {"about": f"{about}: not known here", "plot": None}
+        return {"about": f"{about}: not available", "plot": None}
     evidence = best.evaluation.evidence
     intensity, peak, cache = found.intensity, found.peak, found.l2
     ridge = peak / found.dram
@@ -72,7 +72,7 @@ def roofline(facts: Facts) -> dict[str, Any]:
     low_y = min([rate for rate, _ in reached] + [found.dram * low_x]) / 2 / 1e12
     plot = Plot(
         "Roofline",
-        Axis("operations a byte of the workload (FLOP/B)", low_x, high_x, log=True),
+        Axis("operations per byte of the workload (FLOP/B)", low_x, high_x, log=True),
         Axis(f"{'predicted ' * facts.record.predicted}TFLOP/s", low_y, peak * 2 / 1e12, log=True),
     )
     plot.line([(low_x, found.dram * low_x / 1e12), (ridge, peak / 1e12), (high_x, peak / 1e12)], "roof")
@@ -102,17 +102,17 @@ def roofline(facts: Facts) -> dict[str, Any]:
 
 
 def timing(facts: Facts) -> dict[str, Any]:
-    """Return the distribution of the champion's samples and the baseline's."""
-    about = "how the champion's samples lie, and whether they drifted"
+    """Return the distributions of the champion's and the baseline's samples."""
+    about = "distribution and drift of the champion's samples"
     ours = facts.best.evaluation.timings[0] if facts.best and facts.best.evaluation.timings else None
     if facts.record.predicted or ours is None or len(ours.samples_us) < 2:
         why = "A predicted time has no distribution" if facts.record.predicted else "The champion has no samples"
-        return {"about": f"{about}: no samples here", "why": why}
+        return {"about": f"{about}: no samples", "why": why}
     series = [("champion", "own", "star", ours)]
     theirs = facts.baseline_timing
     if facts.baseline and theirs is not None and len(theirs.samples_us) > 1:
         series.append((f"baseline {facts.baseline[0]}", "base-line", "base-dot", theirs))
-    head = ("", "samples", "median", "95 % interval", "5 to 95 %", "least", "most", "SM clock", "throttled")
+    head = ("", "samples", "median", "95 % interval", "5 to 95 %", "minimum", "maximum", "SM clock", "throttled")
     return {
         "about": about,
         "why": "",
@@ -126,14 +126,14 @@ _Series = tuple[str, str, str, Timing]
 
 
 def sample_shares(series: Sequence[tuple[str, str, Sequence[float]]]) -> Plot:
-    """Return the cumulative distribution: how many samples took at most so long.
+    """Return the cumulative distribution of samples.
 
     Args:
-        series: name, class of the line, and samples in µs.
+        series: Name, CSS class of the line, and samples in µs.
     """
     everything = [sample for *_, samples in series for sample in samples]
     low, high = span(everything, log=True)
-    plot = Plot("Share of the samples up to a time", Axis("µs a call", low, high, log=True), Axis("share", 0, 1))
+    plot = Plot("Cumulative share of the samples", Axis("µs per call", low, high, log=True), Axis("share", 0, 1))
     for name, line, samples in series:
         ordered = sorted(samples)
         plot.steps([(ordered[0], 0.0), *((t, (n + 1) / len(ordered)) for n, t in enumerate(ordered))], line)
@@ -142,16 +142,16 @@ def sample_shares(series: Sequence[tuple[str, str, Sequence[float]]]) -> Plot:
 
 
 def _drift(series: Sequence[_Series]) -> Plot:
-    """Return each sample against its own median, in the order taken."""
+    """Return a plot of each sample relative to its median, in measurement order."""
     deviations = {
         name: [100 * (sample / timing.median_us - 1) for sample in timing.samples_us] for name, *_, timing in series
     }
     everything = [value for values in deviations.values() for value in values]
     most = max(len(values) for values in deviations.values())
     plot = Plot(
-        "Samples in the order taken, against their median",
+        "Deviation of the samples from their median, in measurement order",
         Axis("sample", 0, most + 1),
-        Axis("% of the median", *span([*everything, 0.0])),
+        Axis("deviation, %", *span([*everything, 0.0])),
     )
     for name, _, dot, timing in series:
         points = [

@@ -1,4 +1,4 @@
-"""What trials tell when they are counted: by value of a gene, by pair of values, by reason of failure."""
+"""Counts of trials by gene value, by pair of values, and by failure reason."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _REASON_WIDTH = 160
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """One value of one gene."""
+    """Results for one value of one gene."""
 
     value: Value
     """The value."""
     tried: int
-    """Trials that had it and ran to a verdict on their answers, or failed before."""
+    """Number of trials that were checked, or failed before the check."""
     right: int
-    """Those that passed the gate and that no verification refuted, timed in full or not."""
+    """Number of correct trials that were not refuted, including incompletely timed ones."""
     unchecked: int
-    """Further trials, which were predicted to be slow and never checked."""
+    """Number of further trials that were predicted slow and not checked."""
     best_us: float | None
-    """Fastest of them that was timed in full, µs."""
+    """Shortest complete time in µs, or None."""
     seen_us: float | None
-    """What was seen of the fastest of them that were stopped as slow, µs, where it is less than `best_us`."""
+    """Shortest partial time of a slow trial in µs, if shorter than `best_us`."""
 
 
 def tunability(
     trials: Sequence[Trial], genes: Sequence[Gene], levels: Rows, refuted: Container[int] = ()
 ) -> dict[str, list[ValueFacts]]:
-    """Return, for every gene, what became of the trials with each of its values.
+    """Return the results of the trials with each value, by gene name.
 
     Args:
-        trials: of a study.
-        genes: its genes.
-        levels: which of its values each gene has in each trial, trials × genes.
-        refuted: numbers of trials that passed the gate and that their verification refuted: they are not right.
+        trials: Trials of a study.
+        genes: Genes of the study.
+        levels: Value index of each gene in each trial, shape trials × genes.
+        refuted: Numbers of trials refuted by verification; they do not count as correct.
     """
     ran = np.array([trial.outcome is not Outcome.LOST for trial in trials], dtype=bool)
     passed = np.array([trial.evaluation.passed_gate for trial in trials], dtype=bool)
@@ -78,14 +78,14 @@ def _or_none(time_us: float) -> float | None:
 
 
 def _least(column: Rows, times: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
-    """Return the least time of each of so many values, infinite where there is none."""
+    """Return the shortest time for each value index, infinite if there is none."""
     least = np.full(count, np.inf)
     np.minimum.at(least, column, times)
     return least
 
 
 def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Value], float]:
-    """Return the fastest time of each pair of two genes' values, µs."""
+    """Return the shortest time of each pair of values of two genes, in µs."""
     found: dict[tuple[Value, Value], float] = {}
     for trial in measured:
         key = (trial.config[one], trial.config[two])
@@ -96,20 +96,20 @@ def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Va
 
 @dataclass(frozen=True)
 class FailureReason:
-    """Trials that failed for one reason, apart from its numbers."""
+    """Trials that failed for the same reason, ignoring numbers in it."""
 
     outcome: str
-    """How they ended."""
+    """Outcome of the trials."""
     example: str
-    """The reason as the first of them has it."""
+    """Reason of the first such trial."""
     trial: int
-    """Which trial that is."""
+    """Number of that trial."""
     count: int
-    """How many they are."""
+    """Number of such trials."""
 
 
 def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[FailureReason]:
-    """Return the commonest reasons of failure, None for all, each with one real example."""
+    """Return the most common failure reasons with examples; `most` of None returns all."""
     found: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], Trial] = {}
     for trial in trials:

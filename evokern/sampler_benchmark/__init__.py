@@ -1,8 +1,8 @@
-"""Replay: samplers compared on a recorded space, by the same loop that searches a GPU.
+"""Replay: comparison of samplers on a recorded space, with the same loop as a search.
 
-`replay(...)` repeats a search of each sampler with different seeds over the recording and keeps how good the best
-candidate was after each evaluation. A failed candidate is an evaluation; what the recording does not have costs
-nothing; machine code met before is not evaluated again.
+`replay(...)` repeats a search with different seeds for each sampler, and stores the best result after each evaluation.
+A failed candidate counts as an evaluation. Configurations that are not in the recording, and machine code that was
+already evaluated, cost nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evokern.errors import UsageError
 from evokern.sampler_benchmark.results import CHECKPOINTS, OnRepeat, Repeat, ReplayResult, SamplerResult, Settings
 
 FEW = 100
-"""Configurations below which a score says nothing of a sampler."""
+"""Minimum number of configurations for a meaningful score."""
 
 
 def replay(
@@ -34,21 +34,21 @@ def replay(
     """Compare samplers on a recorded space.
 
     Args:
-        source: a recording's file (Kernel Tuner cache, T4, evokern's own; plain or gzip), or `runs.db:study`.
-        samplers: names, as `evokern search --sampler` takes them.
-        trials: evaluations of each repeat.
-        repeats: searches per sampler, with the seeds `seed`, `seed` + 1, …
-        seed: seed of the first repeat.
-        window: most trials in flight; 1 shows every sampler every result. None: as a search has them whose time is
-            limited, on a GPU beside 16 cores.
-        oracle: hand the samplers the list of the recorded configurations; else they ask whether one is recorded, as a
-            search on a GPU asks its constraints. What one search sought out of a space is a list in any case.
-        budget: simulated time of each repeat, for example `10m`; needs a recording that knows how long things took.
-        jobs: processes that repeat side by side.
-        on_repeat: called after each repeat.
+        source: File of a recording (Kernel Tuner cache, T4, evokern's own; plain or gzip), or `runs.db:study`.
+        samplers: Names of samplers, as for `evokern search --sampler`.
+        trials: Evaluations of each repeat.
+        repeats: Searches per sampler, with the seeds `seed`, `seed` + 1, …
+        seed: Seed of the first repeat.
+        window: Maximum number of trials in flight; 1 shows every sampler every result. None uses the schedule of a
+            time-limited search on a GPU with 16 cores.
+        oracle: Give the samplers the list of recorded configurations. Otherwise they can only check single
+            configurations, as in a live search. Recordings of a search always provide the list.
+        budget: Simulated time of each repeat, such as `10m`; the recording must contain durations.
+        jobs: Number of parallel processes.
+        on_repeat: Function called after each repeat.
 
     Raises:
-        UsageError: the recording cannot be read, a sampler is unknown, or a number is out of range.
+        UsageError: The recording cannot be read, a sampler is unknown, or a number is out of range.
     """
     from evokern.sampler_benchmark.repeat import run_all
     from evokern.sampler_benchmark.score import random_fractions, score, worth
@@ -60,9 +60,9 @@ def replay(
         raise UsageError(f"repeats = {repeats}, jobs = {jobs}; give at least 1 of each")
     table = open_recording(settings.source)
     optimum = table.optimum_us
-    assert optimum is not None  # a recording without a time is refused when it is read
+    assert optimum is not None  # open_recording rejects recordings without a time
     if settings.budget_s is not None and not table.timed:
-        raise UsageError(f"recording {table.name} does not say how long its evaluations took; leave --budget away")
+        raise UsageError(f"recording {table.name} contains no durations; omit --budget")
     work = [(name, seed + repeat) for name in dict.fromkeys(samplers) for repeat in range(repeats)]
     done = run_all(table, settings, work, jobs, on_repeat or (lambda *_: None))
     expected = random_fractions(table, settings.trials)
@@ -78,8 +78,8 @@ def replay(
         notes.append(f"recording {table.name} has only {len(table.answers)} configurations")
     if len(table.answers) < FEW:
         notes.append(
-            f"the scores mean nothing: a recording of {len(table.answers)} configurations is searched through by "
-            f"chance; take one of at least {FEW}"
+            f"scores are meaningless for a recording of {len(table.answers)} configurations, which chance searches "
+            f"completely; use one with at least {FEW}"
         )
     return ReplayResult(
         table.name, settings.trials, optimum, tuple(results), expected, tuple(notes), str(settings.in_flight), listed
@@ -88,7 +88,7 @@ def replay(
 
 def _fractions(repeat: Repeat, optimum: float, trials: int) -> tuple[float, ...]:
     found = [optimum / best if best else 0.0 for best in repeat.best_us]
-    # A space that is exhausted, or a budget that is used up, keeps what it has.
+    # After an exhausted space or budget, the last value stays.
     return (*found, *[found[-1] if found else 0.0] * (trials - len(found)))
 
 

@@ -1,4 +1,4 @@
-"""One search over a recording, and many of them side by side."""
+"""One search over a recording, and parallel repeats."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from evokern.workers.fork_server import ForkServer
 from evokern.workers.pool import WorkerPool, WorkerSpec, wait
 
 DEADLINE_S = 24 * 3600.0
-"""Seconds of one repeat: some samplers take seconds a proposal, none takes a day."""
+"""Timeout of a repeat in seconds; slow samplers need seconds per proposal, none needs a day."""
 
 
 class Curve(NullRecorder):
-    """A recorder that keeps the best time after each evaluation."""
+    """Recorder of the best time after each evaluation."""
 
     def __init__(self) -> None:
         self.best_us: list[float | None] = []
-        """Least time, in µs, after each evaluation."""
+        """Shortest time in µs after each evaluation."""
         self.configs: list[Config] = []
-        """What was evaluated, in order."""
+        """Evaluated configurations, in order."""
 
     def record(self, trial: Trial, elapsed_s: float) -> None:
-        """Keep the best so far; what was infeasible or had known machine code was no evaluation."""
+        """Record the best time so far; infeasible trials and duplicate programs do not count as evaluations."""
         if not trial.outcome.evaluated:
             return
         best = self.best_us[-1] if self.best_us else None
@@ -45,14 +45,14 @@ def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve:
     """Search a recording once.
 
     Args:
-        table: the recording.
-        settings: what every repeat shares.
-        sampler: who proposes.
-        seed: of the proposals.
-        curve: an empty recorder, for whoever wants to see every evaluation.
+        table: Recording to search.
+        settings: Settings shared by all repeats.
+        sampler: Name of the sampler.
+        seed: Seed of the proposals.
+        curve: Empty recorder for callers that need every evaluation.
 
     Raises:
-        StudyError: there is no such sampler.
+        StudyError: There is no such sampler.
     """
     space, device, curve = table.space(listed=settings.oracle), TableDevice(table), curve or Curve()
 
@@ -79,7 +79,7 @@ def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve:
 
 
 class Repeats:
-    """A worker that keeps the recording from one repeat to the next."""
+    """Worker that keeps the recording between repeats."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -94,14 +94,14 @@ class Repeats:
 def run_all(
     table: Table, settings: Settings, work: Sequence[tuple[str, int]], jobs: int, on_repeat: OnRepeat
 ) -> list[Repeat]:
-    """Search once for each sampler and seed, in processes of their own where there are several jobs.
+    """Search once for each sampler and seed, in separate processes if `jobs` is greater than 1.
 
     Raises:
-        UsageError: a sampler is unknown, or a worker cannot do its work.
+        UsageError: A sampler is unknown, or a worker fails.
     """
     space = table.space()
     for sampler in dict.fromkeys(sampler for sampler, _ in work):
-        make_sampler(sampler, space, {}, 0, settings.in_flight)  # an unknown sampler is said so before anything runs
+        make_sampler(sampler, space, {}, 0, settings.in_flight)  # report an unknown sampler before starting
     done: list[Repeat] = []
     if jobs == 1:
         for sampler, seed in work:

@@ -1,4 +1,4 @@
-"""What every repeat of a replay shares, and what a replay found."""
+"""Settings and results of a replay."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from evokern.errors import UsageError
 from evokern.samplers.contract import TrialSchedule
 
 LIVE = 96
-"""Most trials in flight of a search whose time is limited, on a GPU beside 16 cores."""
+"""Maximum number of trials in flight of a time-limited search on a GPU with 16 cores."""
 CHECKPOINTS = (50, 100, 200, 500, 1000, 2000, 5000)
-"""Evaluations after which results are reported, as far as a replay goes; its last evaluation is always one."""
+"""Evaluations after which results are reported; the last evaluation of a replay is always added."""
 
 
 @dataclass(frozen=True)
@@ -21,53 +21,53 @@ class Repeat:
     """One search over a recording."""
 
     sampler: str
-    """Who proposed."""
+    """Name of the sampler."""
     seed: int
     """Seed of the proposals."""
     best_us: tuple[float | None, ...]
-    """Least time, in µs, after each evaluation; None while nothing ran."""
+    """Shortest time in µs after each evaluation; None while there is none."""
     elapsed_s: float = 0.0
-    """Simulated seconds: what the evaluations took when they were recorded; 0 where that is not known."""
+    """Simulated seconds, the recorded durations of the evaluations; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class SamplerResult:
-    """Every repeat of one sampler, as fractions of the optimum: optimum ÷ best so far, 0 while nothing ran."""
+    """Repeats of one sampler as fractions of the optimum: optimum ÷ best so far, or 0 without a time."""
 
     sampler: str
-    """Its name."""
+    """Name of the sampler."""
     curves: tuple[tuple[float, ...], ...]
-    """One per repeat: the fraction after each evaluation; as long as the replay's trials."""
+    """Fraction after each evaluation, one curve per repeat."""
     score: float
-    """0 is random search, 1 the optimum at once (see `evokern.sampler_benchmark.score`)."""
+    """Score: 0 for random search, 1 for the optimum at once (`evokern.sampler_benchmark.score`)."""
     elapsed_s: float = 0.0
     """Mean simulated seconds of a repeat."""
 
     def at(self, evaluations: int) -> list[float]:
-        """Return each repeat's fraction after so many evaluations."""
+        """Return each repeat's fraction after a number of evaluations."""
         return [curve[evaluations - 1] for curve in self.curves]
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay found."""
+    """Results of a replay."""
 
     space: str
     """Name of the recording."""
     trials: int
     """Evaluations of each repeat."""
     optimum_us: float
-    """Least recorded time, in µs."""
+    """Shortest recorded time in µs."""
     samplers: tuple[SamplerResult, ...]
-    """One per sampler, in the order asked for."""
+    """Results per sampler, in the requested order."""
     random_curve: tuple[float, ...] = ()
     """Expected fraction of random search after each evaluation, computed from the recording."""
     notes: tuple[str, ...] = field(default=())
-    """What the user should know."""
+    """Notes for the user."""
     in_flight: str = ""
-    """How many trials were in flight, in words."""
+    """Schedule of the trials in flight, as text."""
     oracle: bool = False
-    """Whether samplers were handed the list of the recorded configurations."""
+    """Whether the samplers received the list of recorded configurations."""
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class ReplayResult:
         return (*(n for n in CHECKPOINTS if n < self.trials), self.trials)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object that `replay --json` prints."""
+        """Return the object printed by `replay --json`."""
         rows = [self._row(sampler) for sampler in self.samplers]
         return {
             "space": self.space,
@@ -100,18 +100,18 @@ class ReplayResult:
 
 @dataclass(frozen=True)
 class Settings:
-    """What every repeat of a replay shares."""
+    """Settings shared by all repeats of a replay."""
 
     source: str
-    """A recording's file, or `runs.db:study`."""
+    """File of a recording, or `runs.db:study`."""
     trials: int = 200
     """Evaluations of each repeat."""
     window: int | None = None
-    """Most trials in flight, None: `LIVE`."""
+    """Maximum number of trials in flight; None for `LIVE`."""
     budget_s: float | None = None
     """Simulated seconds of each repeat."""
     oracle: bool = False
-    """Whether samplers are handed the list of the recorded configurations, which no search on a GPU has."""
+    """Whether samplers receive the list of recorded configurations, which no live search has."""
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -121,9 +121,9 @@ class Settings:
 
     @property
     def in_flight(self) -> TrialSchedule:
-        """Trials in flight."""
+        """Schedule of the trials in flight."""
         return TrialSchedule(self.window or LIVE)
 
 
 OnRepeat = Callable[[int, int, Repeat], None]
-"""Called with repeats done, repeats in all, and the latest one."""
+"""Callback with the number of completed repeats, the total, and the latest repeat."""

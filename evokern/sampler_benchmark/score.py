@@ -1,9 +1,9 @@
-"""How much better than random search: the expected curve of random search, and the score against it.
+"""Score of a sampler relative to random search.
 
 The score follows Willemsen et al., "A methodology for comparing optimization algorithms for auto-tuning" (Future
-Generation Computer Systems 159, 2024): how much of the gap between random search and the optimum is closed, averaged
-over the whole search, so that being early counts. Here the search is measured in evaluations and quality as optimum ÷
-best. `make bench-sampler` computes the original, in recorded seconds up to each space's own budget.
+Generation Computer Systems 159, 2024). It is the closed fraction of the gap between random search and the optimum,
+averaged over the whole search, so early progress counts. Here, progress is measured in evaluations and quality as
+optimum ÷ best. `make bench-sampler` computes the original score, in recorded seconds up to the budget of each space.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from evokern.device.recorded.table import Table
 from evokern.study.trial import Outcome
 
 TIED = 0.01
-"""Relative difference from the best time below which configurations count as equally good: a repeated measurement's."""
+"""Relative difference from the best time within which configurations are equally good."""
 MANY_TIED = 0.1
-"""Share of such configurations that is worth a remark."""
+"""Share of such configurations that causes a note."""
 
 
 def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
     """Return the expected optimum ÷ best of random search without replacement after 1, 2, … evaluations.
 
-    With the N configurations ordered by time, none of the first k is among n drawn with probability
-    C(N - k, n) / C(N, n); the best of n is the k-th with the difference of two such numbers.
+    Order the N configurations by time. The probability that none of the first k is among n drawn is C(N - k, n) / C(N,
+    n). The difference of two such numbers is the probability that the best of n is the k-th.
 
     Args:
-        table: the recording; its failures are draws that find nothing.
-        trials: evaluations.
+        table: Recording; failures count as draws without a result.
+        trials: Number of evaluations.
     """
     answers = [a for a in table.answers.values() if a.outcome is not Outcome.INFEASIBLE]
     times = np.sort([a.time_us for a in answers if a.outcome is Outcome.MEASURED and a.time_us])
@@ -46,11 +46,11 @@ def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
 
 
 def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
-    """Return 0 for random search, 1 for the optimum at once, below 0 for worse than random.
+    """Return the score: 0 for random search, 1 for the optimum at once, negative if worse than random.
 
     Args:
-        curves: optimum ÷ best after each evaluation, one per repeat.
-        random: the same, expected of random search.
+        curves: Optimum ÷ best after each evaluation, one curve per repeat.
+        random: Expected curve of random search.
     """
     mean, base = np.mean(np.asarray(curves, dtype=float), axis=0), np.asarray(random)
     open_gap = base < 1 - 1e-12
@@ -60,32 +60,31 @@ def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
 
 
 def worth(table: Table) -> list[str]:
-    """Return what scores on a recording are worth less for: it covers a part of the space, or many are equally good.
+    """Return notes on limits of a recording: it covers only a part of the space, or has many ties.
 
     Args:
-        table: the recording.
+        table: Recording to check.
     """
     notes = []
     if table.sought_out:
         by = f" by {table.searched_by}" if table.searched_by else ""
         notes.append(
-            f"{table.name} holds what one search{by} visited: {table.visited:,} of {table.combinations:,} "
-            "configurations, those that it sought out. The scores tell how soon a sampler finds these again, not how "
-            "good it is: compare samplers on a table that covers the space, such as a tuner's cache or a search with "
-            "--sampler grid"
+            f"{table.name} contains only the configurations visited by one search{by}: {table.visited:,} of "
+            f"{table.combinations:,}. Scores show how soon a sampler finds these again, not how good it is. To compare "
+            "samplers, use a table that covers the space, such as a tuner's cache or a search with --sampler grid"
         )
     times = [a.time_us for a in table.answers.values() if a.outcome is Outcome.MEASURED and a.time_us]
     tied = sum(time_us <= (1 + TIED) * min(times) for time_us in times)
     if tied >= MANY_TIED * len(times) and tied > 1:
         notes.append(
             f"{tied:,} of {len(times):,} measured configurations ({100 * tied / len(times):.0f} %) are within "
-            f"{100 * TIED:g} % of the best: whoever draws one of them early scores well by chance"
+            f"{100 * TIED:g} % of the best, so a lucky early draw scores well"
         )
     return notes
 
 
 def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Return half the width of the interval of a mean over repeats, by Student's t; 0 for a single repeat."""
+    """Return half the width of the confidence interval of a mean over repeats (Student's t); 0 for a single repeat."""
     from scipy.stats import t
 
     if len(values) < 2:

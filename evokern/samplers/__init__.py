@@ -1,10 +1,10 @@
-"""Samplers: who proposes the next candidate. `make_sampler` builds one by name.
+"""Samplers, which propose candidates. `make_sampler` builds one by name.
 
-| name | proposes |
+| name | proposals |
 |---|---|
-| `evo` | two layers, evolutionary; feasible and unseen by construction |
-| `tpe`, `nsga2`, `gp`, `random` | Optuna's own behind a guard that draws again until feasible and unseen |
-| `grid` | every cell in declared order, infeasible ones too |
+| `evo` | two-layer evolutionary search; always feasible and new |
+| `tpe`, `nsga2`, `gp`, `random` | Optuna's samplers, with a guard that retries until a proposal is feasible and new |
+| `grid` | every configuration in declared order, including infeasible ones |
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from evokern.samplers.contract import (
 from evokern.study.settings import SAMPLERS
 
 MOST_OPTION = 1_000_000
-"""Largest number that a sampler's option may be: counts of trials or of draws."""
+"""Maximum value of a sampler option, which is a count of trials or draws."""
 VERSIONS: Mapping[str, int] = {"evo": 7}
-"""Sampler → version of its rules, where it is not the first: a study goes on by those that it began with."""
+"""Version of a sampler's rules if it is not the first. A study continues only with the version it was started with."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""
 
@@ -50,16 +50,16 @@ def make_sampler(
     """Build a sampler.
 
     Args:
-        name: one of `evokern.study.settings.SAMPLERS`.
-        space: genes with feasibility bound.
-        options: the sampler's own keyword arguments, from the study's `[sampler]` table.
-        seed: the study's seed.
-        window: the study's schedule of trials in flight; a number is the same for every trial.
-        explain: names the constraint that turns an infeasible configuration away.
-        prior: a warm start; samplers that are not in `WARM` leave it aside.
+        name: One of `evokern.study.settings.SAMPLERS`.
+        space: Genes with their feasibility rules.
+        options: Keyword arguments of the sampler, from the study's `[sampler]` table.
+        seed: Seed of the study.
+        window: Schedule of the trials in flight, or a constant number.
+        explain: Function that names the constraint violated by an infeasible configuration.
+        prior: Warm start; ignored by samplers that are not in `WARM`.
 
     Raises:
-        StudyError: there is no such sampler, or it does not take one of the options.
+        StudyError: The sampler is unknown or does not accept one of the options.
     """
     named = explain or (lambda config: "infeasible")
     if name == "evo":
@@ -86,10 +86,10 @@ def make_sampler(
 
 
 def _check_option(sampler: str, option: str, value: object, annotation: str) -> None:
-    """Refuse a value that is not of the type that a sampler declares: it would fail at the first proposal, or later.
+    """Reject an option value of the wrong type or size, which would fail at a later proposal.
 
     Raises:
-        StudyError: it is of another type, negative, or so large that a proposal would never end.
+        StudyError: The value has the wrong type, is negative, or is too large.
     """
     words = set(re.findall(r"\w+", annotation))
     code = bool(words & {"Callable", "Sequence"})
@@ -100,7 +100,7 @@ def _check_option(sampler: str, option: str, value: object, annotation: str) -> 
         sound = isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= MOST_OPTION
         wanted += f" from 0 to {MOST_OPTION}"
     else:
-        raise StudyError(f"sampler {sampler}: {option} = {value!r} is code, which no file can give; leave it away")
+        raise StudyError(f"sampler {sampler}: {option} = {value!r} is not allowed, because it expects code; remove it")
     if not sound:
         raise StudyError(f"sampler {sampler}: {option} = {value!r}; give {wanted}")
 
@@ -109,7 +109,7 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
     known = [option for option in inspect.signature(cls).parameters if option not in given]
     for option in options:
         if option not in known:
-            hint = nearest(option, known) or "it takes none"
+            hint = nearest(option, known) or "it takes no options"
             raise StudyError(f"sampler {name} has no option {option!r}: {hint}")
     accepted = inspect.signature(cls).parameters
     for option, value in options.items():
@@ -117,7 +117,7 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
     try:
         return cls(**{option: value for option, value in given.items() if option in accepted}, **options)
     except (TypeError, ValueError) as error:
-        raise StudyError(f"sampler {name} cannot be built with {dict(options)}: {error}") from error
+        raise StudyError(f"sampler {name} rejects the options {dict(options)}: {error}") from error
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Every cell of the space in declared order, infeasible ones too: trial n is cell n."""
+"""Sampler that proposes every configuration in declared order; trial n is cell n of the grid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evokern.study.trial import Proposal
 
 
 class GridSampler:
-    """Proposes every distinct configuration once; each infeasible one becomes a trial with its reason."""
+    """Sampler that proposes every configuration once, including infeasible ones."""
 
     def __init__(self, space: Space) -> None:
         self._space = space

@@ -1,8 +1,7 @@
-"""The guard of samplers that know nothing of feasibility: what they propose becomes feasible and unseen.
+"""Guard that makes the proposals of other samplers feasible and new.
 
-It draws again until a proposal passes, then changes genes of the last one drawn, then draws blindly, and at the end
-walks the whole grid, so that it gives up only when nothing is left. Each constraint that turned a proposal away is
-counted.
+The guard draws until a proposal is admissible. It then mutates the last draw, draws uniformly, and finally walks the
+whole grid, so it fails only when no configuration is left. It counts rejected proposals by constraint.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from evokern.declaration.genes import Config
 from evokern.samplers.contract import Explain, History
 
 BLIND_DRAWS = 2_000
-"""Uniform draws before the grid is walked."""
+"""Maximum number of uniform draws before the grid is walked."""
 
 
 class FeasibilityGuard:
-    """Turns one trial's draws into a configuration that may be proposed."""
+    """Guard for the proposals of one trial."""
 
     def __init__(self, history: History, explain: Explain, rng: random.Random) -> None:
         self._history = history
         self._explain = explain
         self._rng = rng
         self.rejections: Counter[str] = Counter()
-        """Constraint → proposals that it turned away."""
+        """Number of rejected proposals, by constraint."""
 
     def admits(self, config: Config) -> bool:
-        """Tell whether a configuration may be proposed; count the constraint that turns it away."""
+        """Return whether a configuration may be proposed, and count the constraint if it is rejected."""
         if config in self._history.seen:
             return False
         if self._history.space.feasible(config):
@@ -38,11 +37,11 @@ class FeasibilityGuard:
         return False
 
     def choose(self, draw: Callable[[], Config], draws: int) -> Config | None:
-        """Return a configuration that may be proposed, or None when none is left.
+        """Return a configuration that may be proposed, or None if none is left.
 
         Args:
-            draw: one proposal of the guarded sampler.
-            draws: how often to ask it.
+            draw: Function that returns one proposal of the guarded sampler.
+            draws: Maximum number of its calls.
         """
         config = draw()
         for _ in range(draws - 1):
@@ -75,6 +74,6 @@ class FeasibilityGuard:
         return None
 
     def _first_of_grid(self) -> Config | None:
-        # Walked cells are no proposals: they are not counted as rejections.
+        # Configurations of the grid walk are not proposals and do not count as rejections.
         space, seen = self._history.space, self._history.seen
         return next((config for config in space.grid() if config not in seen and space.feasible(config)), None)

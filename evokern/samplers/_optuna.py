@@ -1,4 +1,4 @@
-"""Optuna's own samplers, behind the guard or plain."""
+"""Optuna's samplers, with or without the guard."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from evokern.samplers.optuna_view import OptunaView
 from evokern.study.trial import Proposal
 
 DRAWS: Mapping[str, int] = {"random": 2_000, "tpe": 24, "nsga2": 64, "gp": 2}
-"""Sampler → draws before its proposal is mutated: fewer where a draw is dear or comes out alike."""
+"""Number of draws before a proposal is mutated; smaller for samplers that are slow or repeat themselves."""
 
 
 def optuna_class(name: str) -> type[BaseSampler]:
     """Return Optuna's class of a sampler."""
     if name == "gp":
-        from optuna.samplers import GPSampler  # needs torch, which takes seconds to import
+        from optuna.samplers import GPSampler  # imports torch, which takes seconds
 
         return GPSampler
     classes: dict[str, type[BaseSampler]] = {"random": RandomSampler, "tpe": TPESampler, "nsga2": NSGAIISampler}
@@ -32,9 +32,9 @@ def optuna_class(name: str) -> type[BaseSampler]:
 
 
 class OptunaSampler:
-    """One of Optuna's samplers, built anew for each trial so that no cache outlives a proposal.
+    """An Optuna sampler, created again for each trial so that no cache outlives a proposal.
 
-    Plain (`guard = false`) its proposals stand as they are: infeasible and repeated ones become trials.
+    Without the guard (`guard = false`), infeasible and repeated proposals become trials.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], seed: int, explain: Explain, *, guarded: bool) -> None:
@@ -43,7 +43,7 @@ class OptunaSampler:
         self._given = dict(options)
         self._options = dict(options)
         if name == "gp":
-            # It samples genes one by one before it has a model, and warns of each.
+            # Without a model, it samples each gene separately and warns every time.
             self._options.setdefault("warn_independent_sampling", False)
         self._seed = seed
         self._explain = explain
@@ -51,7 +51,7 @@ class OptunaSampler:
         self._view: OptunaView | None = None
 
     def propose(self, history: History, number: int) -> Proposal | None:
-        """Return the sampler's proposal, mended by the guard; None when nothing is left."""
+        """Return the sampler's proposal, corrected by the guard, or None if nothing is left."""
         if self._view is None or self._view.history is not history:
             self._view = OptunaView(history)
         view = self._view
@@ -68,16 +68,16 @@ class OptunaSampler:
 
         def one_draw() -> Config:
             if listed:
-                # The same distribution: a draw is repeated until it is feasible, and here that is a row of the table.
+                # A table row has the same distribution as drawing until a proposal is feasible.
                 return history.space.draw(rng)
             try:
                 return history.space.canonical(view.draw(sampler, trial))
             except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
                 if not self._given:
-                    raise  # no doing of the user's
+                    raise  # not caused by the user's options
                 raise StudyError(
-                    f"sampler {self._name} fails with its options {self._given}: {type(error).__name__}: {error}; "
-                    "change them in the study's [sampler]"
+                    f"sampler {self._name} failed with the options {self._given}: {type(error).__name__}: {error}; "
+                    "change them in the [sampler] table of the study"
                 ) from error
 
         guard = FeasibilityGuard(history, self._explain, rng)
@@ -88,7 +88,7 @@ class OptunaSampler:
 
 
 def _one_torch_thread() -> None:
-    # The matrices are small: threads made a proposal 50 times slower on two busy cores, and rounding depend on them.
+    # One thread: for small matrices, threads are much slower on busy cores and change the rounding.
     import torch
 
     torch.set_num_threads(1)

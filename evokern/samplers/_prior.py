@@ -1,4 +1,4 @@
-"""A warm start: what another study, another device or a time model says before anything is measured."""
+"""Warm starts: times of candidates from other studies, devices or a time model."""
 
 from __future__ import annotations
 
@@ -10,61 +10,60 @@ from evokern.declaration.space import Space
 from evokern.errors import StudyError
 
 SIMULATED = "sim"
-"""Source of a prior whose times a time model gave at the study's own problem and chip."""
+"""Source name of a prior predicted by a time model for the study's own problem and chip."""
 
 
 Entries = tuple[tuple[Config, float], ...]
-"""Canonical configuration and its log(time), on any scale; each configuration once, best first."""
+"""Canonical configurations with log(time) on any scale, distinct, best first."""
 DISTANT = 2.0
-"""Distance of a problem of which nothing else is known: that of a factor of four in a dimension."""
+"""Distance of an unknown problem: a factor of four in one dimension."""
 FURTHER = 12
-"""Further studies that come with the nearest one."""
+"""Maximum number of further studies in addition to the nearest one."""
 EACH = 64
-"""Candidates of each: the fastest half of them, and others evenly spread over the rest."""
+"""Maximum number of candidates per further study: the fastest half, and an even selection of the rest."""
 LEADERS = 3
-"""Fastest candidates of further studies, the nearest first, that are tried after the nearest one's. Distinct ones: two
-studies may have found the same."""
+"""Maximum number of distinct best candidates of further studies to try, nearest study first."""
 
 
 @dataclass(frozen=True)
 class FurtherStudy:
-    """What another study found, besides the nearest one."""
+    """Results of a further study."""
 
     entries: Entries
-    """Its candidates."""
+    """Candidates of the study."""
     distance: float
-    """How far its problem is from this study's, as powers of two."""
+    """Distance of its problem from this study's, as powers of two."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Configurations of this space with the log times that something else gave them."""
+    """Configurations with log times from another source."""
 
     entries: Entries
-    """What they are."""
+    """Candidates and their times."""
     source: str
-    """Where they come from, for messages: `runs.db:attention-s128`, `sim:h200`."""
+    """Source for messages, such as `runs.db:attention-s128` or `sim:h200`."""
     used: tuple[str, ...] = ()
-    """Genes that the source and this space share."""
+    """Genes shared by the source and this space."""
     ignored: tuple[str, ...] = ()
-    """Genes that only one of them has, with the reason: unknown here, or absent there and set to the default."""
+    """Genes that exist on one side only, with the reason."""
     distance: float = DISTANT
-    """How far the source's problem is from this study's, as powers of two."""
+    """Distance of the source's problem from this study's, as powers of two."""
     further: tuple[FurtherStudy, ...] = ()
-    """What further studies found, the nearest first."""
+    """Results of further studies, nearest first."""
 
     @property
     def leaders(self) -> tuple[Config, ...]:
-        """What was fastest in further studies and is not the best entry, the nearest first, `LEADERS` at most."""
+        """Best candidates of further studies other than the best entry, nearest first, at most `LEADERS`."""
         found = dict.fromkeys(one.entries[0][0] for one in self.further)
         found.pop(self.entries[0][0], None)
         return tuple(found)[:LEADERS]
 
     def beside(self, others: Sequence[Prior]) -> Prior:
-        """Return this prior with what further studies found.
+        """Return this prior with the results of further studies.
 
         Args:
-            others: what each of them says, the nearest first: `FURTHER` are taken, `EACH` candidates of one.
+            others: Priors of the further studies, nearest first; at most `FURTHER` are used, with `EACH` candidates.
         """
         return replace(
             self, further=tuple(FurtherStudy(_thinned(one.entries), one.distance) for one in others[:FURTHER])
@@ -72,24 +71,24 @@ class Prior:
 
     @property
     def modelled(self) -> bool:
-        """Whether a time model gave its times for this very study; else they are of another problem or version."""
+        """Whether a time model predicted the times for this study, not another problem or version."""
         return self.source == SIMULATED
 
     def __post_init__(self) -> None:
         if not self.entries:
-            raise StudyError(f"warm start from {self.source} has no usable trial; leave --warm-start away")
+            raise StudyError(f"warm start from {self.source} has no usable trial; omit --warm-start")
 
     @classmethod
     def from_trials(cls, space: Space, trials: Iterable[tuple[Mapping[str, Value], float]], source: str) -> Prior:
-        """Take over the trials of another study, gene by gene.
+        """Convert the trials of another study, gene by gene.
 
         Args:
-            space: this study's space.
-            trials: configuration and log(time) of each measured trial.
-            source: where they come from.
+            space: Space of this study.
+            trials: Configuration and log(time) of each measured trial.
+            source: Name of the source.
 
         Raises:
-            StudyError: no gene is shared, or no trial has values that this space knows.
+            StudyError: No gene is shared, or no trial has values that this space contains.
         """
         known = [(dict(values), float(value)) for values, value in trials]
         there = {name for values, _ in known for name in values}

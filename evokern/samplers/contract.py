@@ -1,13 +1,12 @@
-"""The contract of every sampler: the proposal of trial n is a pure function of what it may see.
+"""Contract of all samplers: the proposal of trial n is a pure function of the visible history.
 
-What it may see is a `History`: the results of trials up to n - W(n) in number order (W is a `TrialSchedule`), and the
-*proposals* before n, the configurations of the trials in flight among them. A trial that was lost has no result:
-its configuration may be proposed again. The study in the database is a record that no sampler reads; so the sequence of
-proposals depends neither on timing, nor on interruptions, nor on how many workers there are.
+The `History` contains the results of trials up to n - W(n) in number order (W is a `TrialSchedule`) and all *proposals*
+before n, including the configurations of trials in flight. A lost trial has no result, so its configuration may be
+proposed again. No sampler reads the study in the database. Therefore the sequence of proposals does not depend on
+timing, interruptions, or the number of workers.
 
-A sampler keeps nothing between proposals that changes what it proposes: its random numbers come from
-`trial_seed(seed, number)`, and what Optuna's samplers keep on a study of theirs is stored with the proposal and put
-back when a study is resumed (see `OptunaView`).
+A sampler keeps no state that changes its proposals. Its random numbers come from `trial_seed(seed, number)`. State that
+Optuna's samplers keep on their study is stored with the proposal and restored when a study is resumed (`OptunaView`).
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ from evokern.errors import InternalError
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
 Explain = Callable[[Config], str]
-"""Configuration that is not feasible → name of the constraint that turns it away."""
+"""Function that names the constraint violated by an infeasible configuration."""
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a sampler may know of one finished trial."""
+    """The part of a finished trial that samplers may see."""
 
     number: int
     """Trial number."""
     config: Config
-    """What was evaluated."""
+    """Evaluated configuration."""
     outcome: Outcome
-    """How it ended."""
+    """Outcome of the trial."""
     value: float | None = None
-    """log(time in µs): of `measured` and `duplicate` in full, of `slow` what was seen, else None."""
+    """log(time in µs): complete for `measured` and `duplicate`, partial for `slow`, else None."""
     fingerprint: str | None = None
-    """Identity of machine code and launch."""
+    """Identity of the machine code and launch."""
     constraints: Mapping[str, float] = field(default_factory=dict)
-    """Constraint → amount; above 0 is violated, graded where the amount is known."""
+    """Violated constraints with their amount (above 0), graded if the amount is known."""
 
     @classmethod
     def of(cls, trial: Trial) -> TrialResult:
-        """Return what a sampler may know of a recorded trial."""
+        """Return the visible part of a recorded trial."""
         seen = trial.evaluation
         return cls(trial.number, trial.config, seen.outcome, objective(seen), seen.fingerprint, constraints(seen))
 
 
 def objective(evaluation: Evaluation) -> float | None:
-    """Return log(time in µs) where any time was seen, else None."""
+    """Return log(time in µs), or None if no time was measured."""
     if evaluation.time_us is not None and evaluation.time_us > 0:
         return math.log(evaluation.time_us)
     if evaluation.outcome is Outcome.SLOW and evaluation.timings:
@@ -62,10 +61,10 @@ def objective(evaluation: Evaluation) -> float | None:
 
 
 def constraints(evaluation: Evaluation) -> dict[str, float]:
-    """Return a failed candidate's constraint amounts, as Optuna's `set_constraint` takes them.
+    """Return the constraint amounts of a failed candidate, as expected by Optuna's `set_constraint`.
 
-    Graded, (needed - available) / max(|available|, 1), where resources ran out or a constraint was violated; 1 where
-    there is only right and wrong.
+    The amount is (needed - available) / max(|available|, 1) for exceeded resources and violated constraints, and 1 for
+    other failures.
     """
     outcome = evaluation.outcome
     if outcome in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW, Outcome.LOST):
@@ -73,63 +72,62 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
     if outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES):
         needed, available = float(evaluation.evidence["needed"]), float(evaluation.evidence["available"])
         excess = (needed - available) / max(abs(available), 1.0)
-        # Optuna reads 0 as kept, and this one was not.
+        # Optuna treats 0 as satisfied, but this constraint is violated.
         return {str(evaluation.evidence["constraint"]): max(excess, 1e-9)}
     return {outcome.value: 1.0}
 
 
 LEAST_IN_FLIGHT = 4
-"""Trials in flight from the start, where as many are allowed: of few results each tells much."""
+"""Trials in flight at the start, if allowed; early results are the most informative."""
 RAMP = 5
-"""Later one in so many of the trials before is in flight: with 8 a GPU waits for compilers half of the first 25 s
-(docs/sampler.md)."""
+"""Divisor for later trials in flight (a fifth of the trials so far); 8 leaves the GPU waiting for compilers
+(docs/lab/2026-11-26-sampler.md)."""
 STEEPEST_RAMP = 4
-"""For several devices: on landscapes 2 % behind one in 8 after 400 trials; with 2 in its place it was 8 %."""
+"""Smallest divisor for several devices; 2 cost 8 % after 400 trials, 4 cost 2 % (docs/lab/2026-11-26-sampler.md)."""
 MOST_AT_FIRST = 4 * LEAST_IN_FLIGHT
-"""Most trials in flight from the start, however many devices measure; 32 were not tried."""
+"""Maximum number of trials in flight at the start, for any number of devices; 32 was not tested."""
 
 
 def ramp_for(devices: int) -> tuple[int, int]:
-    """Return `TrialSchedule`'s `least` and `ramp` for devices that measure one study's candidates side by side.
+    """Return `TrialSchedule`'s `least` and `ramp` for a number of devices that measure one study in parallel.
 
-    In proportion at first, and later more than for one as far as that is worth it: with as many in flight as for one,
-    the others would wait for trials to grow numerous (two H100: no more trials in the first 30 s than one).
+    The start is proportional to the number of devices. Later, several devices keep more trials in flight than one, or
+    the additional devices would idle: with one device's schedule, two H100s made no more trials in 30 s than one.
     """
     return min(LEAST_IN_FLIGHT * devices, MOST_AT_FIRST), max(RAMP // devices, STEEPEST_RAMP)
 
 
 @dataclass(frozen=True)
 class TrialSchedule:
-    """How many trials are in flight: the proposal of trial n sees the results of trials up to n - schedule(n).
+    """Number of trials in flight: the proposal of trial n sees the results of trials up to n - schedule(n).
 
-    Few while few results are known, for each then tells much; more as the model has less to gain from each. It depends
-    on the trial's number alone.
+    It is small at first, when each result is informative, and grows later. It depends only on the trial number.
     """
 
     most: int
-    """Most trials in flight."""
+    """Maximum number of trials in flight."""
     least: int = LEAST_IN_FLIGHT
-    """Trials in flight at the beginning, where that is less."""
+    """Trials in flight at the start, if below `most`."""
     ramp: int = RAMP
-    """Later one in so many of the trials before is in flight."""
+    """Divisor of the trial number for later trials in flight."""
 
     @classmethod
     def constant(cls, size: int) -> TrialSchedule:
-        """Return the schedule with as many trials in flight from beginning to end."""
+        """Return a schedule with a constant number of trials in flight."""
         return cls(size, size)
 
     def __call__(self, number: int) -> int:
-        """Return the trials in flight with trial `number`, its own among them."""
+        """Return the number of trials in flight with trial `number`, including itself."""
         return max(1, min(self.most, max(self.least, number // self.ramp)))
 
     def __str__(self) -> str:
         if self.least >= self.most:
             return str(self.most)
-        return f"{self.least}, one in {self.ramp} of the trials before, at most {self.most}"
+        return f"{self.least} at first, then 1/{self.ramp} of the trials so far, at most {self.most}"
 
 
 MOST_LOSSES = 2
-"""Trials of one configuration that may be lost before it is not proposed any more."""
+"""Number of losses after which a configuration is not proposed again."""
 
 
 def trial_seed(seed: int, number: int) -> int:
@@ -138,28 +136,28 @@ def trial_seed(seed: int, number: int) -> int:
 
 
 class History:
-    """What may be seen when a trial is proposed. The engine fills it; samplers only read it."""
+    """The state visible to a proposal. The engine fills it; samplers only read it."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        """The genes, and which configurations are feasible."""
+        """Genes and feasibility rules."""
         self.proposals: list[Proposal] = []
-        """What was proposed so far, by trial number."""
+        """Proposals so far, by trial number."""
         self.results: list[TrialResult] = []
-        """Visible results, in number order; a trial that was lost has none."""
+        """Visible results in number order; lost trials have none."""
         self.told = 0
-        """Trials whose end is visible, lost ones too: the number of the first one whose end is not."""
+        """Number of trials whose end is visible, including lost ones."""
         self.lost: dict[int, bool] = {}
-        """Number of each visible trial that was lost → whether its configuration may be proposed again."""
+        """Whether the configuration of each lost trial may be proposed again, by trial number."""
         self.pending: dict[int, Config] = {}
-        """Trial number → configuration of proposals whose result is not visible."""
+        """Configurations of proposals without a visible result, by trial number."""
         self.seen: set[Config] = set()
-        """Every configuration proposed so far, but those that were lost and may be proposed again."""
+        """Configurations proposed so far, except those of lost trials that may be proposed again."""
         self._losses: Counter[Config] = Counter()
         self._best: float | None = None
 
     def commit(self, number: int, proposal: Proposal) -> None:
-        """Take in the proposal of a trial, of an earlier session or just made: from now on it is pending."""
+        """Add a new or restored proposal, which is pending from now on."""
         if number != len(self.proposals):
             raise InternalError(f"trial {number} was proposed after {len(self.proposals)} trials")
         self.proposals.append(proposal)
@@ -167,19 +165,19 @@ class History:
         self.seen.add(proposal.config)
 
     def tell(self, result: TrialResult) -> None:
-        """Make a pending trial's result visible; the engine calls this in number order.
+        """Make the result of a pending trial visible; called in number order by the engine.
 
-        A lost trial leaves nothing to see, and frees its configuration. One that is lost `MOST_LOSSES` times is kept:
-        proposed for ever, it could keep a search from ending.
+        A lost trial has no result and frees its configuration. After `MOST_LOSSES` losses the configuration is blocked,
+        so that the search can end.
         """
         if result.number != self.told:
-            raise InternalError(f"result of trial {result.number} told after {self.told} results")
+            raise InternalError(f"result of trial {result.number} arrived after {self.told} results")
         self.told += 1
         if result.outcome is Outcome.LOST:
             self._losses[result.config] += 1
             freed = self.lost[result.number] = self._losses[result.config] < MOST_LOSSES
             del self.pending[result.number]
-            # Where a study is resumed, a later proposal of it may be there already.
+            # In a resumed study, a later proposal of this configuration may already exist.
             if freed and result.config not in self.pending.values():
                 self.seen.discard(result.config)
             return
@@ -190,31 +188,31 @@ class History:
 
     @property
     def elite_us(self) -> float | None:
-        """Time of the best visible measured trial, in µs: what later candidates race against."""
+        """Time of the best visible measured trial in µs, which later candidates race against."""
         return None if self._best is None else math.exp(self._best)
 
 
 @runtime_checkable
 class Foresighted(Protocol):
-    """A sampler that can tell what it may propose next."""
+    """A sampler that can name likely next proposals."""
 
     def likely(self) -> Sequence[Config]:
-        """Return what the next proposals may be, the likeliest first; nothing depends on whether it is asked."""
+        """Return likely next proposals, likeliest first; calling this changes nothing."""
 
 
 @runtime_checkable
 class AskedAhead(Protocol):
-    """A sampler that can begin with a proposal before it is asked for it."""
+    """A sampler that can start computing a proposal in advance."""
 
     def prepare(self, history: History, number: int) -> None:
-        """Begin with the proposal of trial `number`, the one after those of the history; nothing is told before it is.
+        """Start computing the proposal of trial `number`. The history does not change before it is proposed.
 
-        Everything that it may see is in the history.
+        The history contains everything the proposal may see.
         """
 
 
 class Sampler(Protocol):
-    """Proposes one candidate at a time."""
+    """A sampler proposes one candidate at a time."""
 
     def propose(self, history: History, number: int) -> Proposal | None:
-        """Return the proposal of trial `number`, the one after those of the history; None when nothing is left."""
+        """Return the next proposal, which is trial `number`, or None if nothing is left."""

@@ -1,7 +1,7 @@
-"""Configurations as rows of small integers: what the models and the operators compute with.
+"""Configurations as rows of small integers, the input of models and operators.
 
-A row holds, for each gene in declared order, the position of its value in `Gene.values`. Inactive genes are pinned to
-their default, as in `Space.canonical`, so that equal rows are equal configurations.
+A row contains the index of each gene's value in `Gene.values`, in declared order. Inactive genes have their default
+value, as in `Space.canonical`, so equal rows are equal configurations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Keys = npt.NDArray[np.int64]
 
 
 class Genome:
-    """Translates between the configurations of a space and rows."""
+    """Converter between configurations of a space and rows."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -30,7 +30,7 @@ class Genome:
         self.sizes = np.array([len(gene.values) for gene in space.genes], dtype=np.int64)
         """Number of values of each gene."""
         self.choices: tuple[int, ...] = tuple(i for i, gene in enumerate(space.genes) if _is_choice(gene))
-        """Positions of the outer genes: mutations, and numbers with two values, which name a choice as well."""
+        """Indices of the outer genes: mutations, and numbers with two values."""
         self._positions: list[dict[Value, int]] = [{v: i for i, v in enumerate(g.values)} for g in space.genes]
         column = {gene.name: i for i, gene in enumerate(space.genes)}
         self._pins = [
@@ -44,7 +44,7 @@ class Genome:
         ]
         self._weights = _weights(self.sizes)
         self._late = [(column[name], _listed(space.gene(name), values)) for name, values in space.late.items()]
-        """Position of each gene with values that are tried late, and which of its values are."""
+        """Index of each gene with low-priority values, and a mask of these values."""
 
     def __len__(self) -> int:
         return len(self.genes)
@@ -53,7 +53,7 @@ class Genome:
         """Return configurations as rows."""
         found = list(configs)
         rows = np.empty((len(found), len(self.genes)), dtype=np.int16)
-        # Column by column: reports ask for thousands of rows.
+        # Convert column by column, because reports convert thousands of rows.
         values = [dict(config.items()) for config in found]
         for column, (gene, known) in enumerate(zip(self.genes, self._positions, strict=True)):
             rows[:, column] = [known[one[gene.name]] for one in values]
@@ -64,28 +64,28 @@ class Genome:
         return Config({gene.name: gene.values[i] for gene, i in zip(self.genes, row.tolist(), strict=True)})
 
     def canonical(self, rows: Rows) -> Rows:
-        """Return rows whose inactive genes are pinned to their defaults."""
+        """Return rows with inactive genes set to their defaults."""
         if not self._pins:
             return rows
         pinned = rows.copy()
-        # Declared order: a gene's condition only names genes before it, which are canonical by then.
+        # In declared order, conditions refer only to earlier genes, which are already canonical.
         for column, default, conditions in self._pins:
             pinned[:, column] = np.where(_active(pinned, conditions), pinned[:, column], default)
         return pinned
 
     def keys(self, rows: Rows) -> Keys:
-        """Return one number per row: its position in the grid, or a hash of it where a grid is larger than 2**62."""
+        """Return one number per row: its position in the grid, or a hash for grids larger than 2**62."""
         with np.errstate(over="ignore"):
             keys: Keys = (rows.astype(np.int64) * self._weights).sum(axis=1)
         return keys
 
     def draw(self, rng: np.random.Generator, count: int, *, early: bool = False) -> Rows:
-        """Draw canonical rows, uniform over the combinations.
+        """Draw canonical rows, uniformly over all combinations.
 
         Args:
-            rng: source of randomness.
-            count: how many rows.
-            early: without values that are tried late.
+            rng: Random generator.
+            count: Number of rows.
+            early: Whether to exclude low-priority values.
         """
         drawn = rng.integers(0, self.sizes, size=(count, len(self.genes)))
         if early:
@@ -95,7 +95,7 @@ class Genome:
         return self.canonical(drawn.astype(np.int16))
 
     def late(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Return how many active genes of each canonical row have a value that is tried late."""
+        """Return the number of active genes with a low-priority value in each canonical row."""
         found = np.zeros(len(rows), dtype=np.intp)
         pins = {column: conditions for column, _, conditions in self._pins}
         for at, late in self._late:
@@ -104,11 +104,11 @@ class Genome:
 
 
 _Conditions = Sequence[tuple[int, npt.NDArray[np.bool_]]]
-"""Of a gene: position of another one, and which of its values make this one active."""
+"""Conditions of a gene: index of another gene, and a mask of the values that activate this one."""
 
 
 def _active(rows: Rows, conditions: _Conditions) -> npt.NDArray[np.bool_]:
-    """Tell in which rows a gene is active."""
+    """Return a mask of the rows in which a gene is active."""
     met = np.ones(len(rows), dtype=bool)
     for other, allowed in conditions:
         met &= allowed[rows[:, other]]
@@ -120,7 +120,7 @@ def _is_choice(gene: Gene) -> bool:
 
 
 def _listed(gene: Gene, allowed: Sequence[Value]) -> npt.NDArray[np.bool_]:
-    """Tell of each of a gene's values whether it is allowed."""
+    """Return a mask of a gene's allowed values."""
     return np.array([value in allowed for value in gene.values])
 
 
@@ -131,6 +131,6 @@ def _weights(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         total *= size
     if total < 2**62:
         return np.array(weights[::-1], dtype=np.int64)
-    # Odd random multipliers: two rows share a key with probability below 2**-60.
+    # With odd random multipliers, two rows share a key with probability below 2**-60.
     drawn = np.random.default_rng(len(sizes)).integers(2**62, size=len(sizes), dtype=np.int64)
     return drawn * 2 + 1

@@ -1,8 +1,8 @@
-"""Which genes are inert: changing them gives the same machine code and launch, always or together with certain values.
+"""Detection of inert genes, which do not change the machine code or launch, always or in a context.
 
-Evidence are pairs of trials that differ in one gene only. A gene is called inert in a context (always, or where another
-gene has a certain value) after `ENOUGH` pairs with equal fingerprints and none with different ones. A candidate that
-equals an earlier one up to inert genes would be the same program again, and is not proposed.
+The evidence is pairs of trials that differ in one gene only. A context is "always" or a certain value of another gene.
+A gene is inert in a context after `ENOUGH` pairs with equal fingerprints and none with different ones. A candidate that
+differs from an earlier one only in inert genes is the same program, so it is not proposed.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import numpy.typing as npt
 from evokern.samplers.genome import Genome, Keys, Rows
 
 ENOUGH = 2
-"""Pairs with equal fingerprints, and none with different ones, that make a gene inert in a context."""
+"""Number of pairs with equal fingerprints, and none with different ones, that makes a gene inert in a context."""
 
 
 @dataclass(frozen=True)
 class InertGene:
-    """One gene that changes nothing in a context."""
+    """A gene that changes nothing in a context."""
 
     gene: int
-    """Position of the gene."""
+    """Index of the gene."""
     context: tuple[int, int] | None
-    """Another gene's position and value position in whose presence it is inert; None: always."""
+    """Index and value index of another gene with which it is inert, or None for always."""
     pairs: int
-    """Pairs of trials that showed it."""
+    """Number of pairs of trials as evidence."""
 
 
 class InertGenes:
-    """Knows inert genes and folds rows that differ in nothing else onto each other."""
+    """Known inert genes of a space."""
 
     def __init__(self, genome: Genome, rows: Rows, fingerprints: npt.NDArray[np.int64]) -> None:
         self._genome = genome
         known = fingerprints >= 0
         self.genes: tuple[InertGene, ...] = ()
-        """Inert genes, those that are inert always first."""
+        """Inert genes; those that are always inert come first."""
         if len(np.unique(fingerprints[known])) < known.sum():
             self.genes = tuple(_inert_genes(genome, rows[known], fingerprints[known]))
 
@@ -53,7 +53,7 @@ class InertGenes:
         return folded
 
     def fresh(self, rows: Rows, earlier: Rows) -> npt.NDArray[np.bool_]:
-        """Tell which rows are not known to be the same program as an earlier one."""
+        """Return a mask of rows that are not known to be the same program as an earlier one."""
         if not self.genes:
             return np.ones(len(rows), dtype=bool)
         keys: Keys = self._genome.keys(self.fold(earlier))
@@ -61,9 +61,9 @@ class InertGenes:
 
 
 def single_gene_pairs(genome: Genome, rows: Rows, gene: int) -> npt.NDArray[np.intp]:
-    """Return pairs of positions, shape (n, 2), of rows that differ in one gene only: neighbours of each group.
+    """Return pairs of row indices, shape (n, 2), that differ in one gene only: adjacent rows of each group.
 
-    Equal rows, as two arms of a study may have them, are no pair.
+    Equal rows, such as those of a sampler and its control, do not form a pair.
     """
     rest = rows.copy()
     rest[:, gene] = 0

@@ -1,7 +1,7 @@
-"""`evo` in a plain Optuna study: `optuna.create_study(sampler=EvoForOptuna(space))`.
+"""`evo` for a plain Optuna study: `optuna.create_study(sampler=EvoForOptuna(space))`.
 
-A proposal sees whatever is finished when it is asked for, so with several jobs the sequence depends on timing, as that
-of Optuna's own samplers does. Inside evokern the sampler reads a `History` instead, and the sequence repeats.
+A proposal uses all trials finished at that moment. With several jobs the sequence depends on timing, as with Optuna's
+own samplers. Inside evokern, the sampler reads a `History` instead and is reproducible.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from evokern.samplers.optuna_view import distributions
 from evokern.study.trial import Outcome, Proposal
 
 PROPOSED = "evokern:proposed"
-"""System attribute of a trial that holds its proposal before its parameters are suggested one by one."""
+"""System attribute that holds a trial's proposal before its parameters are suggested one by one."""
 
 
 class EvoForOptuna(BaseSampler):
-    """Proposes feasible configurations, none twice; one object serves one study.
+    """Sampler of feasible configurations without repetition; use one object per study.
 
-    Objectives suggest every gene of the space with `trial.suggest_categorical(gene.name, gene.values)`. A pruned trial
-    counts with its last intermediate value, and like a failed one gives none where it has none: what is near it is
-    avoided.
+    The objective suggests every gene with `trial.suggest_categorical(gene.name, gene.values)`. A pruned trial counts
+    with its last intermediate value. A failed trial, or a pruned one without a value, counts as a failure, and similar
+    configurations are avoided.
 
     Args:
-        space: genes with feasibility bound.
-        seed: of the proposals.
+        space: Genes with their feasibility rules.
+        seed: Seed of the proposals.
     """
 
     def __init__(self, space: Space, seed: int = 0) -> None:
@@ -47,7 +47,7 @@ class EvoForOptuna(BaseSampler):
         self._lock = threading.Lock()
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return every gene, as a categorical choice."""
+        """Return every gene as a categorical distribution."""
         return self._distributions
 
     def sample_relative(
@@ -56,33 +56,35 @@ class EvoForOptuna(BaseSampler):
         """Return the proposal for a trial.
 
         Raises:
-            StudyError: the study has several objectives, or every feasible configuration was proposed already.
+            StudyError: The study has several objectives, or no feasible configuration is left.
         """
         if len(study.directions) != 1:
-            raise StudyError(f"evo searches for one objective, and this study has {len(study.directions)}; give one")
-        # Jobs are threads that share this object: one proposal at a time, and each sees those before it.
+            raise StudyError(
+                f"evo supports one objective, but this study has {len(study.directions)}; use a study with one"
+            )
+        # Jobs are threads that share this object: make one proposal at a time, which sees all earlier ones.
         with self._lock:
             history = self._history(study, trial)
             proposal = EvoSampler(self._space, self._seed).propose(history, len(history.proposals))
             if proposal is None:
-                raise StudyError("every feasible configuration of the space was proposed already; end the study here")
+                raise StudyError("every feasible configuration of the space has been proposed; stop the study")
             study._storage.set_trial_system_attr(trial._trial_id, PROPOSED, dict(proposal.config))
         return dict(proposal.config)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Refuse a parameter that the space does not have.
+        """Reject a parameter that is not a gene of the space.
 
         Raises:
-            StudyError: always.
+            StudyError: Always.
         """
         raise StudyError(
-            f"{param_name} is no gene of the space ({', '.join(self._distributions)}); add it, or fix its value"
+            f"{param_name} is not a gene of the space ({', '.join(self._distributions)}); add it, or fix its value"
         )
 
     def _history(self, study: optuna.Study, asking: FrozenTrial) -> History:
-        """Return what is known: finished trials in number order, then those that are running."""
+        """Return the history: finished trials in number order, followed by running ones."""
         found: list[tuple[bool, Config, FrozenTrial]] = []
         for trial in study.get_trials(deepcopy=False):
             values = trial.system_attrs.get(PROPOSED) or trial.params
@@ -90,7 +92,7 @@ class EvoForOptuna(BaseSampler):
                 continue
             try:
                 config = self._space.canonical(values)
-            except SpaceError:  # enqueued, or of another sampler: nothing that this space could learn from
+            except SpaceError:  # enqueued or from another sampler, outside this space
                 continue
             found.append((trial.state.is_finished(), config, trial))
         found.sort(key=lambda entry: (not entry[0], entry[2].number))

@@ -1,9 +1,9 @@
-"""What Optuna's own samplers see: a history as an in-memory Optuna study.
+"""An in-memory Optuna study with the content of a history, for Optuna's own samplers.
 
-They know nothing of a `History`, so it is copied into a study of Optuna's, the *view*: finished trials are results,
-running ones are pending. Whatever such a sampler leaves on the view (a generation, cached parents) is stored with its
-proposal and put back when a study is resumed. Optuna has no public way to add running trials with their parameters, to
-draw again for one trial, or to set system attributes; this module alone reaches for what it keeps private.
+In this *view*, results are finished trials and pending proposals are running trials. State that a sampler leaves on the
+view (a generation, cached parents) is stored with its proposal and restored when a study is resumed. Optuna has no
+public way to add running trials with parameters, to draw again for one trial, or to set system attributes. Only this
+module uses Optuna's private functions.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from evokern.study.trial import Outcome, Proposal
 
 
 def distributions(space: Space) -> dict[str, CategoricalDistribution]:
-    """Return every gene as Optuna sees it: categorical, in declared order."""
+    """Return every gene as a categorical distribution, in declared order."""
     return {gene.name: CategoricalDistribution(gene.values) for gene in space.genes}
 
 
 def state_of(result: TrialResult) -> TrialState:
-    """Return Optuna's state of a finished trial."""
+    """Return the Optuna state of a finished trial."""
     if result.outcome is Outcome.LOST:
         return TrialState.FAIL
     return TrialState.COMPLETE if result.outcome in (Outcome.MEASURED, Outcome.DUPLICATE) else TrialState.PRUNED
 
 
 def constraint_attrs(result: TrialResult) -> dict[str, float]:
-    """Return the system attributes in which Optuna keeps `Trial.set_constraint`."""
+    """Return the system attributes that Optuna uses for `Trial.set_constraint`."""
     return {f"constraints:{key}": amount for key, amount in result.constraints.items()}
 
 
 class OptunaView:
-    """One history as a study of Optuna's; `begin` first takes over what was added to the history since."""
+    """A history as an Optuna study; `begin` first adds new proposals and results."""
 
     def __init__(self, history: History) -> None:
         self.history = history
-        """What is shown."""
+        """History shown by the view."""
         self._distributions = distributions(history.space)
         self._storage = optuna.storages.InMemoryStorage()
         self.study = _empty_study(self._storage)
-        """The study."""
+        """Optuna study of the view."""
         self._study_id = self.study._study_id
         self._ids: list[int] = []
         self._committed = 0
@@ -57,16 +57,16 @@ class OptunaView:
         self._known_study_attrs: set[str] = set()
 
     def begin(self, number: int) -> FrozenTrial:
-        """Catch up with the history, and return its next trial, running and without parameters."""
+        """Add new proposals and results, and return the next trial, running and without parameters."""
         self.catch_up()
         self._begin()
         return self._storage.get_trial(self._ids[number])
 
     def draw(self, sampler: BaseSampler, trial: FrozenTrial) -> dict[str, Any]:
-        """Return one value per gene as an Optuna sampler proposes them for a running trial.
+        """Return one value per gene, as an Optuna sampler proposes them for a running trial.
 
-        The same steps as `optuna.Trial.suggest_categorical` for each gene in declared order, without setting the
-        parameters, so that a guard can draw again for the same trial.
+        This follows `optuna.Trial.suggest_categorical` for each gene in declared order, but does not set the
+        parameters, so that a guard can draw again.
         """
         self.study._thread_local.cached_all_trials = None
         sampler.before_trial(self.study, trial)
@@ -83,17 +83,17 @@ class OptunaView:
         return values
 
     def sampler_state(self, number: int) -> dict[str, Any]:
-        """Return what the sampler left on the view while it proposed a trial, as `Proposal.sampler_state` keeps it."""
+        """Return the state that the sampler left on the view, for `Proposal.sampler_state`."""
         on_study = self._storage.get_study_system_attrs(self._study_id)
         fresh = {key: value for key, value in on_study.items() if key not in self._known_study_attrs}
         self._known_study_attrs.update(fresh)
         attrs = self._storage.get_trial(self._ids[number]).system_attrs
-        # Relative parameters say nothing once the trial has its own, and would double the size of every record.
+        # Omit relative parameters, which are redundant later and would double the size of every record.
         own = {key: value for key, value in attrs.items() if "relative_params" not in key}
         return {name: attrs for name, attrs in (("trial", own), ("study", fresh)) if attrs}
 
     def catch_up(self) -> None:
-        """Take over proposals and results that were added to the history."""
+        """Add proposals and results that are new in the history."""
         proposals = self.history.proposals
         for number in range(self._committed, len(proposals)):
             if number == len(self._ids):
@@ -105,14 +105,14 @@ class OptunaView:
             self._tell(result)
         self._reported = len(self.history.results)
         for number in self.history.lost.keys() - self._lost:
-            self._storage.set_trial_state_values(self._ids[number], TrialState.FAIL)  # which samplers ignore
+            self._storage.set_trial_state_values(self._ids[number], TrialState.FAIL)  # ignored by samplers
             self._lost.add(number)
 
     def _begin(self) -> None:
         self._ids.append(self._storage.create_new_trial(self._study_id))
 
     def _put_back(self, number: int, proposal: Proposal) -> None:
-        """Leave on the view what its sampler left there in an earlier session."""
+        """Restore the sampler's state from an earlier session."""
         for key, value in proposal.sampler_state.get("trial", {}).items():
             self._storage.set_trial_system_attr(self._ids[number], key, value)
         for key, value in proposal.sampler_state.get("study", {}).items():
@@ -120,7 +120,7 @@ class OptunaView:
             self._known_study_attrs.add(key)
 
     def _commit(self, number: int, config: Config) -> None:
-        # All parameters at once: one by one, Optuna copies a trial for each, and kernels have dozens of genes.
+        # Set all parameters at once: otherwise Optuna copies the trial for each of dozens of genes.
         trial = copy.copy(self._storage.get_trial(self._ids[number]))
         trial.params = dict(config)
         trial.distributions = dict(self._distributions)
@@ -137,7 +137,7 @@ class OptunaView:
 
 def _empty_study(storage: optuna.storages.InMemoryStorage) -> optuna.Study:
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a view is no study that a user should read of
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # hide the view from users
     try:
         return optuna.create_study(storage=storage, pruner=optuna.pruners.NopPruner())
     finally:

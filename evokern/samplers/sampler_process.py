@@ -1,8 +1,8 @@
-"""A sampler in a process of its own, which finds the next candidate while the search records and submits.
+"""A sampler in its own process, which computes the next proposal while the search records and submits.
 
-Where several GPUs measure, proposals and everything else together take more than one processor gives. The process is
-told what became visible since the proposal before, and keeps a history of its own; one that died is replaced by one
-that is told everything, so that the sequence of proposals is what a sampler in this process would make of it.
+With several GPUs, proposals and all other work exceed one processor. The process receives what became visible since the
+last proposal and keeps its own history. A replacement for a dead process receives everything. The sequence of proposals
+is the same as that of a sampler in the search's own process.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from evokern.study.trial import Outcome, Proposal
 from evokern.workers.pool import OwnServerPool, WorkerSpec, wait
 
 PRELOAD = ("evokern.samplers.sampler_process", "evokern.samplers.evo")
-"""What its fork server imports while the device starts."""
+"""Modules that the fork server imports while the device starts."""
 DEADLINE_S = 120.0
-"""Seconds after which another process is asked; the first proposal of a resumed study of 10,000 trials takes a few."""
+"""Timeout of a proposal in seconds; the first proposal of a resumed study with 10,000 trials takes a few."""
 ATTEMPTS = 3
-"""How often a proposal is asked for."""
+"""Maximum number of attempts for a proposal."""
 
 
 @dataclass(frozen=True)
 class SamplerPlan:
-    """What the process builds its sampler from."""
+    """Everything the process needs to build its sampler."""
 
     context: WorkerContext
-    """The kernel, the study's problems, the chip under the study's limits."""
+    """Kernel, problems, and chip with the study's limits."""
     digest: str
-    """Identity of the kernel's code: a process that takes a dead one's place reads the folder anew."""
+    """Digest of the kernel's code, checked by a replacement process that reads the folder again."""
     genes: Mapping[str, Sequence[Value]]
-    """Gene → the values it may have, of those that the study narrows."""
+    """Allowed values of the genes that the study restricts, by gene name."""
     name: str
-    """Of the sampler, and the rest as for `make_sampler`."""
+    """Name of the sampler; the remaining fields are as for `make_sampler`."""
     options: Mapping[str, Any]
     seed: int
     schedule: TrialSchedule
@@ -49,7 +49,7 @@ class SamplerPlan:
 
 @dataclass(frozen=True)
 class _Told:
-    """A result without its configuration, which the process has."""
+    """A result without its configuration, which the process already has."""
 
     outcome: Outcome
     value: float | None = None
@@ -59,33 +59,33 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Ask:
-    """One proposal, and what the process does not know yet."""
+    """Request for one proposal, with the updates the process does not have yet."""
 
     proposed: int
-    """Proposals that it knows."""
+    """Number of proposals the process already has."""
     told: int
-    """Trials of which it knows the end."""
+    """Number of trials whose end the process already knows."""
     proposals: Sequence[Proposal]
-    """Those after them."""
+    """Proposals after these."""
     results: Sequence[_Told]
-    """What became of the trials after those."""
+    """Results of the trials after these."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What it found."""
+    """Answer to a request."""
 
     proposal: Proposal | None
     likely: Sequence[Config]
 
 
 class SamplerWorker:
-    """The process's side."""
+    """The sampler inside the process."""
 
     def __init__(self, plan: SamplerPlan) -> None:
         kernel, context = plan.context.kernel(), plan.context
         if kernel.digest() != plan.digest:
-            raise KernelError(f"kernel {kernel.name} was changed in {context.folder} while it was searched")
+            raise KernelError(f"kernel {kernel.name} was changed in {context.folder} during the search")
         space = feasible_space(kernel, context.problems, context.profile, plan.genes)
 
         def explain(config: Config) -> str:
@@ -96,7 +96,7 @@ class SamplerWorker:
         self._history = History(space)
 
     def handle(self, ask: _Ask) -> _Found | None:
-        """Return the next proposal; None where this process knows less than whoever asks believes."""
+        """Return the next proposal, or None if this process does not have the expected history."""
         history = self._history
         if (ask.proposed, ask.told) != (len(history.proposals), history.told):
             return None
@@ -115,63 +115,63 @@ class SamplerWorker:
 
 
 class SamplerProcess:
-    """The search's side: a sampler of one history, which may be asked ahead."""
+    """Client of the sampler process for one history."""
 
     def __init__(self, plan: SamplerPlan) -> None:
-        """Prepare; the process starts with `start`, or when it is first asked."""
+        """Prepare the client; the process starts with `start` or the first request."""
         self._plan = plan
         self._pool: OwnServerPool | None = None
         self._known = (0, 0)
         self._asked: int | None = None
         self.stopped: Callable[[], bool] = lambda: False
-        """Whether the user wants the search to stop: asked while an answer takes long."""
+        """Function that returns whether the user wants to stop, checked while waiting for a proposal."""
         self._likely: Sequence[Config] = ()
 
     @property
     def processes(self) -> list[int]:
-        """Process numbers, for tests."""
+        """Process ids, for tests."""
         return self._pool.processes if self._pool is not None else []
 
     def start(self) -> None:
-        """Start the process, which imports while the caller goes on."""
+        """Start the process, which imports its modules in the background."""
         if self._pool is None:
             spec = WorkerSpec(f"{__name__}:{SamplerWorker.__name__}", self._plan, may_fault=False)
             self._pool = OwnServerPool(spec, PRELOAD)
 
     def close(self) -> None:
-        """End the process; safe to call twice."""
+        """Stop the process; safe to call twice."""
         if self._pool is not None:
             self._pool.close()
         self._pool = None
 
     def prepare(self, history: History, number: int) -> None:
-        """Ask for the proposal that `propose` will return; all that it may see is in the history."""
+        """Request the proposal that `propose` will return. The history must be complete for it."""
         if self._asked is None:
             self._ask(history, number)
 
     def propose(self, history: History, number: int) -> Proposal | None:
-        """Return the proposal of a trial; None when nothing is left.
+        """Return the proposal of a trial, or None if nothing is left.
 
         Raises:
-            EvokernError: what the sampler raised, or that the process cannot be kept alive.
+            EvokernError: The sampler raised an error, or the process keeps dying.
         """
         self.prepare(history, number)
         for _ in range(ATTEMPTS):
             found = self._answer(number)
             if found is not None:
                 break
-            # Another process has its place, or will have: it is told everything.
+            # A replacement process needs the complete history.
             self._known = (0, 0)
             self._ask(history, number)
         else:
-            raise InternalError(f"the sampler's process proposed nothing for trial {number}, asked {ATTEMPTS} times")
+            raise InternalError(f"the sampler process failed to propose trial {number} in {ATTEMPTS} attempts")
         self._likely = found.likely
         if found.proposal is not None:
             self._known = number + 1, self._known[1]
         return found.proposal
 
     def likely(self) -> Sequence[Config]:
-        """Return what the next proposals may be, the likeliest first."""
+        """Return likely next proposals, likeliest first."""
         return self._likely
 
     def _ask(self, history: History, number: int) -> None:
@@ -188,14 +188,14 @@ class SamplerProcess:
         self._asked, self._known = number, (len(history.proposals), history.told)
 
     def _answer(self, number: int) -> _Found | None:
-        """Return the answer; None where the process knew too little, or took too long and may be asked again.
+        """Return the answer, or None if the process lacks history or exceeded the timeout, so that a retry makes sense.
 
         Raises:
-            KeyboardInterrupt: the user wants to stop, and the process does not answer.
+            KeyboardInterrupt: The user wants to stop while the process does not answer.
         """
         assert self._pool is not None
         if self._asked != number:
-            raise InternalError(f"trial {self._asked} was asked for ahead, and then {number}")
+            raise InternalError(f"trial {self._asked} was requested in advance, but then trial {number} was needed")
         while True:
             for result in wait([self._pool], 0.2):
                 self._asked = None
@@ -204,7 +204,7 @@ class SamplerProcess:
                     return found
                 if result.status == "raised":
                     raise result.value
-                if result.status == "overran":  # time in which all of this machine stood still counts, too
+                if result.status == "overran":  # also if the whole machine was suspended
                     return None
                 raise result.lost_error(f"the proposal of trial {number}")
             if self.stopped():

@@ -1,17 +1,17 @@
-r"""`python tests/bench/ablations.py OUT CASE …`: what each part of a sampler is worth, with feasibility asked.
+r"""`python tests/bench/ablations.py OUT CASE …`: measure the effect of each part of a sampler.
 
-Every search runs in this process through the sampler's contract alone: the proposal of trial n sees the results of
-trials up to n - W(n). Each one is appended to OUT (JSON lines) as soon as it ends, and is not repeated when the script
-is called again with the same arguments. The table shows the mean figure of each variant after some evaluations, with
-its standard error, and the paired difference from the first variant: all of them have the same seeds.
+Every search runs in this process through the sampler's contract: the proposal of trial n sees the results of trials up
+to n - W(n). Samplers check feasibility one configuration at a time. Each finished search is appended to OUT (JSON
+lines) and not repeated when the script runs again with the same arguments. The table shows the mean figure of each
+variant with its standard error, and the paired difference from the first variant with the same seeds.
 
 ```
 python tests/bench/ablations.py OUT.jsonl spaces/gemm.json.gz wide.py:5 fit:RECORDING:attention-s512 \
     --windows 8,live --seeds 10 --variant evo --variant tpe --variant 'fewer: evo; _model.ROWS=128'
 ```
 
-A variant is a sampler's name, or a name of its own and switches: `NAME: SAMPLER; MODULE.CONSTANT=VALUE; …`, modules as
-they stand in `evokern.samplers.evo`; `MODULE.CONSTANT.FIELD=VALUE` sets a field of a constant that is a record.
+A variant is a sampler's name, or a new name with switches: `NAME: SAMPLER; MODULE.CONSTANT=VALUE; …`. Modules are those
+of `evokern.samplers.evo`. `MODULE.CONSTANT.FIELD=VALUE` sets a field of a record.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from evokern.samplers import History, TrialSchedule, make_sampler  # noqa: E402
 from evokern.samplers.contract import TrialResult  # noqa: E402
 
 CHECKPOINTS = (20, 50, 100, 200, 400)
-"""Evaluations after which figures are told, as far as a search goes."""
+"""Evaluations at which figures are printed, as far as a search goes."""
 LIVE = 96
-"""Most trials in flight of a search whose time is limited, on a GPU beside 16 cores; older packages have none."""
+"""Maximum number of trials in flight of a time-limited search on a GPU with 16 cores; older packages lack it."""
 ROOM = "evokern.samplers.evo"
-"""Where the modules of switches stand."""
+"""Package of the switched modules."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A sampler, perhaps with constants of its own."""
+    """A sampler with optional changes of constants."""
 
     name: str
-    """Its name in tables."""
+    """Name in tables."""
     sampler: str
     """Name of the sampler."""
     switches: tuple[tuple[str, Any], ...] = ()
-    """Path of a constant, value."""
+    """Paths of constants with their values."""
 
     @classmethod
     def read(cls, text: str) -> Variant:
-        """Return the variant that a command line names."""
+        """Parse a variant of the command line."""
         name, found, rest = text.partition(":")
         if not found:
             return cls(text.strip(), text.strip())
@@ -74,7 +74,7 @@ class Variant:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Set the constants while a search runs."""
+        """Set the constants during a search."""
         before = []
         for path, value in self.switches:
             module, *records, name = path.split(".")
@@ -82,7 +82,7 @@ class Variant:
             for record in records:
                 where = getattr(where, record)
             before.append((where, name, getattr(where, name)))
-            object.__setattr__(where, name, value)  # records are frozen
+            object.__setattr__(where, name, value)  # bypass the frozen record
         try:
             yield
         finally:
@@ -91,14 +91,14 @@ class Variant:
 
 
 def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int) -> dict[str, Any]:
-    """Search once; returns the best log(time) after each evaluation, what was evaluated, and what proposals cost.
+    """Search once; return the best log(time) after each evaluation, the configurations, and the cost of the proposals.
 
     Args:
-        case: what is searched.
-        sampler_name: who proposes.
-        seed: of the proposals.
-        window: trials in flight, or `live`.
-        trials: evaluations; fewer where a recording's optimum is found.
+        case: Case to search.
+        sampler_name: Name of the sampler.
+        seed: Seed of the proposals.
+        window: Trials in flight, or `live`.
+        trials: Evaluations; fewer if the optimum of a recording is found.
     """
     in_flight, given = schedule_of(window)
     sampler = make_sampler(sampler_name, case.space, {}, seed, given)
@@ -121,7 +121,7 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
         configs.append(proposal.config)
         value = case.answer(proposal.config)[1]
         if value is not None and value < best:
-            # What looks best is what a search hands over; it is worth what it takes without the error.
+            # A search returns what looks best, but its true value is the time without the error.
             best, shown = value, value if case.exact is None else case.exact(proposal.config)[1] or 0.0
         curve.append(None if math.isinf(best) else round(shown, 5))
         if case.random and shown <= case.reference + 1e-12:
@@ -130,10 +130,10 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
 
 
 def schedule_of(window: str) -> tuple[Callable[[int], int], Any]:
-    """Return trial number → trials in flight, and what a sampler is told of it.
+    """Return the schedule of trials in flight, and the argument for the sampler.
 
     Args:
-        window: a number, `live`, or `live MOST LEAST RAMP`, another schedule than what a search has today.
+        window: A number, `live`, or `live MOST LEAST RAMP` for another schedule than today's.
     """
     if window.startswith("live"):
         schedule = TrialSchedule(*map(int, window.split()[1:] or [LIVE]))
@@ -143,7 +143,7 @@ def schedule_of(window: str) -> tuple[Callable[[int], int], Any]:
 
 
 def main() -> int:
-    """Run the searches that are missing, then print the table; returns the exit code."""
+    """Run the missing searches and print the table; return the exit code."""
     given = _arguments()
     variants = [Variant.read(text) for text in given.variant or ["evo"]]
     known = _known(given.out)
@@ -177,20 +177,20 @@ def _known(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def figures(case: Case, curve: Sequence[float | None], trials: int) -> list[float]:
-    """Return the figure after each evaluation; a search that ended keeps what it had."""
+    """Return the figure after each evaluation; a finished search keeps its last value."""
     found = [case.figure(best) for best in curve]
     return found + [found[-1] if found else 0.0] * (trials - len(found))
 
 
 def score(case: Case, curve: Sequence[float | None], trials: int) -> float | None:
-    """Return how much of the gap between random search and the optimum is closed, over the space's own budget.
+    """Return the closed fraction of the gap between random search and the optimum, over the space's own budget.
 
-    None where every configuration's time is not known. As the community's score, in evaluations instead of seconds:
-    the mean over the budget of (random - best) / (random - optimum), in time.
+    None if the time of a configuration is unknown. This is the community's score in evaluations instead of seconds: the
+    mean of (random - best) / (random - optimum) over the budget.
     """
     if not case.random or not curve:
         return None
-    # The same as the baseline's: nothing found yet is as bad as what random search expects.
+    # As for the baseline, a search without a result counts as random search's expectation.
     times = [case.random[i] if best is None else math.exp(best) for i, best in enumerate(curve)]
     times += [times[-1]] * (trials - len(times))
     optimum, most = math.exp(case.reference), min(case.budget, trials)
@@ -241,12 +241,12 @@ def _mean(values: Sequence[float], *, sign: bool = False) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="file of results, JSON lines; made where it does not exist")
-    parser.add_argument("cases", nargs="+", help="what is searched: see tests/bench/landscapes.py")
-    parser.add_argument("--windows", default="8", help="trials in flight, commas between them")
-    parser.add_argument("--variant", action="append", help="who searches; again for each")
+    parser.add_argument("out", type=Path, help="file of results (JSON lines); created if missing")
+    parser.add_argument("cases", nargs="+", help="cases to search; see tests/bench/landscapes.py")
+    parser.add_argument("--windows", default="8", help="trials in flight, separated by commas")
+    parser.add_argument("--variant", action="append", help="sampler or variant; repeatable")
     parser.add_argument("--seeds", type=int, default=10, help="searches of each variant on each case")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--trials", type=int, default=200, help="evaluations of each search")
     return parser.parse_args()
 

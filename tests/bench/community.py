@@ -1,7 +1,7 @@
-"""The community's score, by its own code (`autotuning_methodology`).
+"""The community's score, computed by its own package (`autotuning_methodology`).
 
-Each search runs in recorded seconds, up to the time in which random search gets 95 % of the way from the median to the
-optimum; 0 is random search, 1 the optimum at once.
+Each search gets recorded time: as long as random search needs for 95 % of the way from the median to the optimum. A
+score of 0 is random search, 1 the optimum at once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from recorded import TIMES, Recorded
 from evokern.declaration.genes import Config
 
 CUTOFF = (0.01, 0.95)
-"""Where the community's curve begins and ends, as parts of the way from the median to the optimum."""
+"""Start and end of the curve, as fractions of the way from the median to the optimum."""
 STEPS = 1000
-"""Moments at which a curve is read."""
+"""Number of times at which a curve is evaluated."""
 SPARE = 1.3
-"""More evaluations than random search's mean time allows: a sampler that prefers quick candidates makes more."""
+"""Factor on the number of evaluations, because a sampler that prefers fast candidates makes more than random search."""
 
 
 class Budget:
-    """What a space's recording says of random search, and the time that searches get."""
+    """Random search on a recording, and the time budget derived from it."""
 
     def __init__(self, space: Recorded) -> None:
         from autotuning_methodology.searchspace_statistics import SearchspaceStatistics
@@ -47,18 +47,18 @@ class Budget:
                 ends = self.statistics.cutoff_point_fevals_time_start_end(*CUTOFF)
         self.start_s, self.end_s = float(ends[2]), float(ends[3])
         self.evaluations = math.ceil(SPARE * ends[1])
-        """Evaluations that are enough for the time."""
+        """Number of evaluations that suffices for the time budget."""
 
 
 def scores(
     spaces: Sequence[Recorded], budgets: Sequence[Budget], runs: Mapping[str, Sequence[Sequence[Sequence[Config]]]]
 ) -> dict[str, tuple[float, list[float]]]:
-    """Return each contender's score over all spaces, and its score on each.
+    """Return each contender's score over all spaces, and its score on each space.
 
     Args:
-        spaces: the spaces.
-        budgets: their budgets.
-        runs: contender → for each space the searches, each the configurations in the order of evaluation.
+        spaces: Recorded spaces.
+        budgets: Budgets of the spaces.
+        runs: Searches by contender and space, each as the configurations in the order of evaluation.
     """
     from autotuning_methodology.baseline import RandomSearchCalculatedBaseline
     from autotuning_methodology.report_experiments import get_strategies_aggregated_performance
@@ -68,7 +68,7 @@ def scores(
         parts = []
         for space, budget, repeats in zip(spaces, budgets, searches, strict=True):
             moments = np.linspace(budget.start_s, budget.end_s, STEPS)
-            np.random.seed(0)  # a curve is fitted to drawn evaluations: the same searches should score the same
+            np.random.seed(0)  # the curve fit samples evaluations; make scores reproducible
             with _silent():
                 curve = _curve(space, contender, repeats)
                 entry = (RandomSearchCalculatedBaseline(budget.statistics), [curve], budget.statistics, moments, None)

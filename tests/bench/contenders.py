@@ -1,4 +1,4 @@
-"""Who is compared: evokern's samplers, and Kernel Tuner's strategies in its simulation mode."""
+"""Contenders: evokern's samplers, and Kernel Tuner's strategies in its simulation mode."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from evokern.sampler_benchmark.repeat import Curve, one_repeat
 from evokern.study.trial import Trial
 
 KERNEL_TUNER = "kernel_tuner:"
-"""What names of Kernel Tuner's strategies begin with."""
+"""Prefix of the names of Kernel Tuner's strategies."""
 
 
 def evaluated(path: Path, contender: str, seed: int, evaluations: int) -> list[Config]:
     """Return the configurations that one search evaluates, in order.
 
     Args:
-        path: the recorded space.
-        contender: a sampler's name, or `kernel_tuner:` and a strategy's.
-        seed: of the search.
-        evaluations: unique evaluations, failed ones included.
+        path: File of the recorded space.
+        contender: Name of a sampler, or `kernel_tuner:` and the name of a strategy.
+        seed: Seed of the search.
+        evaluations: Number of unique evaluations, including failed ones.
     """
     space = load(path)
     if contender.startswith(KERNEL_TUNER):
@@ -45,7 +45,7 @@ def evaluated(path: Path, contender: str, seed: int, evaluations: int) -> list[C
 
 
 class _Found(Exception):  # noqa: N818 (a signal that ends a search normally)
-    """Raised when the optimum was evaluated: no figure depends on what comes after it."""
+    """Signal that the optimum was evaluated; later evaluations do not change any figure."""
 
 
 class _UntilOptimum(Curve):
@@ -70,7 +70,7 @@ def _kernel_tuner(space: Recorded, strategy: str, seed: int, evaluations: int) -
 
     file = Path(_cache_file(space.name))
     if not file.exists():
-        # Single samples are not asked for, and reading them for each repeat takes longer than the search.
+        # Skip the single samples, which are not needed and take longer to read than the search.
         cache = {
             key: {k: v for k, v in record.items() if k != "times"} for key, record in space.content["cache"].items()
         }

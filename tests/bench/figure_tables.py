@@ -1,4 +1,4 @@
-"""The tables of `figures.py told`: figures with standard errors, by case, and over the cases of a kind."""
+"""Tables of `figures.py told`: figures with standard errors, by case and by kind of case."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from evokern.device.recorded.recording import read_recording
 from evokern.device.recorded.table import Table
 
 MARKS = (20, 50, 100, 200, 400)
-"""Evaluations after which figures are told."""
+"""Evaluations at which figures are printed."""
 LEAST = 200
-"""Fewest evaluations of a search over a space's whole budget."""
+"""Minimum number of evaluations of a search over a space's whole budget."""
 
 Lines = Mapping[tuple[str, str], Mapping[str, Mapping[int, Mapping[str, Any]]]]
-"""Variant and window → case → seed → line of results."""
+"""Lines of results by variant and window, case, and seed."""
 
 
 def name_of(case: str) -> str:
@@ -35,18 +35,18 @@ def name_of(case: str) -> str:
 
 
 def kind_of(case: str) -> str:
-    """Return `fit`, `wide` or `recorded`."""
+    """Return the kind of a case: `fit`, `wide` or `recorded`."""
     return "fit" if case.startswith("fit:") else "wide" if ".py:" in case else "recorded"
 
 
 @cache
 def read_table(case: str) -> Table:
-    """Return a recording; a process reads it once."""
+    """Return a recording, cached per process."""
     return read_recording(Path(case))
 
 
 def lines_of(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the results in some files; one that does not exist has none."""
+    """Return the results in some files; missing files have none."""
     return [json.loads(line) for file in files if file.exists() for line in file.read_text("utf-8").splitlines()]
 
 
@@ -54,9 +54,9 @@ def told(names: Sequence[str], files: Sequence[Path], work: Path) -> None:
     """Print the figures of some files.
 
     Args:
-        names: cases, as `case_of` takes them.
-        files: results, JSON lines.
-        work: folder that keeps fits.
+        names: Cases, as for `case_of`.
+        files: Files of results (JSON lines).
+        work: Folder for stored fits.
     """
     cases = {name_of(name): (name, case_of(name, work)) for name in names}
     runs: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
@@ -84,7 +84,7 @@ def _print_kind(kind: str, cases: Mapping[str, Case], paths: Mapping[str, str], 
                 print(
                     "  ".join(_cells(paths[name], case, lines, marks)), f"  {len(lines)} of {variant}, window {window}"
                 )
-    print(f"\nall of {', '.join(cases)}: mean, and in brackets what evo is ahead with the same seeds")
+    print(f"\nall of {', '.join(cases)}: mean, and in brackets the lead of evo with the same seeds")
     table = {
         key: {n: _by_seed(cases, paths, found, n) for n in (*marks, 0)}
         for key, found in runs.items()
@@ -96,7 +96,7 @@ def _print_kind(kind: str, cases: Mapping[str, Case], paths: Mapping[str, str], 
             if values:
                 cells.append(f"{f'at {n}' if n else 'score'} {_mean(list(values.values()))}")
         print("  ".join(cells), f"  {variant}, window {window}")
-        # Both as a user has it, and with as many in flight.
+        # Compare both with the default schedule and with the same number in flight.
         for against in dict.fromkeys((("evo", "live"), ("evo", window))):
             theirs = table.get(against)
             if theirs is None or against == (variant, window):
@@ -111,7 +111,7 @@ def _print_kind(kind: str, cases: Mapping[str, Case], paths: Mapping[str, str], 
 
 
 def _by_seed(cases: Mapping[str, Case], paths: Mapping[str, str], found: Any, n: int) -> dict[int, float]:
-    """Return the mean over cases of each seed that all of them have: the figure after n evaluations; 0: the score."""
+    """Return, for each seed that all cases have, the mean figure after n evaluations; n = 0 is the score."""
     values: dict[int, float] = {}
     for seed in sorted(set.intersection(*(set(found[name]) for name in cases))):
         each = [_figure(paths[name], case, found[name][seed], n) for name, case in cases.items()]

@@ -1,4 +1,4 @@
-r"""`python tests/bench/figures.py run|told …`: what the sampler is held to, with feasibility asked, on all cores.
+r"""`python tests/bench/figures.py run|told …`: run the searches by which the sampler is judged, on all cores.
 
 ```
 python tests/bench/figures.py run SPACES --landscape wide.py:11 --landscape fit:RECORDING:attention-s512 \
@@ -7,11 +7,11 @@ PYTHONPATH=OLDER python tests/bench/figures.py run SPACES --landscape … --plan
 python tests/bench/figures.py told SPACES --landscape … one.jsonl two.jsonl
 ```
 
-`run` makes the searches of a plan, the most important first: `figures`; `baseline`, of an older evo whose package comes
-first on PYTHONPATH; `ablations`, with each part of evo switched off, and `ramps`, seed by seed. Each search is appended
-to OUT as a line of JSON when it ends; those in OUT or in a file of `--known` are not repeated, so that the same command
-goes on after `--limit`, with exit code 3. `told` prints figures with standard errors, and the community's score where
-`autotuning_methodology` is installed.
+`run` makes the searches of a plan, most important first. `figures` is the main plan. `baseline` repeats it with an
+older evo that comes first on PYTHONPATH. `ablations` switches off each part of evo, and `ramps` varies the schedule;
+both go seed by seed. Each finished search is appended to OUT as a line of JSON. Searches in OUT or in a file of
+`--known` are not repeated. After `--limit` the exit code is 3; run the same command again to continue. `told` prints
+figures with standard errors, and the community's score if `autotuning_methodology` is installed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import evokern.samplers  # noqa: E402
 
-if not hasattr(evokern.samplers, "TrialSchedule"):  # an evo from before the ramp: its windows are constant
+if not hasattr(evokern.samplers, "TrialSchedule"):  # an older evo with constant windows
     evokern.samplers.TrialSchedule = None  # type: ignore[misc]
 
 from ablations import Variant, searched  # noqa: E402
@@ -45,29 +45,29 @@ from figure_tables import LEAST, kind_of, lines_of, name_of, read_table, told  #
 from landscapes import Case, case_of  # noqa: E402
 
 SPARE = 1.8
-"""Evaluations of a search over a space's whole budget, as a multiple of its budget in evaluations: the community's
-budget is one of seconds."""
+"""Evaluations of a search over a space's whole budget, relative to the budget in evaluations; the community's budget is
+in seconds."""
 LONG = 400
 """Evaluations of a search on a landscape."""
 ALONE = (
     "baseline alone: evo; _surrogate.LARGE.linear=(0.3,); _generations.REPAIR_CROSSOVERS=0; "
     "_niche_restarts.STUCK=1000000000"
 )
-"""The older evo with one Gaussian process, and neither repair crossovers nor niche restarts."""
+"""Older evo with one Gaussian process, without repair crossovers and restarts."""
 STRATEGIES = ("hybrid_vndx", "diff_evo", "adaptive_tabu_greywolf", "pso")
-"""Kernel Tuner's best four by the community's score."""
+"""Kernel Tuner's four best strategies by the community's score."""
 TUNER = "kernel_tuner:"
-"""What names of its strategies begin with."""
+"""Prefix of the names of its strategies."""
 RAMPS = ("live 51 4 8", "live 51 8 8", "live 51 2 8", "live 51 16 8", "8", "51", "live", "live 96 4 8", "live 96 4 4")
-"""Trials in flight: how fast a search gets more of them, against what its sampler knows."""
+"""Schedules that trade the ramp's speed for the sampler's knowledge."""
 CLUSTER = ("8", "live 128 4 8", "128")
-"""Trials in flight: what one GPU needs, and what many do, with a ramp and without."""
+"""Schedules for one GPU and for many, with and without a ramp."""
 GPUS = ("live 51 4 8", "live 102 8 4", "live 102 8 8", "live 102 8 6", "live 204 16 2", "live 204 16 4")
-"""Trials in flight for one, two and four GPUs: in proportion, and less of them later."""
+"""Schedules for one, two and four GPUs: in proportion, with fewer later."""
 Part = tuple[str, str, str, int]
-"""Kind of case (empty: all), variant, window and evaluations (0: those of the space's budget) of some searches."""
+"""Kind of case (empty for all), variant, window and evaluations (0 for the space's budget) of some searches."""
 Plan = Sequence[Sequence[Part]]
-"""Stages, the most important first; within one the searches of a seed come together."""
+"""Stages, most important first; within a stage, the searches of a seed are consecutive."""
 PLAN: Sequence[Part] = (
     ("recorded", "evo", "live", 0),
     ("recorded", "tpe", "live", 100),
@@ -82,7 +82,7 @@ PLAN: Sequence[Part] = (
     ("recorded", "tpe", "live", 0),
     ("wide", "evo", "live", LONG),
 )
-"""What the sampler is held to, and its peers."""
+"""Main searches of the sampler and its peers."""
 BASELINE: Sequence[Part] = (
     ("fit", "baseline: evo", "8", LONG),
     ("wide", "baseline: evo", "8", LONG),
@@ -92,7 +92,7 @@ BASELINE: Sequence[Part] = (
     ("fit", ALONE, "1", LONG),
     ("fit", "baseline: evo", "51", LONG),
 )
-"""The same of the older evo."""
+"""The same searches with the older evo."""
 ABLATIONS = (
     "evo",
     "no climbing: evo; _candidates.ROUNDS=0",
@@ -108,7 +108,7 @@ ABLATIONS = (
     "128 rows: evo; _generations.MODEL_ROWS=128",
     "fit from 192: evo; _model.FIT_ROWS=192",
 )
-"""evo with each of its parts switched off or changed."""
+"""Variants of evo with one part switched off or changed."""
 PLANS: Mapping[str, Plan] = {
     "figures": tuple((part,) for part in PLAN),
     "baseline": tuple((part,) for part in BASELINE),
@@ -119,7 +119,7 @@ PLANS: Mapping[str, Plan] = {
         (*(("", name, "live", LEAST) for name in ABLATIONS), ("", "evo", "8", LEAST), ("", "evo", "51", LEAST)),
     ),
 }
-"""What `--plan` names."""
+"""Plans by name, for `--plan`."""
 
 
 @dataclass(frozen=True)
@@ -127,25 +127,25 @@ class Search:
     """One search to make."""
 
     case: str
-    """What is searched, as `case_of` takes it."""
+    """Case, as for `case_of`."""
     variant: str
-    """Who searches, as `Variant.read` takes it."""
+    """Sampler, as for `Variant.read`."""
     window: str
     """Trials in flight, or `live`."""
     trials: int
-    """Evaluations."""
+    """Number of evaluations."""
     seed: int
-    """Of the proposals."""
+    """Seed of the proposals."""
 
     @property
     def key(self) -> tuple[str, str, str, int, int]:
-        """What identifies it among results."""
+        """Key of the search in the results."""
         name = self.variant if self.variant.startswith(TUNER) else Variant.read(self.variant).name
         return name, name_of(self.case), self.window, self.seed, self.trials
 
 
 def planned(cases: Mapping[str, Case], plan: Plan, repeats: int) -> list[Search]:
-    """Return the searches of a plan, in its order."""
+    """Return the searches of a plan in order."""
     found = []
     for stage, seed in itertools.product(plan, range(repeats)):
         for (kind, variant, window, trials), (name, case) in itertools.product(stage, cases.items()):
@@ -156,10 +156,10 @@ def planned(cases: Mapping[str, Case], plan: Plan, repeats: int) -> list[Search]
 
 
 def made(search: Search, work: Path) -> dict[str, Any]:
-    """Make a search; returns its line of results.
+    """Make a search and return its line of results.
 
-    Of a recorded space that is the positions in the recording of what was evaluated, in order; of a landscape the
-    evaluations after which a better log(time) was known, and these.
+    For a recorded space the line contains the positions of the evaluated configurations in the recording. For a
+    landscape it contains the evaluations with a new best log(time), and these values.
     """
     case, began = case_of(search.case, work), time.process_time()
     if search.variant.startswith(TUNER):
@@ -183,7 +183,7 @@ def made(search: Search, work: Path) -> dict[str, Any]:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Make the searches that are missing; returns 0, or 3 where some are left."""
+    """Make the missing searches; return 0, or 3 if some are left."""
     began = time.monotonic()
     known = {tuple(line["key"]) for line in lines_of([given.out, *given.known])}
     cases = {name: case_of(name, given.work or given.out.parent) for name in _cases(given)}
@@ -192,12 +192,12 @@ def run(given: argparse.Namespace) -> int:
             read_table(name)
     plan = PLANS[given.plan]
     if importlib.util.find_spec("kernel_tuner") is None and given.plan == "figures":
-        print("kernel_tuner is not installed: its strategies are left out", file=sys.stderr)
+        print("kernel_tuner is not installed; skipping its strategies", file=sys.stderr)
         plan = [[part for part in stage if not part[1].startswith(TUNER)] for stage in plan]
     searches = [search for search in planned(cases, plan, given.repeats) if search.key not in known]
     print(f"{len(searches)} searches to make, {time.monotonic() - began:.0f} s to read the cases", flush=True)
     core_s, done = defaultdict[tuple[str, str], float](float), 0
-    # Cases are read before the processes are forked, so that they share them.
+    # Read the cases before forking, so that the processes share them.
     with multiprocessing.get_context("fork").Pool(given.jobs) as pool, given.out.open("a", encoding="utf-8") as out:
         waiting = pool.imap_unordered(_Maker(given.work or given.out.parent), searches)
         with contextlib.suppress(multiprocessing.TimeoutError, StopIteration):
@@ -228,20 +228,22 @@ def _cases(given: argparse.Namespace) -> list[str]:
 
 
 def main() -> int:
-    """Do what the command line asks; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("spaces", type=Path, help="folder of recorded spaces")
-    common.add_argument("--landscape", action="append", default=[], help="made-up or fitted: see landscapes.py")
-    common.add_argument("--work", type=Path, help="folder that keeps fits; default: where the results are")
-    one = parts.add_parser("run", parents=[common], help="make the searches")
-    one.add_argument("--out", type=Path, required=True, help="file of results, JSON lines")
-    one.add_argument("--known", type=Path, nargs="*", default=[], help="more files of results")
-    one.add_argument("--plan", choices=PLANS, default="figures", help="which searches")
-    one.add_argument("--repeats", type=int, default=20, help="seeds, from 0")
+    common.add_argument(
+        "--landscape", action="append", default=[], help="artificial or fitted landscape; see landscapes.py"
+    )
+    common.add_argument("--work", type=Path, help="folder for stored fits; default: folder of the results")
+    one = parts.add_parser("run", parents=[common], help="run the searches")
+    one.add_argument("--out", type=Path, required=True, help="file of results (JSON lines)")
+    one.add_argument("--known", type=Path, nargs="*", default=[], help="further files of results")
+    one.add_argument("--plan", choices=PLANS, default="figures", help="plan to run")
+    one.add_argument("--repeats", type=int, default=20, help="number of seeds, starting at 0")
     one.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    one.add_argument("--limit", type=float, default=math.inf, help="seconds after which nothing more is made")
+    one.add_argument("--limit", type=float, default=math.inf, help="seconds after which no search starts")
     one.set_defaults(run=run)
     two = parts.add_parser("told", parents=[common], help="print the figures")
     two.add_argument("files", type=Path, nargs="+", help="files of results")

@@ -1,4 +1,4 @@
-r"""`python tests/bench/gpu_searches.py search|told|record …`: how soon searches on a GPU find what is known to be best.
+r"""`python tests/bench/gpu_searches.py search|told|record …`: measure how soon GPU searches find the best known time.
 
 ```
 python tests/bench/gpu_searches.py search --study attention-s512 --seeds 0-19 --seconds 25 --out s512.jsonl
@@ -7,10 +7,10 @@ python tests/bench/gpu_searches.py told s512.jsonl rest.jsonl --best attention-s
 python tests/bench/gpu_searches.py record --study attention-s1024 --seconds 480 --out attention_s1024.json.gz
 ```
 
-Every search is `evokern search` in a process of its own, with an empty database and no compiled program kept from
-another, without the verification at its end. `search` appends a line of JSON to OUT when one ends, skips those that
-stand there, and begins none that would outlast `--limit`. `record` makes a recording as a landscape is fitted to one
-(`landscapes.py`), a T4 file: of random draws, or with `--sampler evo` every second trial of them.
+Every search is `evokern search` in its own process, with an empty database, without cached programs and without the
+final verification. `search` appends a line of JSON to OUT for each finished search and skips those already in it. It
+starts no search that would exceed `--limit`. `record` makes a T4 recording for fitting a landscape (`landscapes.py`):
+of random draws, or with `--sampler evo` of every second trial of them.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from evokern.store import open_readonly
 from evokern.study.trial import Outcome
 
 WITHIN = 0.05
-"""Relative distance from the best known time at which a search has arrived."""
+"""Relative distance from the best known time that counts as reached."""
 AFTER_S = 12.0
-"""Seconds that a search may take beyond its budget: imports, workers that end, the GPU's rates."""
+"""Extra seconds for a search beyond its budget: imports, stopping workers, measuring the GPU's rates."""
 
 
 def searched(
     study: str, seed: int, given: argparse.Namespace, folder: Path, cache: Path, *more: str
 ) -> tuple[Path, float]:
-    """Search once; returns the database and the seconds that it took.
+    """Search once; return the database and the duration in seconds.
 
     Args:
-        study: name or file of the study.
-        seed: of the proposals.
-        given: the command line: `seconds`, `trials`, `device`, `max_in_flight`.
-        folder: where the database goes.
-        cache: where compiled programs are kept.
-        more: options of `evokern search`.
+        study: Name or file of the study.
+        seed: Seed of the proposals.
+        given: Command line: `seconds`, `trials`, `device`, `max_in_flight`.
+        folder: Folder of the database.
+        cache: Folder for compiled programs.
+        more: Further options of `evokern search`.
 
     Raises:
-        UsageError: the search failed; with what it said.
+        UsageError: The search failed; the message contains its output.
     """
     db = folder / f"{Path(study).stem}-{seed}.db"
     line = [sys.executable, "-m", "evokern", "search", study, "--seed", str(seed), "--db", str(db)]
@@ -63,19 +63,19 @@ def searched(
     if given.trials is not None:
         line += ["--trials", str(given.trials)]
     if given.max_in_flight is not None:
-        line += ["--window", str(given.max_in_flight)]  # the option's old name, which an older evokern has too
+        line += ["--window", str(given.max_in_flight)]  # old name of the option, for older versions of evokern
     began = time.monotonic()
     done = subprocess.run(line, env={**os.environ, "EVOKERN_CACHE": str(cache)}, capture_output=True, text=True)
-    if done.returncode not in (0, 1):  # 1: every candidate failed, which a search may
+    if done.returncode not in (0, 1):  # 1 means that every candidate failed
         raise UsageError(f"{' '.join(line)} ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
     return db, time.monotonic() - began
 
 
 def facts(db: Path) -> dict[str, Any]:
-    """Return what a search found: its trials in number order, and how busy the device was.
+    """Return the trials of a search in number order, and how busy the device was.
 
-    A trial is its outcome, its time in µs where it has one in full, and study time in seconds when it was proposed and
-    recorded.
+    A trial has its outcome, its complete time in µs if any, and the study times in seconds at its proposal and its
+    record.
     """
     with open_readonly(db) as reader:
         record = reader.study()
@@ -94,7 +94,7 @@ def facts(db: Path) -> dict[str, Any]:
     return {
         "device": record.device,
         "window": record.window,
-        "ramp": getattr(record, "ramp", None),  # an older evokern has none
+        "ramp": getattr(record, "ramp", None),  # missing in older versions of evokern
         "start_s": began,
         "running_s": round(running_s, 3),
         "busy": round(sum(trial.evaluation.device_s for trial in trials) / running_s, 3),
@@ -104,11 +104,11 @@ def facts(db: Path) -> dict[str, Any]:
 
 
 def arrived(trials: Sequence[Sequence[Any]], target_us: float) -> tuple[int, float] | None:
-    """Return how many evaluations a search took to come to a time, and when it was there; None where it did not.
+    """Return the number of evaluations until a time was reached, and the study time; None if it was not.
 
     Args:
-        trials: as `facts` has them.
-        target_us: the time to reach.
+        trials: Trials from `facts`.
+        target_us: Time to reach in µs.
     """
     evaluated = 0
     for outcome, time_us, _, done_s in trials:
@@ -119,7 +119,7 @@ def arrived(trials: Sequence[Sequence[Any]], target_us: float) -> tuple[int, flo
 
 
 def search(given: argparse.Namespace) -> int:
-    """Run the searches that are missing; returns the exit code."""
+    """Run the missing searches; return the exit code."""
     began = time.monotonic()
     done = {tuple(line["key"]) for line in _lines([given.out])}
     warm = ["--warm-start", given.warm_start] if given.warm_start else []
@@ -132,12 +132,14 @@ def search(given: argparse.Namespace) -> int:
                 if key in done:
                     continue
                 if time.monotonic() - began + longest > given.limit:
-                    print(f"{given.limit:g} s are used up before {study} with seed {seed}; the same command goes on")
+                    print(
+                        f"{given.limit:g} s are over before {study} with seed {seed}; run the command again to continue"
+                    )
                     return 3
                 cache = Path(scratch) / "cache"
                 shutil.rmtree(cache, ignore_errors=True)
                 cache.mkdir(mode=0o700)
-                if rates.exists():  # what the GPU can do at most is measured once
+                if rates.exists():  # reuse the measured rates of the GPU
                     shutil.copytree(rates, cache / "rates")
                 db, wall_s = searched(study, seed, given, Path(scratch), cache, "--sampler", given.sampler, *warm)
                 longest = max(longest, wall_s)
@@ -156,7 +158,7 @@ def search(given: argparse.Namespace) -> int:
 
 
 def told(given: argparse.Namespace) -> int:
-    """Print what the searches in some files found; returns the exit code."""
+    """Print the results of the searches in some files; return the exit code."""
     named = dict(text.rsplit("=", 1) for text in given.best)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in _lines(given.files):
@@ -194,7 +196,7 @@ def told(given: argparse.Namespace) -> int:
 
 
 def record(given: argparse.Namespace) -> int:
-    """Record a search as a T4 file; returns the exit code."""
+    """Record a search as a T4 file; return the exit code."""
     control = ["--control", "random"] if given.sampler != "random" else []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -214,7 +216,7 @@ def record(given: argparse.Namespace) -> int:
 
 
 def seeds_of(text: str) -> list[int]:
-    """Return the seeds that `0-4,7` means."""
+    """Parse seeds such as `0-4,7`."""
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -227,31 +229,33 @@ def _lines(files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Do what the command line asks; returns the exit code: 3 where searches are left to do."""
+    """Run the command line; return the exit code, 3 if searches are left."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--seconds", type=float, help="budget of a search, its start included")
+    common.add_argument("--seconds", type=float, help="time limit of a search, including its start")
     common.add_argument("--trials", type=int, help="evaluations of a search")
     common.add_argument("--device", default="cuda:0", help="as `evokern search --device`")
     common.add_argument("--max-in-flight", type=int, help="as `evokern search --max-in-flight`")
-    one = parts.add_parser("search", parents=[common], help="search with each seed")
-    one.add_argument("--study", action="append", required=True, help="name or file of a study; again for each")
+    one = parts.add_parser("search", parents=[common], help="run a search for each seed")
+    one.add_argument("--study", action="append", required=True, help="name or file of a study; repeatable")
     one.add_argument("--seeds", default="0-19", help="for example 0-4,7")
-    one.add_argument("--sampler", default="evo", help="who proposes")
+    one.add_argument("--sampler", default="evo", help="sampler")
     one.add_argument("--warm-start", help="as `evokern search --warm-start`")
-    one.add_argument("--limit", type=float, default=math.inf, help="seconds after which no search begins")
-    one.add_argument("--out", type=Path, required=True, help="file of results, JSON lines")
+    one.add_argument("--limit", type=float, default=math.inf, help="seconds after which no search starts")
+    one.add_argument("--out", type=Path, required=True, help="file of results (JSON lines)")
     one.set_defaults(run=search)
-    two = parts.add_parser("told", help="print what was found")
+    two = parts.add_parser("told", help="print the results")
     two.add_argument("files", nargs="+", type=Path)
     two.add_argument("--best", action="append", default=[], metavar="STUDY=US", help="best known time, in µs")
     two.set_defaults(run=told)
     three = parts.add_parser("record", parents=[common], help="make a recording")
     three.add_argument("--study", required=True, help="name or file of a study")
-    three.add_argument("--sampler", default="random", help="who proposes; beside another every second draw is random")
+    three.add_argument(
+        "--sampler", default="random", help="sampler; with another than random, every second trial is random"
+    )
     three.add_argument("--seed", type=int, default=1)
-    three.add_argument("--out", type=Path, required=True, help="T4 file; .gz compresses")
+    three.add_argument("--out", type=Path, required=True, help="T4 file; the suffix .gz compresses it")
     three.set_defaults(run=record)
     given = parser.parse_args()
     if given.run is not told and given.seconds is None and given.trials is None:

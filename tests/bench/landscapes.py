@@ -1,14 +1,12 @@
-"""Cases on which samplers are compared with feasibility asked, never listed: what a live study gives them.
+"""Cases for comparing samplers, which check feasibility as in a live study instead of getting a list.
 
-| named | is |
-|---|---|
-| `FILE.json`, `FILE.json.gz` | a recorded space; membership is the constraint, figure: optimum ÷ best |
-| `FILE.py:SEED` | a made-up landscape: a module with `GENES`, `feasible`, `crashes`, `wide(seed)`, `reference(seed)` |
-| `fit:RECORDING:STUDY` | a landscape fitted to a search's recording over the space of a study |
-| `fit:RECORDING:STUDY:DRAW` | the same, to as many of its trials drawn with replacement by that seed |
-| `…@SD` | one of these, its log times with an error of this standard deviation, drawn for each configuration |
+| name | case | |---|---| | `FILE.json`, `FILE.json.gz` | a recorded space; the constraint is membership, the figure
+optimum ÷ best | | `FILE.py:SEED` | an artificial landscape: a module with `GENES`, `feasible`, `crashes`, `wide(seed)`,
+`reference(seed)` | | `fit:RECORDING:STUDY` | a landscape fitted to a search's recording over the space of a study | |
+`fit:RECORDING:STUDY:DRAW` | the same, fitted to trials resampled with this seed | | `…@SD` | one of these, with an
+error of this standard deviation in the log time of each configuration |
 
-The figure of a landscape is exp(reference - best log(time)): 1 is the best of greedy descents, more is better than it.
+The figure of a landscape is exp(reference - best log(time)). The reference is the best of several greedy descents.
 """
 
 from __future__ import annotations
@@ -40,53 +38,53 @@ from evokern.study.discovery import find_study, kernel_of
 from evokern.study.trial import Outcome
 
 VERSION = 1
-"""Of the fit: a kept one of another version is made anew."""
+"""Version of the fit; stored fits of another version are recomputed."""
 DESCENTS = 12
-"""Greedy descents of which the best is a landscape's reference."""
+"""Number of greedy descents for a landscape's reference."""
 CHIP = "h200"
-"""Chip under whose limits a fitted landscape is searched."""
+"""Chip whose limits apply to a fitted landscape."""
 CERTAIN = (12, 0.95)
-"""Recorded trials of a value or a pair of values, and the share of them that failed, from which it always fails."""
+"""Minimum number of recorded trials, and minimum share of failures, for a value or pair that always fails."""
 PENALTIES = (1.0, 3.0, 10.0, 30.0)
-"""Ridge penalties of a fit; the one with the least error on held-out trials is taken."""
+"""Ridge penalties to try; the one with the smallest error on held-out trials is used."""
 RARE = 4
-"""Recorded trials with a pair of values below which the pair has no term of its own."""
+"""Minimum number of recorded trials for a pair of values to have its own term."""
 
 Answer = tuple[Outcome, float | None]
-"""Outcome, and log(time) where there is one."""
+"""Outcome, and log(time) or None."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One landscape."""
+    """A case for comparing samplers."""
 
     name: str
-    """Its name in tables."""
+    """Name in tables."""
     space: Space
-    """Genes, and feasibility to be asked."""
+    """Genes and feasibility rules."""
     answer: Callable[[Config], Answer]
-    """What an evaluation tells."""
+    """Function that evaluates a configuration."""
     reference: float
     """log(time) at which the figure is 1."""
     random: tuple[float, ...] = ()
-    """Expected best time of random search after 1, 2, … evaluations, where every configuration is known."""
+    """Expected best time of random search after 1, 2, … evaluations if every configuration is known."""
     budget: int = 0
-    """Evaluations after which random search is 95 % of the way from the median to the optimum; 0: unknown."""
+    """Evaluations that random search needs for 95 % of the way from the median to the optimum; 0 if unknown."""
     exact: Callable[[Config], Answer] | None = None
-    """What an evaluation would tell if it had no error, where it has one."""
+    """Evaluation without the error, if there is one."""
 
     def figure(self, best: float | None) -> float:
-        """Return the figure of a best log(time), 0 where nothing ran."""
+        """Return the figure of a best log(time), or 0 if nothing ran."""
         return 0.0 if best is None else math.exp(self.reference - best)
 
 
 @cache
 def case_of(name: str, work: Path | None = None) -> Case:
-    """Return a case by its name in the module's table.
+    """Return a case by its name (see the table above).
 
     Args:
-        name: the name.
-        work: folder that keeps fits, which take half a minute each.
+        name: Name of the case.
+        work: Folder for stored fits, which take half a minute each.
     """
     if "@" in name:
         exact, _, error = name.rpartition("@")
@@ -101,7 +99,7 @@ def case_of(name: str, work: Path | None = None) -> Case:
 
 
 def recorded(path: Path) -> Case:
-    """Return a recorded space whose membership must be asked."""
+    """Return a recorded space in which samplers check membership."""
     table = read_recording(path)
     members, answers = frozenset(table.answers), table.answers
 
@@ -114,7 +112,7 @@ def recorded(path: Path) -> Case:
     expected, budget = [], 0
     for drawn in range(1, total + 1):
         missed = np.cumprod(np.maximum(total - drawn - np.arange(len(times)), 0) / (total - np.arange(len(times))))
-        # The chance that none of the drawn ones ran is read as the slowest time.
+        # If none of the drawn configurations ran, use the slowest time.
         expected.append(float(-np.diff(missed, prepend=1.0) @ times + missed[-1] * times[-1]))
         if not budget and median - expected[-1] >= 0.95 * (median - times[0]):
             budget = drawn
@@ -125,7 +123,7 @@ def recorded(path: Path) -> Case:
 
 
 def with_errors(case: Case, error: float) -> Case:
-    """Return a case whose log times have an error of a standard deviation, the same whenever one is asked."""
+    """Return a case with errors in its log times, fixed for each configuration."""
 
     def answer(config: Config) -> Answer:
         outcome, value = case.answer(config)
@@ -136,7 +134,7 @@ def with_errors(case: Case, error: float) -> Case:
 
 
 def made_up(path: Path, seed: int) -> Case:
-    """Return the landscape of a seed from a module that makes them up."""
+    """Return an artificial landscape of a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -158,21 +156,21 @@ def made_up(path: Path, seed: int) -> Case:
 
 @dataclass(frozen=True)
 class Fit:
-    """A log(time) of a term per value and per pair of values, and the values and pairs that fail."""
+    """A log(time) with a term per value and per pair of values, and failing values and pairs."""
 
     single: Mapping[tuple[str, Any], float]
-    """Gene and value → term."""
+    """Terms by gene and value."""
     pair: Mapping[tuple[str, str, Any, Any], float]
-    """Two genes and their values → term."""
+    """Terms by two genes and their values."""
     fails: frozenset[tuple[str, str, Any, Any]]
-    """Two genes (the same twice: one value) and their values that always failed."""
+    """Two genes (the same twice for one value) and the values that always failed."""
     mean: float
-    """Term of every configuration."""
+    """Constant term."""
     error: float
-    """Standard deviation of log(time) on held-out trials around the fit."""
+    """Standard deviation of log(time) around the fit on held-out trials."""
 
     def log_time(self, config: Mapping[str, Any]) -> float:
-        """Return the value to minimise."""
+        """Return the log(time) of a configuration."""
         items = list(config.items())
         total = self.mean + sum(self.single.get(item, 0.0) for item in items)
         pair = self.pair
@@ -181,7 +179,7 @@ class Fit:
         return total
 
     def written(self) -> dict[str, Any]:
-        """Return the object that `read` takes."""
+        """Return the object for `read`."""
         single = [[*term, weight] for term, weight in self.single.items()]
         pair = [[*term, weight] for term, weight in self.pair.items()]
         fails = sorted(map(list, self.fails), key=repr)
@@ -189,18 +187,18 @@ class Fit:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Fit:
-        """Return a fit that was written."""
+        """Return a stored fit."""
         single = {(a, x): weight for a, x, weight in content["single"]}
         pair = {(a, b, x, y): weight for a, b, x, y, weight in content["pair"]}
         return cls(single, pair, frozenset(map(tuple, content["fails"])), content["mean"], content["error"])
 
     def knows(self, config: Mapping[str, Any]) -> bool:
-        """Tell whether the recording says something of every value of a configuration."""
+        """Return whether the recording contains every value of a configuration."""
         varied = {gene for gene, _ in self.single}
         return all(item in self.single or item[0] not in varied for item in config.items())
 
     def failing(self, config: Mapping[str, Any]) -> bool:
-        """Tell whether a configuration fails."""
+        """Return whether a configuration fails."""
         items = list(config.items())
         if any((a, a, x, x) in self.fails for a, x in items):
             return True
@@ -208,13 +206,13 @@ class Fit:
 
 
 def fitted(path: Path, study: str, work: Path | None, draw: int | None = None) -> Case:
-    """Return a landscape that is fitted to a recorded search, over the whole space of a study and its constraints.
+    """Return a landscape fitted to a recorded search, over the whole space of a study with its constraints.
 
     Args:
-        path: the recording.
-        study: whose space it is.
-        work: folder that keeps fits.
-        draw: seed by which trials are drawn with replacement; None: each once.
+        path: File of the recording.
+        study: Study that defines the space.
+        work: Folder for stored fits.
+        draw: Seed for resampling the trials; None uses each once.
     """
     found = find_study(study)
     kernel = kernel_of(found)
@@ -237,7 +235,7 @@ def fitted(path: Path, study: str, work: Path | None, draw: int | None = None) -
 
 
 def fit_of(path: Path, draw: int | None = None) -> Fit:
-    """Fit ridge regressions of main effects and pairs to the log times of a recording; the failures are patterns."""
+    """Fit ridge regressions of main effects and pairs to the log times of a recording, and find failure patterns."""
     table = read_recording(path)
     known = [(c, v) for c, a in table.answers.items() if (v := objective(a)) is not None]
     failed = [c for c, a in table.answers.items() if objective(a) is None]
@@ -248,7 +246,7 @@ def fit_of(path: Path, draw: int | None = None) -> Fit:
     terms = _terms(table.genes, timed)
     matrix = _columns(terms, timed)
     y = np.array([value for _, value in known])
-    # The slow half tells little of what is fast: its distances count less.
+    # The slow half says little about fast candidates, so its distances get less weight.
     middle = float(np.median(y))
     y = np.where(y > middle, middle + np.log1p(np.maximum(y - middle, 0.0)), y)
     weights, mean, error = _ridge(matrix, y)
@@ -281,7 +279,7 @@ def _columns(terms: list[Term], configs: list[Config]) -> npt.NDArray[np.float64
         hits = [at.get((a, a, x, x)) for a, x in items]
         hits += [at.get((a, b, x, y)) for (a, x), (b, y) in itertools.combinations(items, 2)]
         matrix[row, [hit for hit in hits if hit is not None]] = 1.0
-    # A main effect is shrunk less than a pair: most of what is known is known of values.
+    # Shrink main effects less than pairs, because most of the data is about single values.
     return matrix * np.array([3.0 if term[0] == term[1] else 1.0 for term in terms])
 
 
@@ -313,7 +311,7 @@ def _failing(genes: tuple[Gene, ...], timed: list[Config], failed: list[Config])
                 trials[a, b, x, y][place] += 1
     least, share = CERTAIN
     certain = {t for t, (right, wrong) in trials.items() if wrong >= least and wrong >= share * (right + wrong)}
-    # A pair says nothing beyond the value of which all trials failed.
+    # If all trials of a value failed, its pairs add nothing.
     alone = {(t[0], t[2]) for t in certain if t[0] == t[1]}
     return frozenset(t for t in certain if t[0] == t[1] or ((t[0], t[2]) not in alone and (t[1], t[3]) not in alone))
 

@@ -1,7 +1,7 @@
-"""Kernel Tuner's `hybrid_vndx` with its prediction in NumPy: the same decisions, a search in seconds.
+"""Kernel Tuner's `hybrid_vndx` with its prediction in NumPy: the same decisions, but a search takes seconds.
 
-Before each of up to 5,000 evaluations the strategy predicts eight candidates from the k nearest of all that were
-evaluated, compared value by value in Python: 95 % of a search's 90 s. No other strategy here takes more than seconds.
+Before each of up to 5,000 evaluations, the strategy predicts eight candidates from their k nearest earlier evaluations.
+In Python this takes 95 % of a search's 90 s. All other strategies here take seconds.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 Evaluated = Sequence[tuple[tuple[Hashable, ...], float]]
-"""Configurations and their times, in the order of evaluation."""
+"""Evaluated configurations with their times, in order."""
 COMPARED = 50
-"""Evaluations up to which Kernel Tuner's own prediction is made as well, while it costs next to nothing."""
+"""Number of evaluations during which Kernel Tuner's own prediction is also computed, while it is cheap."""
 
 
 class Nearest:
-    """Mean time of the k configurations with the fewest other values; of equally near ones the earliest count."""
+    """Mean time of the k most similar configurations; the earliest count if several are equally similar."""
 
     def __init__(self, genes: int) -> None:
         self._codes: list[dict[Hashable, int]] = [{} for _ in range(genes)]
@@ -27,12 +27,12 @@ class Nearest:
         self._count = 0
 
     def predict(self, candidate: tuple[Hashable, ...], history: Evaluated, k: int) -> float:
-        """Return what `HybridVNDX.knn_predict` returns, to the last bit.
+        """Return exactly the result of `HybridVNDX.knn_predict`.
 
         Args:
-            candidate: the values of one configuration.
-            history: what was evaluated; it only grows from one call to the next.
-            k: how many neighbours count.
+            candidate: Values of one configuration.
+            history: Evaluations so far; it only grows between calls.
+            k: Number of neighbours.
         """
         for config, _ in history[self._count :]:
             if self._count == self._known.shape[1]:
@@ -40,7 +40,7 @@ class Nearest:
             self._known[:, self._count] = self._coded(config)
             self._count += 1
         differing = self._known[:, : self._count] != self._coded(candidate)[:, None]
-        # Stable, and summed in this order by Python: another rounds differently, and the least prediction is tried.
+        # Use a stable order and Python's summation; another rounding would change the chosen candidate.
         order = np.argsort(differing.sum(axis=0, dtype=np.uint8), kind="stable")[:k]
         return sum(history[at][1] for at in order) / len(order)
 
@@ -50,7 +50,7 @@ class Nearest:
 
 @cache
 def predict_in_numpy() -> None:
-    """Let this process's `hybrid_vndx` predict by `Nearest`; each search begins with both ways compared."""
+    """Use `Nearest` in this process's `hybrid_vndx`; each search first compares both implementations."""
     from kernel_tuner.strategies.gen_hybrid_vndx import HybridVNDX
 
     plain = HybridVNDX.knn_predict
@@ -60,7 +60,7 @@ def predict_in_numpy() -> None:
             self.nearest = Nearest(len(tpl))
         predicted: float = self.nearest.predict(tpl, history, self.k)
         if len(history) <= COMPARED and predicted != plain(self, tpl, history):
-            raise RuntimeError("this Kernel Tuner's hybrid_vndx predicts otherwise: adapt tests/bench/nearest.py")
+            raise RuntimeError("hybrid_vndx of this Kernel Tuner gives other predictions; adapt tests/bench/nearest.py")
         return predicted
 
     HybridVNDX.knn_predict = knn_predict

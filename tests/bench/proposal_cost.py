@@ -1,7 +1,7 @@
-"""`python tests/bench/proposal_cost.py`: what a proposal costs, amortised over windows of 8, and the memory it takes.
+"""`python tests/bench/proposal_cost.py`: measure the time of a proposal, amortised over windows of 8, and the memory.
 
-Exit code 1 where a limit is passed: at 1,000 and 5,000 trials 3 and 8 ms of 12 genes, 6 and 10 ms of the space of a
-study; 300 MB. Times are the process's own, but a busy machine stretches them as well.
+The exit code is 1 if a limit is exceeded. Limits at 1,000 and 5,000 trials: 3 and 8 ms for 12 genes, 6 and 10 ms for
+the space of a study; 300 MB. Times are process times, but a busy machine increases them, too.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from evokern.study.discovery import find_study, kernel_of  # noqa: E402
 from evokern.study.trial import Outcome  # noqa: E402
 
 WINDOW = 8
-"""Trials in flight, and how many proposals a cost is averaged over at least."""
+"""Trials in flight, and minimum number of proposals to average over."""
 MEMORY_MB = 300
-"""Limit of the process's memory."""
+"""Memory limit of the process."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One space, and when its proposals must have become cheap."""
+    """A space with the limits for its proposals."""
 
     name: str
-    """What is searched."""
+    """Name of the space."""
     space: Space
-    """Its genes."""
+    """Genes of the space."""
     explain: Explain
-    """Names the constraint that turns a configuration away."""
+    """Function that names the violated constraint of a configuration."""
     limits_ms: dict[int, float]
-    """Trials told → limit of the mean over the windows that follow, in ms."""
+    """Limit of the mean time over the following windows in ms, by number of trials."""
 
 
 def twelve_genes() -> Case:
-    """Three code choices and nine numbers under one product."""
+    """Return a case with three code choices and nine numbers under one product."""
     genes = (*(Mutation(f"M{i}", ("a", "b", "c")) for i in range(3)),)
     genes = (*genes, *(Parameter(f"P{i}", (1, 2, 4, 8, 16)) for i in range(9)))
     return Case("12 genes", Space(genes, lambda c: c.P0 * c.P1 <= 64), lambda c: "product", {1000: 3.0, 5000: 8.0})
 
 
 def of_study(name: str, chip_name: str) -> Case:
-    """The space of a study, under a chip's limits."""
+    """Return the space of a study, under a chip's limits."""
     study = find_study(name)
     kernel, limits = kernel_of(study), chip(chip_name)
     problems = [kernel.problem(problem) for problem in study.problems]
@@ -70,7 +70,7 @@ def of_study(name: str, chip_name: str) -> Case:
 
 
 def landscape(space: Space) -> Callable[[Config], float]:
-    """Return a made-up log(time): every value has its own worth, and a few pairs of genes interact."""
+    """Return an artificial log(time) with an effect per value and a few interactions."""
     draws = random.Random(5)
     worth = {(gene.name, value): 0.2 * abs(draws.gauss(0, 1)) for gene in space.genes for value in gene.values}
     pairs = [tuple(draws.sample(space.genes, 2)) for _ in range(12)]
@@ -84,7 +84,7 @@ def landscape(space: Space) -> Callable[[Config], float]:
 
 
 def measure(case: Case, most: int, steps: int) -> bool:
-    """Search up to each of the limits' trial numbers and print what proposals cost; tells whether all were kept."""
+    """Search to each limit's trial number and print the cost of proposals; return whether all limits hold."""
     sampler: Sampler = make_sampler("evo", case.space, {}, 1, WINDOW, case.explain)
     history, log_time, kept = History(case.space), landscape(case.space), True
     spent: list[float] = []
@@ -109,17 +109,19 @@ def measure(case: Case, most: int, steps: int) -> bool:
 
 
 def main() -> int:
-    """Measure both spaces; returns the exit code."""
+    """Measure both spaces and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--study", default="attention-s512", help="study whose space is measured beside 12 genes")
-    parser.add_argument("--chip", default="h200", help="chip whose limits bound it")
+    parser.add_argument(
+        "--study", default="attention-s512", help="study whose space is measured in addition to 12 genes"
+    )
+    parser.add_argument("--chip", default="h200", help="chip whose limits apply")
     parser.add_argument("--trials", type=int, default=5000, help="length of both searches, a multiple of 500")
     parser.add_argument("--steps", type=int, default=20 * WINDOW, help="proposals that a cost is averaged over")
     given = parser.parse_args()
     if given.trials < 500 or given.steps < WINDOW:
         parser.error(f"--trials {given.trials} --steps {given.steps}: give at least 500 and {WINDOW}")
     cases = (twelve_genes(), of_study(given.study, given.chip))
-    kept = min([measure(case, given.trials, given.steps) for case in cases])  # all of them, kept or not
+    kept = min([measure(case, given.trials, given.steps) for case in cases])  # measure all cases, even if one fails
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"memory {memory_mb:.0f} MB, at most {MEMORY_MB}")
     return 0 if kept and memory_mb <= MEMORY_MB else 1

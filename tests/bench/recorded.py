@@ -1,4 +1,4 @@
-"""A recorded space as each tool wants it: a table for evokern, a cache for Kernel Tuner, T4 for the score."""
+"""A recorded space in the form of each tool: a table for evokern, a cache for Kernel Tuner, T4 for the score."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ TIMES = {
     "search_algorithm": "strategy_time",
     "validation": "verification_time",
 }
-"""T4's parts of an evaluation's time → Kernel Tuner's, in ms: what the community's score counts."""
+"""T4 names of the time components counted by the community's score, with Kernel Tuner's names (ms)."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One recorded space."""
+    """A recorded space."""
 
     name: str
     """Name of the file."""
     content: dict[str, Any]
-    """The Kernel Tuner cache."""
+    """Kernel Tuner cache."""
     table: Table
-    """The same for evokern; its clock counts what the community's score counts."""
+    """The same for evokern; its clock counts the same components as the community's score."""
     keys: dict[Config, str]
-    """Configuration → key in the cache."""
+    """Keys in the cache by configuration."""
 
     def record(self, config: Config) -> dict[str, Any]:
-        """Return what the cache has of a configuration."""
+        """Return the cache entry of a configuration."""
         found: dict[str, Any] = self.content["cache"][self.keys[config]]
         return found
 
     def t4(self, config: Config) -> dict[str, Any]:
-        """Return a configuration's result in T4."""
+        """Return the T4 result of a configuration."""
         record = self.record(config)
         ran = isinstance(record["time"], int | float)
         return {
@@ -56,25 +56,25 @@ class Recorded:
 
     @property
     def optimum(self) -> Config:
-        """The configuration with the least time."""
+        """Configuration with the shortest time."""
         ran = {config: answer.time_us for config, answer in self.table.answers.items() if answer.time_us}
         return min(ran, key=ran.__getitem__)
 
     def filled(self, configs: list[Config], evaluations: int) -> list[Config]:
-        """Return so many configurations: a search that ended at the optimum goes on with any it did not evaluate."""
+        """Return a number of configurations; a search that stopped at the optimum is filled with others."""
         if self.optimum not in configs[:evaluations]:
             return configs[:evaluations]
         return list(dict.fromkeys((*configs, *self.table.answers)))[:evaluations]
 
     def seconds(self, config: Config) -> float:
-        """Return what one evaluation took, in seconds, as the community's score counts it."""
+        """Return the duration of an evaluation in seconds, as counted by the community's score."""
         parts = self.t4(config)["times"].values()
         return sum(sum(part) if isinstance(part, list) else part for part in parts) / 1000
 
 
 @cache
 def load(path: Path) -> Recorded:
-    """Return a recorded space; each process reads it once."""
+    """Return a recorded space, cached per process."""
     raw = path.read_bytes()
     content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     table = read_recording(path)

@@ -1,4 +1,4 @@
-"""`make bench-sampler SPACES=FOLDER`: evo beside Optuna's samplers and Kernel Tuner's strategies, in one table."""
+"""`make bench-sampler SPACES=FOLDER`: compare evo with Optuna's samplers and Kernel Tuner's strategies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")  # the cores belong to the searches side by side
+    os.environ.setdefault(name, "1")  # the cores are for parallel searches
 
 from contenders import KERNEL_TUNER, evaluated  # noqa: E402
 from recorded import Recorded, load  # noqa: E402
@@ -23,23 +23,24 @@ from evokern.sampler_benchmark import CHECKPOINTS  # noqa: E402
 from evokern.sampler_benchmark.score import half_width  # noqa: E402
 
 STRATEGIES = "hybrid_vndx,diff_evo,adaptive_tabu_greywolf,pso"
-"""Kernel Tuner's best four by the community's score."""
+"""Kernel Tuner's four best strategies by the community's score."""
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the benchmark and return the exit code."""
     given = _arguments()
     paths = sorted(path for path in given.folder.iterdir() if path.name.endswith((".json", ".json.gz")))
     wanted = [name for name in given.only.split(",") if name]
     paths = [path for path in paths if not wanted or path.name.removesuffix(".gz").removesuffix(".json") in wanted]
     if not paths:
         named = f" named {given.only}" if wanted else ""
-        print(f"{given.folder} has no recorded space (*.json, *.json.gz){named}", file=sys.stderr)
+        print(f"{given.folder} contains no recorded space (*.json, *.json.gz){named}", file=sys.stderr)
         return 2
     missing = [name for name in ("kernel_tuner", "autotuning_methodology") if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f"{' and '.join(missing)} not installed, left out; pip install 'evokern[bench]' has both", file=sys.stderr
+            f"{' and '.join(missing)} not installed, skipped; install both with pip install 'evokern[bench]'",
+            file=sys.stderr,
         )
     contenders = [name for name in given.samplers.split(",") if name]
     if "kernel_tuner" not in missing:
@@ -69,26 +70,26 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with Kernel Tuner cache files")
-    parser.add_argument("--spaces", dest="only", default="", help="names of the spaces to use, all unless given")
+    parser.add_argument("--spaces", dest="only", default="", help="names of the spaces to use; default: all")
     parser.add_argument("--samplers", default="evo,tpe,nsga2,random", help="evokern's samplers (gp takes hours)")
     parser.add_argument("--strategies", default=STRATEGIES, help="Kernel Tuner's strategies")
     parser.add_argument("--trials", type=int, default=200, help="evaluations in the first tables")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--no-score", dest="score", action="store_false", help="leave the community's score out")
-    parser.add_argument("--json", type=Path, help="write every figure here")
+    parser.add_argument("--no-score", dest="score", action="store_false", help="omit the community's score")
+    parser.add_argument("--json", type=Path, help="file for all figures")
     return parser.parse_args()
 
 
 Runs = dict[str, list[list[list[Config]]]]
-"""Contender → space → repeat → configurations in the order of evaluation."""
+"""Evaluated configurations in order, by contender, space and repeat."""
 
 
 def _run(paths: list[Path], contenders: list[str], lengths: list[int], trials: int, repeats: int, jobs: int) -> Runs:
     runs: Runs = {name: [[[] for _ in range(repeats)] for _ in paths] for name in contenders}
     missing = {(name, index): repeats for name in contenders for index in range(len(paths))}
     began = time.monotonic()
-    # The longest first: the last processes to end should not have begun last.
+    # Start the longest first, to balance the processes.
     order = sorted(range(len(paths)), key=lambda index: -lengths[index])
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {

@@ -1,4 +1,4 @@
-r"""`python tests/bench/sweeps.py run|told …`: what a sweep saves whose studies begin with what the nearest one found.
+r"""`python tests/bench/sweeps.py run|told …`: measure the gain from warm starts between the studies of a sweep.
 
 ```
 python tests/bench/sweeps.py run FOLDER --seeds 0-2
@@ -6,14 +6,14 @@ python tests/bench/sweeps.py told FOLDER
 python tests/bench/sweeps.py predicted FOLDER --chip h200 --seeds 1,2
 ```
 
-`run` makes two sweeps a seed, side by side, each with a half of the cores: a cold one (`--warm-start none`), and a warm
-one that is interrupted three times, by SIGINT, SIGKILL and SIGINT, at moments drawn from the seed, and goes on with the
-same command. Then it exports the warm one's champions, and builds them with nvcc where there is one. An hour and more;
-the same command goes on. `told` says after how many seconds and trials of a study's own time each was within 5 % of the
-best that the cold sweep found for that study in the end; one that never was counts with all it spent.
+`run` makes two concurrent sweeps per seed, each on half of the cores: a cold one (`--warm-start none`) and a warm one.
+The warm sweep is interrupted three times (SIGINT, SIGKILL, SIGINT) at random times from the seed and resumed with the
+same command. Its champions are exported, and built if nvcc is available. This takes more than an hour; run the same
+command again to continue. `told` prints the seconds and trials of study time until each study was within 5 % of the
+cold sweep's final best. A study that never was counts with its total.
 
-`predicted` searches the same problems of one chip without gate and verification, in one process: each cold, and warm
-with what the warm searches before it found. Predictions are kept in FOLDER; some three minutes a seed.
+`predicted` searches the same problems of one chip in one process, without gate and verification: each cold, and warm
+from the results of the earlier warm searches. Predictions are stored in FOLDER. It takes about three minutes per seed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from evokern.search._nearest_study import problem_distance
 from evokern.study.trial import Outcome
 
 SIGNALS = (signal.SIGINT, signal.SIGKILL, signal.SIGINT)
-"""What interrupts a warm sweep, in this order."""
+"""Signals that interrupt a warm sweep, in order."""
 APART_S = (60.0, 240.0)
-"""Seconds between which a sweep runs before it is interrupted."""
+"""Range of seconds that a sweep runs before it is interrupted."""
 PROBLEMS = (
     *((1, 8, keys) for keys in (128, 256, 384, 512)),
     *((2, 8, keys) for keys in (128, 256)),
@@ -54,7 +54,7 @@ PROBLEMS = (
     *((4, 8, keys) for keys in (128, 256)),
     *((1, 16, keys) for keys in (256, 512)),
 )
-"""B, H and S of attention: shapes of one team, of which the simulated device executes a candidate in a second."""
+"""B, H and S of attention: shapes for which the simulated device runs a candidate in a second."""
 SWEEP = """kernel = "attention"
 problems = [{problems}]
 devices = ["sim:l4", "sim:h200"]
@@ -64,26 +64,26 @@ seed = {seed}
 
 
 def command(folder: Path, name: str, *more: str) -> list[str]:
-    """Return a command line of `evokern sweep` on a sweep of a folder, its databases in a folder of its own name."""
+    """Return the command line of `evokern sweep` for a sweep of a folder, with databases in a subfolder."""
     verb, *rest = more
     line = [sys.executable, "-m", "evokern", "sweep", verb, str(folder / f"{name}.toml")]
     return [*line, "--db", str(folder / name), *rest]
 
 
 def interrupted(told: Path) -> int:
-    """Return how often a sweep was interrupted, by what it said."""
+    """Return the number of interruptions noted in a sweep's output."""
     return told.read_text(encoding="utf-8").count("# interrupted") if told.exists() else 0
 
 
 def swept(folder: Path, name: str, cores: set[int], seed: int, *, warm: bool) -> None:
-    """Run a sweep to its end, a warm one through its interruptions.
+    """Run a sweep to its end, including the interruptions of a warm sweep.
 
     Raises:
-        RuntimeError: it ended with another exit code than 0; with the last that it said.
+        RuntimeError: The exit code was not 0; the message contains the last output.
     """
     drawn = random.Random(seed)
     line = command(folder, name, "run", *(() if warm else ("--warm-start", "none")))
-    env = {**os.environ, "EVOKERN_CACHE": str(folder / f"{name}-cache")}  # neither finds the other's compiled programs
+    env = {**os.environ, "EVOKERN_CACHE": str(folder / f"{name}-cache")}  # do not share compiled programs
     (folder / f"{name}-cache").mkdir(mode=0o700, exist_ok=True)
     told = folder / f"{name}.log"
     met = interrupted(told)
@@ -108,7 +108,7 @@ def swept(folder: Path, name: str, cores: set[int], seed: int, *, warm: bool) ->
 
 
 def built(folder: Path, name: str) -> dict[str, Any]:
-    """Export a sweep's champions and build them; returns how many there are, and what failed."""
+    """Export and build a sweep's champions; return their number and the failures."""
     out = folder / f"{name}-cu"
     subprocess.run(command(folder, name, "export", "-o", str(out), "-q"), check=True)
     files = sorted(out.glob("*.cu"))
@@ -127,7 +127,7 @@ def built(folder: Path, name: str) -> dict[str, Any]:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Make what is missing; returns the exit code."""
+    """Make the missing sweeps and return the exit code."""
     given.folder.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0))
     half = len(cores) // 2 or 1
@@ -158,8 +158,8 @@ def run(given: argparse.Namespace) -> int:
 
 
 def predicted(given: argparse.Namespace) -> int:
-    """Print what simulated sweeps of predicted times take; returns the exit code."""
-    # Imported here: it keeps libraries to one thread, which the searches of `run` are not to inherit.
+    """Print the results of sweeps simulated with predicted times; return the exit code."""
+    # Import here, because it limits libraries to one thread, which the searches of `run` must not inherit.
     from transfer import Place, Predictions, searched, timed
 
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -202,17 +202,17 @@ def predicted(given: argparse.Namespace) -> int:
 
 @dataclass
 class Spent:
-    """What studies took until each was as fast as asked, one that never was with all it took."""
+    """Total cost of studies until each reached its target time, or in total if it did not."""
 
     trials: int = 0
-    """Evaluated ones."""
+    """Number of evaluated trials."""
     seconds: float = 0.0
-    """Of the studies' own time."""
+    """Seconds of the studies' own time."""
     arrived: int = 0
-    """Studies that were."""
+    """Number of studies that reached the target."""
 
     def add(self, db: Path, target_us: float) -> None:
-        """Add a study that was to be at a time or below it."""
+        """Add a study with a target time."""
         evaluated, last_s = 0, 0.0
         for outcome, time_us, _, done_s in facts(db)["trials"]:
             evaluated += Outcome(outcome).evaluated
@@ -225,20 +225,20 @@ class Spent:
 
 
 def shown(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """Return a sweep's studies by name, as `sweep show --json` has them."""
+    """Return a sweep's studies by name, as in `sweep show --json`."""
     done = subprocess.run(command(folder, name, "show", "--json"), capture_output=True, text=True, check=True)
     return {study["name"]: study for study in json.loads(done.stdout)["studies"]}
 
 
 def told(given: argparse.Namespace) -> int:
-    """Print what the sweeps of a folder took; returns the exit code."""
+    """Print the results of the sweeps in a folder; return the exit code."""
     ratios: list[tuple[float, float]] = []
     for done in sorted(given.folder.glob("done-*.json")):
         seed = done.stem.removeprefix("done-")
         ways = {way: shown(given.folder, f"{way}-{seed}") for way in ("cold", "warm")}
         lacking = {name for studies in ways.values() for name, study in studies.items() if not study["best_us"]}
         if lacking:
-            raise SystemExit(f"seed {seed}: nothing right was found by {', '.join(sorted(lacking))}")
+            raise SystemExit(f"seed {seed}: no correct candidate was found by {', '.join(sorted(lacking))}")
         took = {way: Spent() for way in ways}
         for name, study in ways["cold"].items():
             for way, studies in ways.items():
@@ -260,21 +260,21 @@ def told(given: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Do what the command line asks; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
-    one = parts.add_parser("run", help="make the sweeps")
-    one.add_argument("folder", type=Path, help="where sweeps and databases go")
+    one = parts.add_parser("run", help="run the sweeps")
+    one.add_argument("folder", type=Path, help="folder for sweeps and databases")
     one.add_argument("--seeds", default="0-2", help="N or FROM-TO")
-    one.add_argument("--trials", type=int, default=32, help="of each study")
+    one.add_argument("--trials", type=int, default=32, help="trials of each study")
     one.set_defaults(run=run)
-    three = parts.add_parser("predicted", help="simulate them with predicted times")
-    three.add_argument("folder", type=Path, help="where predictions are kept")
+    three = parts.add_parser("predicted", help="simulate the sweeps with predicted times")
+    three.add_argument("folder", type=Path, help="folder for predictions")
     three.add_argument("--chip", default="h200")
     three.add_argument("--seeds", default="1,2", help="N, FROM-TO or a list")
-    three.add_argument("--trials", type=int, default=30, help="of each study")
+    three.add_argument("--trials", type=int, default=30, help="trials of each study")
     three.set_defaults(run=predicted)
-    two = parts.add_parser("told", help="print what they took")
+    two = parts.add_parser("told", help="print the results")
     two.add_argument("folder", type=Path)
     two.set_defaults(run=told)
     given = parser.parse_args()

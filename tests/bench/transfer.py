@@ -1,19 +1,19 @@
-r"""`python tests/bench/transfer.py OUT TRANSFER …`: what a search gains that begins with a study of another problem.
+r"""`python tests/bench/transfer.py OUT TRANSFER …`: measure the gain from a warm start with a study of another problem.
 
-A transfer is `KERNEL:CHIP:FROM:TO`, two problems of a kernel on a simulated chip. Each seed searches FROM cold, and
-then TO twice, cold and with what the first found as its warm start. Answers are predicted times; they are kept beside
-OUT and predicted once. Nothing is gated: a candidate that does not build, run or give right blocks failed.
-`ONE.json:OTHER.json` are two recorded spaces of one kernel in their place, on two chips.
+A transfer is `KERNEL:CHIP:FROM:TO`, two problems of a kernel on a simulated chip. Each seed searches FROM cold, then TO
+twice: cold, and with the results of the first search as a warm start. Times are predicted once and stored next to OUT.
+There is no correctness gate; a candidate fails if it does not build, run, or compute the sampled blocks correctly. Use
+`ONE.json:OTHER.json` for two recorded spaces of one kernel on two chips.
 
 ```
 nice python tests/bench/transfer.py OUT.jsonl rmsnorm:l4:64,1024:256,2048 --seeds 0-5 --trials 48 --limit 600
 python tests/bench/transfer.py OUT.jsonl --told
 ```
 
-Each search is appended to OUT as a line of JSON when it ends, and is not repeated; `--limit` ends a run after so many
-seconds, and the same command goes on. What is told: how many trials each search took until it was within 5 % of the
-best time that any search of that problem found, and how near it was after some trials, as means with standard errors.
-`--ways cold unmarked` compares cold searches with and without the marks of values for study and for other chips;
+Each finished search is appended to OUT as a line of JSON and not repeated. `--limit` stops after a number of seconds;
+run the same command again to continue. The output is the number of trials until each search was within 5 % of the best
+time found by any search of that problem. It includes the quality after some trials, as means with standard errors.
+`--ways cold unmarked` compares cold searches with and without the marks of values (for study, for other chips).
 `--variant` searches TO with other constants of `evo` (as in `ablations.py`).
 """
 
@@ -54,13 +54,13 @@ from evokern.study.settings import SimulationSettings, TimingSettings  # noqa: E
 from evokern.study.trial import Outcome  # noqa: E402
 
 WITHIN = 1.05
-"""Multiple of the best known time from which a search has arrived."""
+"""Multiple of the best known time that counts as reached."""
 CHECKPOINTS = (8, 16, 24, 32, 48, 64, 96)
-"""Trials after which it is told how near the best time is."""
+"""Trials at which the quality is printed."""
 BLOCKS = 2
-"""Blocks of a launch that are counted: enough for an order."""
+"""Number of simulated blocks per launch; enough for ranking."""
 LIVE = "live"
-"""The schedule of a search on a GPU."""
+"""Schedule of a search on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class Place:
     """A problem of a kernel on a chip, or a recorded space."""
 
     name: str
-    """Its name in results."""
+    """Name in the results."""
     space: Space
-    """Genes, and feasibility to be asked."""
+    """Genes and feasibility rules."""
     answer: Callable[[Config], Answer]
-    """What an evaluation tells."""
+    """Function that evaluates a configuration."""
 
 
 class Predictions:
-    """Predicted times of a kernel's candidates at a problem, kept in a file."""
+    """Predicted times of a kernel's candidates at a problem, stored in a file."""
 
     def __init__(self, kernel: str, chip_name: str, problem: str, kept: Path) -> None:
         from evokern.device.sim.predict import Predictor
@@ -93,10 +93,10 @@ class Predictions:
         self._known: dict[str, float | None] = {}
         for line in self._kept.read_text().splitlines() if self._kept.exists() else ():
             key, time_us = json.loads(line)
-            self._known[key] = time_us  # one that the compiler died of was noted before, without a time
+            self._known[key] = time_us  # a candidate that kills the compiler was recorded without a time
 
     def __call__(self, config: Config) -> Answer:
-        """Return what is predicted of a candidate."""
+        """Return the prediction for a candidate."""
         if config.key not in self._known:
             self._note(config.key, None)
             self._known[config.key] = self._predicted(config)
@@ -122,7 +122,7 @@ class Predictions:
 
 @cache
 def places_of(transfer: str, work: Path) -> tuple[Place, Place]:
-    """Return where a transfer comes from and where it goes."""
+    """Return the source and the target of a transfer."""
     if ".json" in transfer:
         cases = [recorded(Path(path)) for path in transfer.split(":")]
         one, two = (Place(case.name, case.space, case.answer) for case in cases)
@@ -134,7 +134,7 @@ def places_of(transfer: str, work: Path) -> tuple[Place, Place]:
 
 
 def searched(place: Place, seed: int, trials: int, prior: Prior | None) -> list[tuple[Config, float | None]]:
-    """Search a place once; returns what was evaluated, with its log(time), in order."""
+    """Search a place once; return the evaluated configurations with log(time), in order."""
     in_flight, given = schedule_of(LIVE)
     sampler = make_sampler("evo", place.space, {}, seed, given, prior=prior)
     history = History(place.space)
@@ -153,17 +153,17 @@ def searched(place: Place, seed: int, trials: int, prior: Prior | None) -> list[
 
 
 def unmarked(place: Place) -> Place:
-    """Return a place whose kernel marks no value as for study or for other chips."""
+    """Return a place whose kernel has no marked values."""
     return replace(place, space=replace(place.space, late={}))
 
 
 def timed(trials: Sequence[tuple[Config, float | None]]) -> list[tuple[Config, float]]:
-    """Return the trials that gave a time."""
+    """Return the trials with a time."""
     return [(config, value) for config, value in trials if value is not None]
 
 
 def lines_of(transfer: str, given: argparse.Namespace, known: set[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """Yield a line for each search of a transfer that is missing, seed by seed."""
+    """Yield a line for each missing search of a transfer, seed by seed."""
     source, target = places_of(transfer, given.out.parent)
     variants = [Variant.read(text) for text in given.variant or ["evo"]]
     for seed in given.seeds:
@@ -182,7 +182,7 @@ def lines_of(transfer: str, given: argparse.Namespace, known: set[tuple[Any, ...
 
 
 def told(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Print what the searches came to."""
+    """Print the results of the searches."""
     best: dict[str, float] = defaultdict(lambda: math.inf)
     for line in lines:
         best[line["transfer"]] = min([best[line["transfer"]], *(v for v in line["values"] if v is not None)])
@@ -214,17 +214,17 @@ def shown(values: Sequence[float], digits: int = 3) -> str:
 
 
 def main() -> int:
-    """Do what the command line asks; returns the exit code: 3 where searches are left."""
+    """Run the command line; return the exit code, 3 if searches are left."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="file of results, JSON lines")
+    parser.add_argument("out", type=Path, help="file of results (JSON lines)")
     parser.add_argument("transfers", nargs="*", help="KERNEL:CHIP:FROM:TO, or two recorded spaces")
     parser.add_argument("--seeds", type=_numbers, default=range(6), help="FIRST-LAST")
     parser.add_argument("--trials", type=int, default=48, help="evaluations of a search of TO")
     parser.add_argument("--source-trials", type=int, default=64, help="evaluations of a search of FROM")
     parser.add_argument("--ways", nargs="+", choices=("cold", "warm", "unmarked"), default=("cold", "warm"))
     parser.add_argument("--variant", action="append", help="evo with other constants, as in ablations.py")
-    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no search begins")
-    parser.add_argument("--told", action="store_true", help="only print what is known")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no search starts")
+    parser.add_argument("--told", action="store_true", help="only print existing results")
     given = parser.parse_args()
     began = time.monotonic()
     lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []

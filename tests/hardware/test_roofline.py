@@ -176,7 +176,7 @@ def test_the_end_of_a_search_measures_what_the_limit_needs(tmp_path: Path) -> No
     assert limit == json.loads(CliRunner().invoke(app, ["show", "--json"]).stdout)["limit"]
     with open_readonly(tmp_path / "evokern.db") as reader:
         report = page(reader)
-    assert f"47 % of the chip&#39;s limit, which is set {setter}" in report
+    assert f"47 % of the roofline bound, set {setter}" in report
 
 
 @pytest.mark.usefixtures("here")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from evokern.cli.app import app
 from evokern.declaration.genes import Config
-from evokern.report import SECTIONS, page
+from evokern.report import SECTIONS, gather, page
 from evokern.report.plots import Axis, Plot, bars, number, span
 from evokern.report.trial_counts import reasons
 from evokern.store import open_readonly
@@ -125,7 +125,7 @@ def test_proof_and_ablation_are_shown(tmp_path: Path) -> None:
         text = page(reader)
     assert "Verification of trial 3" in text
     assert "STAGES=1" in text
-    assert "Not taken apart yet" not in text
+    assert "No ablation yet" not in text
     assert NASTY not in text
 
 
@@ -135,9 +135,10 @@ def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     write_study(path, 60, control="random", cost_per_hour=3.0, cost_unit="EUR")
     with open_readonly(path) as reader:
-        text = page(reader)
+        text, verdict = page(reader), gather(reader, None).verdict
     assert text.count("best so far, random (control)") == 2
-    assert re.search(r"evo earned its keep|did not earn its keep|a tie: evo", text)
+    assert verdict
+    assert verdict.replace("'", "&#39;") in text
     assert "0.05 EUR (3.00 EUR an hour)" in text
 
 

@@ -193,10 +193,10 @@ def test_a_new_champion_has_its_cards_before_the_page_is_made_anew(
     with served(tmp_path / "s.db") as server:
         first = news(server)
         assert first["champion"] == 7
-        assert b'Which variant: <a href="#trial=7">' in ask(server, "parts")[1]
+        assert b'variant: <a href="#trial=7">' in ask(server, "parts")[1]
         search.trial(4.0)
         search.trial(6.0)
-        wait_for(lambda: b'Which variant: <a href="#trial=8">' in ask(server, "parts")[1], 2.0)
+        wait_for(lambda: b'variant: <a href="#trial=8">' in ask(server, "parts")[1], 2.0)
         wait_for(lambda: news(server)["since"] == 10, 2.0)
         assert news(server)["version"] == first["version"] + 1
         assert b"4.00 \xc2\xb5s" in ask(server, "parts")[1].split(b'id="speed"')[-1]
@@ -229,12 +229,14 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "--serve", port])
-        assert (done.exit_code, f"port {port} cannot be used" in done.stderr) == (2, True), done.stderr
+        assert done.exit_code == 2
+        assert f"port {port}" in done.stderr
+        assert "`--serve`" in done.stderr
     done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "--serve", "70000"])
-    assert (done.exit_code, "there is no port 70000" in done.stderr) == (2, True), done.stderr
+    assert (done.exit_code, "invalid port 70000" in done.stderr) == (2, True), done.stderr
     done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "--serve", "-o", "r.html"])
     assert (done.exit_code, "--serve writes no file" in done.stderr) == (2, True), done.stderr
-    with pytest.raises(UsageError, match="no port -1"):
+    with pytest.raises(UsageError, match="invalid port -1"):
         ReportServer(FollowedStudy(tmp_path / "r.db", None), -1)
 
 
@@ -289,10 +291,10 @@ def test_a_page_lives(tmp_path: Path) -> None:
             browser.run("location.hash = 'trial=13'")
             browser.wait_until("document.getElementById('card').textContent.includes('20 samples')", 5)
             told = browser.run("document.getElementById('card').innerText")
-            for words in ("128 registers a thread", "champion, 12", "the champion's time", "drawn by", "after 0.2"):
+            for words in ("128 registers", "champion, 12", "the champion's time", "proposed by", "after 0.2"):
                 assert words in told, told
             assert "Source:" in told
-            assert "is being made" not in told
+            assert "Computing the source difference" not in told
             browser.run("document.querySelector('#card .close').focus()")
             search.trial(8.0)
             browser.wait_until("document.querySelector('#came figcaption').textContent.includes('measured: 15')", 2.5)

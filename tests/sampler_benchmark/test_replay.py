@@ -119,7 +119,7 @@ def test_samplers_ask_what_is_recorded_unless_they_are_handed_the_list(monkeypat
     """A replay gives what a live study has: constraints to ask, few in flight at first; `--oracle` gives the list."""
     table = _ladder()
     assert [c for c in table.space().grid() if table.space().feasible(c)] == list(table.answers)
-    assert str(Settings("ladder").in_flight) == "4, one in 5 of the trials before, at most 96"
+    assert re.findall(r"\d+", str(Settings("ladder").in_flight)) == ["4", "1", "5", "96"]
     given: list[Space] = []
 
     def spied(name: str, space: Space, *rest: object) -> Sampler:
@@ -149,7 +149,7 @@ def test_what_a_search_sought_out_is_a_list() -> None:
 
 def test_a_budget_needs_a_recording_that_tells_the_time() -> None:
     """Without recorded durations a budget would be over at once, or never."""
-    with pytest.raises(UsageError, match="does not say how long"):
+    with pytest.raises(UsageError, match=r"contains no durations.*--budget"):
         replay(SMALL, samplers=("random",), trials=5, repeats=1, budget="1m")
 
 
@@ -186,7 +186,7 @@ def test_an_exhausted_space_keeps_what_it_has(tmp_path: Path) -> None:
     found = replay(path, samplers=("random",), trials=60, repeats=1)
     assert found.samplers[0].at(60) == [1.0]
     assert found.notes[0] == "recording toy has only 14 configurations"
-    assert ["scores mean nothing" in note for note in found.notes] == [False, True]
+    assert ["scores are meaningless" in note for note in found.notes] == [False, True]
     assert not replay(SMALL, samplers=("random",), trials=5, repeats=1).notes
 
 
@@ -268,8 +268,8 @@ def test_a_recorded_search_says_what_its_scores_are_worth(tmp_path: Path) -> Non
     db = tmp_path / "runs.db"
     name = go(db, trials=101, sampler="random").study
     told = replay(f"{db}:{name}", samplers=("random",), trials=20, repeats=1)
-    assert re.match(rf"{name} holds what one search by random visited: 1\d\d of [\d,]+ configurations", told.notes[0])
-    assert "compare samplers on a table that covers the space" in told.notes[0]
+    assert re.match(rf"{name} .* visited by one search by random: 1\d\d of [\d,]+\.", told.notes[0])
+    assert "--sampler grid" in told.notes[0]
     with open_readonly(db) as reader:
         content = t4(reader, reader.study())
     file = write_json(tmp_path / "s.json", content)
@@ -285,4 +285,6 @@ def test_ties_at_the_best_are_told() -> None:
     genes = (Parameter("STEP", tuple(range(1, 31))),)
     answers = {Config({"STEP": step}): measured(5.0 if step <= 10 else float(step)) for step in range(1, 31)}
     (told,) = worth(Table("flat", genes, answers, tiny_table().profile))
-    assert told.startswith("10 of 30 measured configurations (33 %) are within 1 % of the best")
+    assert told.startswith("10 of 30 ")
+    assert "(33 %)" in told
+    assert "within 1 % of the best" in told

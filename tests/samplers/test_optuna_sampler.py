@@ -63,5 +63,5 @@ def test_what_it_cannot_do_is_refused() -> None:
     several = optuna.create_study(sampler=EvoForOptuna(SPACE), directions=["minimize", "maximize"])
     with pytest.raises(StudyError, match="this study has 2"):
         several.optimize(lambda trial: (0.0, throughput(trial)), n_trials=1)
-    with pytest.raises(StudyError, match="OTHER is no gene"):
+    with pytest.raises(StudyError, match="OTHER is not a gene"):
         study().optimize(lambda trial: trial.suggest_int("OTHER", 1, 3), n_trials=1)

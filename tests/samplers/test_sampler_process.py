@@ -172,7 +172,7 @@ def test_a_kernel_that_was_edited_is_refused(tmp_path: Path) -> None:
         _sequence(process, history, 3)
         (folder / "kernel.py").write_text((folder / "kernel.py").read_text() + "\n# edited\n")
         os.kill(process.processes[0], signal.SIGKILL)
-        with pytest.raises(KernelError, match=r"rmsnorm was changed in .* while it was searched"):
+        with pytest.raises(KernelError, match=r"rmsnorm was changed in "):
             process.propose(history, 3)
     finally:
         process.close()
@@ -203,5 +203,5 @@ def test_another_trial_than_the_one_begun_with_is_refused(process: SamplerProces
     """Who asks ahead for one trial and then wants another has lost count."""
     history = History(load_kernel(FOLDER).space)
     process.prepare(history, 0)
-    with pytest.raises(InternalError, match="trial 0 was asked for ahead, and then 1"):
+    with pytest.raises(InternalError, match=r"trial 0 .* trial 1\b"):
         process.propose(history, 1)

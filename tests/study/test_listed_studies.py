@@ -87,7 +87,7 @@ WRONG = [
     ({"device": "gpu"}, "there is no device 'gpu'"),
     ({"rest": 'sampler = "evoo"'}, "asked.toml: sampler: there is no sampler 'evoo': did you mean 'evo'?"),
     ({"rest": '[sampler]\nname = "tpe"\ngama = 3'}, "sampler tpe has no option 'gama': did you mean 'gamma'?"),
-    ({"rest": '[sampler]\nname = "evo"\nelites = 3'}, "sampler evo has no option 'elites': it takes none"),
+    ({"rest": '[sampler]\nname = "evo"\nelites = 3'}, "sampler evo has no option 'elites'"),
 ]  # fmt: skip
 """What is wrong with a study, and how it is told."""
 

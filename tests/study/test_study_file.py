@@ -110,7 +110,7 @@ def test_each_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
         ('name = "tpe"\nn_startup_trials = 1.5', "n_startup_trials = 1.5; give a whole number"),
         ('name = "tpe"\nmultivariate = 1', "multivariate = 1; give true or false"),
         ('name = "tpe"\nprior_weight = [1.0]', "prior_weight = [1.0]; give a number"),
-        ('name = "tpe"\ngamma = 3', "gamma = 3 is code, which no file can give"),
+        ('name = "tpe"\ngamma = 3', "gamma = 3 is not allowed"),
         ('name = "tpe"\nn_ei_candidates = -1', "n_ei_candidates = -1; give a whole number from 0"),
         ('name = "nsga2"\npopulation_size = 4000000000', "population_size = 4000000000; give a whole number from 0"),
         ('name = "nsga2"\nmutation_prob = "high"', "mutation_prob = 'high'; give a number"),

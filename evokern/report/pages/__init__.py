@@ -1,1 +1,1 @@
-"""Pages beside the report of a study, in its design: two studies compared, a profile, samplers on a recording."""
+"""Other HTML pages in the design of the report: comparison of two runs, profile, and replay of samplers."""

@@ -1,4 +1,4 @@
-"""A comparison of two runs as one page: the verdict, both times with their intervals, how the samples lie."""
+"""HTML page that compares two runs: verdict, times with intervals, and sample distributions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from evokern.templating import environment
 from evokern.wording import microseconds
 
 _KINDS = {"slower": "bad", "faster": "good", "same": "unasked"}
-"""Verdict → class of its card."""
-_WORDS = {"slower": "slower", "faster": "faster", "same": "no difference that matters"}
-"""Verdict → what the page calls it."""
+"""CSS class of the verdict's card."""
+_WORDS = {"slower": "slower", "faster": "faster", "same": "no relevant difference"}
+"""Text of the verdict."""
 
 
 def compare_page(found: Comparison) -> str:
-    """Return the page as HTML: one file, every text escaped, no script.
+    """Return a self-contained HTML page without scripts.
 
     Args:
-        found: the comparison.
+        found: Result of the comparison.
     """
     predicted = found.old.predicted
     unit = "predicted µs" if predicted else "µs"
@@ -29,7 +29,7 @@ def compare_page(found: Comparison) -> str:
         .get_template("compare.html.j2")
         .render(
             heading=f"{found.new.kernel} on {found.new.device}",
-            about=f"{found.new.label} held against {found.old.label}",
+            about=f"{found.new.label} compared with {found.old.label}",
             predicted=predicted,
             kind=_KINDS[found.verdict],
             word=_WORDS[found.verdict],
@@ -42,7 +42,7 @@ def compare_page(found: Comparison) -> str:
                 for line in found.lines
             ],
             table=TextTable(
-                ("problem", f"old, {unit}", f"new, {unit}", "new / old", "95 % interval", "chance", "Cliff's δ", ""),
+                ("problem", f"old, {unit}", f"new, {unit}", "new / old", "95 % interval", "p-value", "Cliff's δ", ""),
                 [_row(found.in_words(line), line) for line in found.lines],
                 range(1, 7),
             ),
@@ -56,14 +56,14 @@ def _bars(found: Comparison, line: ProblemComparison, unit: str) -> list[Interva
     rows = []
     for name, kind, run, time_us in (("old", "base", found.old, line.old_us), ("new", "own", found.new, line.new_us)):
         reading = run.readings.get(line.problem)
-        # Paired runs were timed anew: the interval that was stored is not theirs.
+        # Paired runs were timed again, so the stored interval does not apply.
         stored = reading is not None and reading.time_us == time_us
         rows.append((name, kind, time_us, reading.ci95_us if reading is not None and stored else None))
     return interval_bars(rows, unit)
 
 
 def _plot(found: Comparison, line: ProblemComparison) -> Plot | None:
-    """Return how both runs' stored samples lie; None where the verdict is not from them."""
+    """Return the distributions of both runs' stored samples, or None if the verdict does not use them."""
     if line.chance is None:
         return None
     old, new = (run.readings[line.problem].samples_us for run in (found.old, found.new))

@@ -1,4 +1,4 @@
-"""A candidate's profile as one page: the source with its hot lines, stalls and bank conflicts beside it."""
+"""HTML page of a candidate's profile: source lines with time, stalls and bank conflicts."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from evokern.templating import environment
 from evokern.wording import microseconds, several
 
 HOT = 0.05
-"""Share of the launches' time from which a line is hot."""
+"""Minimum share of the launches' total time of a hot line."""
 MOST_HOT = 12
-"""Hot lines that are listed at the top."""
+"""Maximum number of hot lines listed at the top."""
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One line of a file, with what all launches together spend on it."""
+    """One source line with the totals of all launches."""
 
     number: int
-    """Its number."""
+    """Line number."""
     anchor: str
-    """Id of its row."""
+    """HTML id of the row."""
     text: str
-    """Its text."""
+    """Text of the line."""
     time_us: str = ""
-    """Time that its instructions alone take, µs."""
+    """Time of its instructions alone in µs."""
     share: float = 0.0
-    """That time ÷ the largest of any line, 0 to 1."""
+    """This time relative to the largest of all lines, from 0 to 1."""
     hot: bool = False
-    """Whether it is listed at the top."""
+    """Whether the line is listed at the top."""
     resource: str = ""
-    """The resource that it loads most."""
+    """Resource with the highest load."""
     issued: str = ""
-    """Warp instructions."""
+    """Number of warp instructions."""
     stalls: str = ""
-    """Clocks that a mean warp waits at it."""
+    """Mean number of clocks that a warp waits at the line."""
     stalled: float = 0.0
-    """Those ÷ the most of any line, 0 to 1."""
+    """These clocks relative to the largest of all lines, from 0 to 1."""
     conflicts: str = ""
-    """Wavefronts of shared memory, and how many times the least they are where banks conflict."""
+    """Shared-memory wavefronts, with the ratio to the minimum if banks conflict."""
     conflicted: bool = False
     """Whether banks conflict."""
     sectors: str = ""
-    """Sectors of global memory, and how many times the least they are."""
+    """Global-memory sectors, with the ratio to the minimum."""
     divergent: str = ""
-    """Share of the warp instructions that were issued while live lanes were elsewhere."""
+    """Share of warp instructions issued while other live lanes were at another instruction."""
 
 
 def profile_page(found: CandidateProfile | CountedCandidate, sources: Mapping[str, str], file: str) -> str:
-    """Return the page as HTML: one file, every text escaped, no script.
+    """Return a self-contained HTML page without scripts.
 
     Args:
-        found: the profile.
-        sources: header name → text, the kernel's source itself under the empty name.
-        file: name of that source.
+        found: Profile to show.
+        sources: Header texts by name; the kernel's own source has the empty name.
+        file: File name of the kernel's own source.
     """
     simulated = isinstance(found, CandidateProfile)
     view: dict[str, Any] = {
@@ -92,7 +92,7 @@ def profile_page(found: CandidateProfile | CountedCandidate, sources: Mapping[st
 
 
 def merged(found: CandidateProfile) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return (header or empty, line) → what all launches together spend on it."""
+    """Return the totals of all launches by file (empty for the kernel's own source) and line."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     for launch in found.launches:
         for line in launch.lines:
@@ -116,7 +116,7 @@ def _counted(name: str, lines: Mapping[tuple[str, int], object]) -> bool:
 
 
 def _file(name: str, text: str, own: str, lines: Mapping[tuple[str, int], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a file with its lines; where counters stand beside them, `counted`."""
+    """Return a file with its lines; `counted` says whether they have counters."""
     shown, mine = [], {number: line for (file, number), line in lines.items() if file == name and number}
     most_us = max((line["time_us"] for line in lines.values()), default=0.0) or 1.0
     total_us = sum(line["time_us"] for line in lines.values()) or 1.0
@@ -148,7 +148,7 @@ def _file(name: str, text: str, own: str, lines: Mapping[tuple[str, int], Mappin
 
 
 def _against(number: int, least: int) -> str:
-    """Return a count, and how many times the least it is where it is more."""
+    """Return a count, with its ratio to the minimum if larger."""
     if not number:
         return ""
     return f"{number:,} ({number / least:.1f}×)" if least and number > least else f"{number:,}"
@@ -164,10 +164,10 @@ def _tiles(found: CandidateProfile) -> list[tuple[str, str, str]]:
     longest = max(waits, key=waits.__getitem__)
     return [
         (f"{microseconds(found.time_us)} µs", "predicted time of a call", f"launches: {len(found.launches)}"),
-        (found.verdict.bound, "what bounds it", found.verdict.advice),
-        (f"{waits[longest]:,.0f} clocks", f"longest wait of a mean warp: {longest.replace('_', ' ')}",
+        (found.verdict.bound, "bottleneck", found.verdict.advice),
+        (f"{waits[longest]:,.0f} clocks", f"longest mean wait of a warp: {longest.replace('_', ' ')}",
          ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in waits.items() if cause != longest)),
-        (f"{first.registers} registers", "of a thread",
+        (f"{first.registers} registers", "per thread",
          f"{first.spill_bytes} bytes spilled, occupancy {100 * first.occupancy:.0f} %"),
     ]  # fmt: skip
 
@@ -179,7 +179,7 @@ def _launch(launch: Any) -> dict[str, Any]:
     return {
         "entry": launch.entry,
         "shape": f"{blocks:,} blocks ({_extent(launch.grid)}) of {_extent(launch.block)} threads, "
-        f"{several(launch.blocks_per_sm, 'block')} on an SM",
+        f"{several(launch.blocks_per_sm, 'block')} per SM",
         "counted": f"counted on {len(launch.sampled_blocks):,} of {blocks:,} blocks",
         "time": microseconds(launch.time_us),
         "terms": [(name, microseconds(us), us / most) for name, us in terms if us > 0],
@@ -192,15 +192,15 @@ def _extent(extent: Sequence[int]) -> str:
 
 
 def _counted_tiles(found: CountedCandidate) -> list[tuple[str, str, str]]:
-    searched = f"{microseconds(found.time_us)} µs as searched" if found.time_us else ""
+    searched = f"{microseconds(found.time_us)} µs in the search" if found.time_us else ""
     return [
         (f"{microseconds(found.duration_us)} µs", "a call under Nsight Compute", searched),
-        (found.verdict.bound, "what bounds it", found.verdict.advice),
+        (found.verdict.bound, "bottleneck", found.verdict.advice),
     ]
 
 
 def _counters(found: CountedCandidate) -> list[tuple[str, str, str]]:
-    """Return label, value and unit of each counter of the call."""
+    """Return the label, value and unit of each counter."""
     from evokern.analysis.profile.nsight import METRICS
 
     rows: list[tuple[str, str, str]] = []

@@ -1,4 +1,4 @@
-"""A replay as one page: how good each sampler's best was after each evaluation."""
+"""HTML page of a replay: quality of each sampler's best result after each evaluation."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from evokern.templating import environment
 
 WIDTH, HEIGHT = 920, 460
 COLOURS = 8
-"""Colours of series that the style sheet has; samplers beyond begin again."""
+"""Number of series colours in the style sheet; further samplers reuse them."""
 BAND = (10, 90)
-"""Percentiles over the repeats that the shaded band spans."""
+"""Percentiles over the repeats shown as a shaded band."""
 
 
 def replay_page(result: ReplayResult) -> str:
-    """Return the page as HTML: one file, every text escaped, no script.
+    """Return a self-contained HTML page without scripts.
 
     Args:
-        result: what the replay found.
+        result: Result of the replay.
     """
     return (
         environment("evokern.report")
         .get_template("replay.html.j2")
         .render(
             heading=f"Replay of {result.space}",
-            about=f"{len(result.samplers[0].curves)} searches of {result.trials} evaluations for each sampler",
+            about=f"{len(result.samplers[0].curves)} searches of {result.trials} evaluations per sampler",
             predicted=False,
             band=BAND,
             optimum=f"{result.optimum_us:.6g}",
@@ -45,7 +45,7 @@ def replay_page(result: ReplayResult) -> str:
 def _plot(result: ReplayResult) -> Plot:
     low = _lowest(result)
     plot = Plot(
-        "Optimum over best by evaluations",
+        "Optimum ÷ best found, after each evaluation",
         Axis("evaluations", 1, max(result.trials, 2)),
         Axis("optimum ÷ best found", low, 1.0),
         WIDTH,
@@ -60,7 +60,7 @@ def _plot(result: ReplayResult) -> Plot:
         means.append((f"series {kind}", sampler.sampler, each.mean(axis=0).tolist()))
     if result.random_curve:
         means.append(("cache", "random, expected", list(result.random_curve)))
-    # Lines above all bands, and the names in the order in which the lines end.
+    # Draw lines above all bands, and sort the legend by the lines' final values.
     for kind, name, mean in sorted(means, key=lambda one: -one[2][-1]):
         plot.line(_numbered(mean), kind)
         plot.name(kind, f"{name} {mean[-1]:.3f}")
@@ -72,14 +72,14 @@ def _numbered(curve: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _lowest(result: ReplayResult) -> float:
-    """Return the lower end of the axis: below what most curves have after a tenth of the evaluations."""
+    """Return the lower end of the axis, below most curves after a tenth of the evaluations."""
     early = max(result.trials // 10, 1)
     seen = [np.percentile(sampler.at(early), BAND[0]) for sampler in result.samplers]
     return max(0.0, math.floor(10 * min([*map(float, seen), 0.9])) / 10)
 
 
 def _table(result: ReplayResult) -> TextTable:
-    """Return each sampler's mean after so many evaluations, its worst repeat, and its score."""
+    """Return each sampler's means at the checkpoints, its worst repeat, and its score."""
     rows = []
     for sampler in result.samplers:
         means = [f"{fmean(sampler.at(n)):.3f}" for n in result.checkpoints]

@@ -1,7 +1,7 @@
-"""Candidates of a generation: bred from the elites and drawn from anywhere, then climbed to where the model leads.
+"""Candidates of a generation: bred from elites, drawn from the whole space, and improved by local search.
 
-The elites are the best trials overall, and in each niche (a value of an outer gene) the best of that niche, so that a
-code choice is not lost while its parameters are not tuned yet. Feasibility is asked for the promising ones only.
+Elites are the best trials overall and the best trial with each value of an outer gene. The latter keep a code choice
+alive until its parameters are tuned. Only promising candidates are checked for feasibility.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from evokern.samplers.evo._pool import Pool
 from evokern.samplers.genome import Genome, Keys, Rows
 
 BEST = 6
-"""Elites taken from the whole population."""
+"""Number of elites from all trials."""
 NICHE_BEST = 1
-"""Elites taken from each niche."""
+"""Number of elites for each value of an outer gene."""
 SURROUNDED = 3
-"""Of the best trials, how many have all of their neighbours among the candidates."""
+"""Number of best trials with all neighbours among the candidates."""
 CHANGED = 200
-"""Candidates made from elites by one to three changes."""
+"""Number of candidates made from elites by one to three changes."""
 CROSSED = 150
-"""Candidates made from two elites."""
+"""Number of candidates made from two elites."""
 DRAWN = 300
-"""Candidates drawn from anywhere."""
+"""Number of candidates drawn from the whole space."""
 FOUND = (80, 24)
-"""Feasible candidates that are asked for: at first, and in each round of climbing."""
+"""Number of feasible candidates to find: at first, and in each local-search round."""
 ASKED = (240, 80)
-"""Candidates about which is asked for them at most, once `LEAST` were found."""
+"""Maximum number of candidates to check for them, once `LEAST` are found."""
 LEAST = (24, 0)
-"""Feasible candidates below which asking goes on, through all of them: a generation's trials must not run out of them
-and fall back to draws from anywhere, where the model leads to what is mostly infeasible."""
+"""Minimum number of feasible candidates, for which all candidates are checked. If the model prefers mostly infeasible
+ones, a generation would otherwise run out and fall back to random draws."""
 BATCH = 16
-"""Candidates asked about at once."""
+"""Number of candidates checked at once."""
 ROUNDS = 2
-"""Rounds of climbing."""
+"""Number of local-search rounds."""
 CLIMBERS = 6
-"""The most promising candidates whose neighbours a round looks at."""
+"""Number of most promising candidates whose neighbours a round considers."""
 LOOKED_AT = 240
-"""Most neighbours of a round."""
+"""Maximum number of neighbours in a round."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """Configurations, and what made them."""
+    """Configurations with their origin."""
 
     rows: Rows
     """The configurations."""
     operators: npt.NDArray[np.intp]
-    """Position in `OPERATORS` of the operator that made each."""
+    """Index in `OPERATORS` of the operator that made each configuration."""
     parents: npt.NDArray[np.intp]
     """Trial numbers of the parents, shape (n, 2); -1 for none."""
 
     def take(self, kept: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Made:
-        """Return some of them, by position or by mask."""
+        """Return a subset, by index or mask."""
         return Made(self.rows[kept], self.operators[kept], self.parents[kept])
 
     @staticmethod
     def joined(parts: Sequence[Made]) -> Made:
-        """Return all of some."""
+        """Return the concatenation of several parts."""
         return Made(
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.operators for part in parts]),
@@ -71,14 +71,14 @@ class Made:
         )
 
     def distinct(self, genome: Genome, taken: Keys) -> Made:
-        """Return each once that is not among `taken`, under the operator that made it first."""
+        """Return each configuration that is not in `taken` once, with its first operator."""
         keys = genome.keys(self.rows)
         _, first = np.unique(keys, return_index=True)
         return self.take(np.sort(first[~np.isin(keys[first], taken)]))
 
 
 def elites_of(genome: Genome, seen: Observations) -> npt.NDArray[np.intp]:
-    """Return the positions of the best trials, best first, then of each niche's champion."""
+    """Return the indices of the best trials, best first, followed by the best with each outer value."""
     order = seen.best_first
     chosen = list(order[:BEST])
     for index in genome.choices:
@@ -88,10 +88,10 @@ def elites_of(genome: Genome, seen: Observations) -> npt.NDArray[np.intp]:
 
 
 def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
-    """Return candidates made from the elites and drawn from anywhere; some twice, or infeasible."""
+    """Return candidates made from elites or drawn from the whole space; may contain duplicates and infeasible ones."""
     elites = elites_of(pool.genome, seen)
     parts = [neighbours(pool.genome, seen.rows[elites[:SURROUNDED]], seen.numbers[elites[:SURROUNDED]])]
-    # Half of the children come from the best, half from all elites.
+    # Half of the children have parents among the best, half among all elites.
     among = np.where(rng.random(CHANGED) < 0.5, min(BEST, len(elites)), len(elites))
     parent = elites[(rng.random(CHANGED) * among).astype(np.intp)]
     count = rng.integers(1, 4, size=CHANGED)
@@ -106,12 +106,12 @@ def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
 
 
 def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> Made:
-    """Return what the fastest of a warm start lead to: they themselves, changed, mixed; some twice, or infeasible.
+    """Return candidates made from the best of a warm start; may contain duplicates and infeasible ones.
 
     Args:
-        pool: feasibility.
-        elites: these candidates, the best first.
-        rng: random numbers.
+        pool: Feasibility of rows.
+        elites: Best candidates of the warm start, best first.
+        rng: Random generator.
     """
     nobody = np.full(CROSSED, -1)
     one, two = elites[rng.integers(len(elites), size=(2, CROSSED))]
@@ -130,12 +130,12 @@ def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> Made:
 
 
 def _mixed(genome: Genome, one: Rows, two: Rows, rng: np.random.Generator) -> Rows:
-    """Return children that have each gene of one of their parents."""
+    """Return children that take each gene from one of two parents."""
     return genome.canonical(np.where(rng.random((len(one), len(genome))) < 0.5, one, two))
 
 
 def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Made:
-    """Return everything that differs from a row in one gene, and what follows from it."""
+    """Return all rows that differ from a given row in one gene, in canonical form."""
     gene = np.repeat(np.arange(len(genome)), genome.sizes)
     value = np.concatenate([np.arange(size) for size in genome.sizes]).astype(np.int16)
     made = np.repeat(rows, len(gene), axis=0)
@@ -144,15 +144,15 @@ def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Mad
 
 
 def asked(pool: Pool, rows: Rows, score: Floats, found: int, most: int, least: int) -> npt.NDArray[np.intp]:
-    """Return the positions of the most promising feasible rows, best first.
+    """Return the indices of the most promising feasible rows, best first.
 
     Args:
-        pool: feasibility.
-        rows: the rows.
-        score: of each, higher is better.
-        found: how many to find.
-        most: how many to ask about at most, once `least` were found.
-        least: how many to find as long as there are rows.
+        pool: Feasibility of rows.
+        rows: Rows to check.
+        score: Score of each row; higher is better.
+        found: Number of rows to find.
+        most: Maximum number of rows to check, once `least` are found.
+        least: Minimum number to find, for which all rows are checked.
     """
     order = np.argsort(-score, kind="stable")
     kept: list[int] = []

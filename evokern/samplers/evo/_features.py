@@ -1,8 +1,8 @@
-"""What the model sees of a row: one group of columns per way in which a gene can matter.
+"""Features of a row: one group of columns for each way in which a gene can act.
 
-A numeric gene may act as a name (its values share nothing), as a rank, as a magnitude (log2), or by how often two
-divides it (a multiple of 64 threads is not like one of 48). Each of these is a group with its own length scale, and the
-data decide which ones count; groups that seldom do are marked, so that the model can be told so before it has data.
+A numeric gene can act as a name (unrelated values), a rank, or a magnitude (log2). The number of times that two divides
+it can also matter: 64 threads differ from 48. Each is a group with its own length scale, fitted to the data. Groups
+that are rarely relevant are marked, so that the model's prior can prefer others.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """A linear map from rows to columns that lie in [0, 1], and the group of each column."""
+    """Linear map from rows to columns in [0, 1], with the group of each column."""
 
     tables: tuple[Floats, ...]
-    """What each value of a gene is in the gene's columns, shape (values, columns), one per gene in declared order."""
+    """Columns of each gene's values, shape (values, columns), in declared order."""
     groups: npt.NDArray[np.intp]
     """Group of each column, ascending from 0."""
     bare: npt.NDArray[np.bool_]
-    """Of each group: whether it is the bare names of a number, which has scales beside them."""
+    """Mask of groups that are the names of a numeric gene, which also has scales."""
     centre: Floats
     """Mean of each column over all combinations of values."""
     variance: Floats
-    """Variance of each column over them."""
+    """Variance of each column over all combinations of values."""
     expected: Callable[[Rows], Floats] | None = None
-    """What another study expects of rows, from 0 (best) to 1: the last column, a group of its own. None for none."""
+    """Times expected by another study, from 0 (best) to 1, as a last column and group; None without one."""
     problems: bool = False
-    """Whether trials of other studies are seen, too: then the last column, a group of its own, is a trial's problem."""
+    """Whether trials of other studies are included; a trial's problem is then the last column and group."""
 
     def __post_init__(self) -> None:
-        # One value lies behind the other in one array, so that all columns of a row are read at once.
+        # Store the values of all genes in one array, so that all columns of a row are read at once.
         widths = [table.shape[1] for table in self.tables]
         sizes = [table.size for table in self.tables]
         begins = np.repeat(np.cumsum([0, *sizes[:-1]]), widths)
@@ -54,8 +54,8 @@ class Features:
         """Return the columns of rows, shape (n, columns).
 
         Args:
-            rows: configurations.
-            problem: how far each one's problem is from this study's; None for this study's own.
+            rows: Configurations.
+            problem: Distance of each one's problem from this study's; None for this study.
         """
         parts = [self._values[rows.take(self._gene, axis=1) * self._stride + self._begin]]  # type: ignore[attr-defined]
         if self.expected is not None:
@@ -66,12 +66,12 @@ class Features:
         return columns
 
     def expecting(self, expected: Callable[[Rows], Floats]) -> Features:
-        """Return these features with a column more: what another study expects, taken as uniform over all rows."""
+        """Return features with a column for the times expected by another study, assumed uniform over all rows."""
         return self._with_column(1 / 2, 1 / 12, expected=expected)
 
     def with_problems(self) -> Features:
-        """Return these features with a column more: how far a trial's problem is from this study's."""
-        return self._with_column(0.0, 0.0, problems=True)  # what is asked about is of this study
+        """Return features with a column for the distance of a trial's problem from this study's."""
+        return self._with_column(0.0, 0.0, problems=True)  # candidates belong to this study
 
     def _with_column(self, centre: float, variance: float, **what: Any) -> Features:
         return Features(
@@ -93,7 +93,7 @@ def features_of(genome: Genome) -> Features:
     for gene in genome.genes:
         columns: list[Floats] = []
         if len(gene.values) > 1:
-            # Two values differ in two columns, so 1/sqrt(2) makes their squared distance 1.
+            # Two values differ in two columns; 1/sqrt(2) makes their squared distance 1.
             names = list(np.eye(len(gene.values)) / np.sqrt(2))
             scales = _scales(gene)
             columns = names + scales

@@ -1,6 +1,6 @@
-"""The first generation: what a prior ranks best, the default candidate, the kernel's starting points, then others.
+"""First generation: best entries of the prior, the default candidate, starting points, then uncertain rows.
 
-The others are rows of which the model knows least.
+Uncertain rows are those for which the model's variance is largest.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from evokern.samplers.evo._prior import NearestStudy, OtherStudies, StudyPrior, 
 from evokern.samplers.genome import Rows
 
 TRIALS = 8
-"""Trials of a first generation, at least."""
+"""Minimum number of trials in a first generation."""
 OTHERS = 4
-"""Trials of it that are neither the default candidate nor starting points, at least."""
+"""Minimum number of trials other than the default candidate and starting points."""
 FROM_PRIOR = 8
-"""Trials that the best of a time model's prior fill."""
+"""Number of trials from a time model's prior."""
 PRIOR_SHARE = 0.75
-"""Its share in the trials after them."""
+"""Share of its other good candidates in the remaining trials."""
 STUDY_SHARE = 0.5
-"""The same where another study is the prior."""
+"""Same share for the prior of another study."""
 DRAWN = 48
-"""Rows from which the one is taken of which least is known."""
+"""Number of rows to choose the most uncertain one from."""
 
 
 def size(pool: Pool, prior: StudyPrior | None) -> int:
-    """Return the trials of the first generation, the prior's and the kernel's starting points among them."""
+    """Return the length of the first generation, including the prior's candidates and the starting points."""
     match prior:
-        # What a time model or several studies say is known to the model: it asks better than a design that does not.
+        # With a time model or several studies, the model already knows more than a space-filling design.
         case TimeModelPrior():
             return FROM_PRIOR
         case OtherStudies():
@@ -51,9 +51,9 @@ def propose(
     prior: StudyPrior | None,
     rng: np.random.Generator,
 ) -> tuple[Rows, str] | None:
-    """Return a row, shape (1, genes), and its operator; None when nothing is left.
+    """Return a row, shape (1, genes), and its operator, or None if nothing is left.
 
-    With a prior many of them are good ones of it, for immigrants tell little of a good region.
+    With a prior, many rows are good ones of it, because random rows reveal little about a good region.
     """
     genome = pool.genome
     tried = int((seen.operators == OPERATORS.index("prior")).sum())
@@ -80,26 +80,26 @@ def propose(
 
 
 def _of_prior(prior: StudyPrior | None) -> list[tuple[Rows, int]]:
-    """Return what of a prior is tried first, each with the number of trials of it that come before what follows."""
+    """Return the prior's first candidates, each group with the number of prior trials after which it ends."""
     match prior:
         case TimeModelPrior():
             return [(prior.best, FROM_PRIOR)]
         case NearestStudy() | OtherStudies():
-            # Of the nearest one only the best: its best ones are alike, and may all be slow here.
+            # Use only the best of the nearest study, because its best ones are similar and may all be slow here.
             return [(prior.best, 1), (prior.leaders, 1 + len(prior.leaders))]
         case None:
             return []
 
 
 def _default(space: Space) -> Config:
-    """Return the default candidate, or where it is infeasible the one near it with which the device began.
+    """Return the default candidate, or a feasible one near it if the default is infeasible.
 
-    A recorded space has no device that began with one: its default stays what it is.
+    A recorded space keeps its default.
     """
     return space.default() if space.table is not None else space.first_feasible() or space.default()
 
 
 def unknown(features: Features, rows: Rows, shown: Rows) -> Floats:
-    """Return how much of each row's variance is left to a model that knows what was shown, before any time is known."""
+    """Return the variance of each row, as a share, for a model that knows only which rows were shown."""
     process = Process(features, prior_weights(features), features(shown), np.zeros(len(shown)), 0, linear=0.0)
     return process.candidates(features(rows)).left

@@ -1,7 +1,8 @@
-"""Gaussian process regression over feature groups, length scales by maximum a posteriori, grown row by row.
+"""Gaussian process regression over feature groups, with maximum a posteriori length scales and row-by-row updates.
 
-The covariance is a Matérn 5/2 of all groups together, in which every choice may matter beside every other, and a linear
-part, in which each choice adds its own to log(time) wherever it is made: most of what few trials can tell.
+The covariance is a Matérn 5/2 term over all groups plus a linear term. In the Matérn term, every choice can interact
+with every other. In the linear term, each choice adds a constant to log(time), which is most of what a few trials can
+show.
 
 Formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 (algorithm 2.1), 4.2 and 5.4.
 """
@@ -18,19 +19,18 @@ from scipy.optimize import minimize
 from evokern.samplers.evo._features import Features, Floats
 
 LOG_NOISE = (-6.0, 2.0)
-"""Mean and standard deviation of the prior of log(noise variance / signal variance)."""
+"""Prior mean and standard deviation of log(noise variance / signal variance)."""
 LOG_WEIGHT = -1.0
 """Prior mean of a group's log inverse squared length scale."""
 LOG_WEIGHT_BARE = -4.0
-"""The same for the bare names of a number: near values are seldom unrelated. Under a wide prior, fits to
-250 trials each of five recorded kernels put 22 of 24 of them between -2 and -7."""
+"""The same for the names of a numeric gene, because near values are rarely unrelated. Fits to 250 trials each of five
+recorded kernels, with a wide prior, put 22 of 24 such weights between -2 and -7."""
 LOG_WEIGHT_EXPECTED = 1.0
-"""The same for what another study expects: it is believed more than any one gene, until the data say otherwise."""
+"""The same for the times expected by another study, which initially count more than any gene."""
 LOG_WEIGHT_PROBLEMS = -3.0
-"""The same for the problems of other studies: the next one is as this one, by a correlation of .98, until the data say
-otherwise."""
+"""The same for the problems of other studies; initially the next problem has a correlation of 0.98 with this one."""
 JITTER = 1e-6
-"""Added to the diagonal, in units of the signal variance."""
+"""Addition to the diagonal, in units of the signal variance."""
 
 
 def matern(squared: Floats) -> Floats:
@@ -45,7 +45,7 @@ def matern(squared: Floats) -> Floats:
 
 
 def prior_weights(features: Features) -> Floats:
-    """Return the prior mean of the log weights, and of the log noise behind them."""
+    """Return the prior mean of the log weights, followed by that of the log noise."""
     weights = np.where(features.bare, LOG_WEIGHT_BARE, LOG_WEIGHT)
     if features.problems:
         weights[-1] = LOG_WEIGHT_PROBLEMS
@@ -55,19 +55,19 @@ def prior_weights(features: Features) -> Floats:
 
 
 def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, iterations: int = 15) -> Floats:
-    """Return log weights of the groups, and log noise, that are most probable given data.
+    """Return the most probable log weights of the groups, and log noise, for given data.
 
     Args:
-        features: which column belongs to which group.
-        columns: features of the data, shape (n, columns).
-        y: standardised targets, shape (n,).
-        spread: prior standard deviation of the log weights.
-        iterations: of L-BFGS, from the prior mean, so that the answer depends on the data alone.
+        features: Columns and groups.
+        columns: Features of the data, shape (n, columns).
+        y: Standardised targets, shape (n,).
+        spread: Prior standard deviation of the log weights.
+        iterations: Iterations of L-BFGS, which starts from the prior mean so that the result depends only on the data.
     """
     start = prior_weights(features)
     spreads = np.append(np.full(len(features.bare), spread), LOG_NOISE[1])
     n, count = len(y), len(features.bare)
-    # Each pair of trials once, in single precision: reading the distances is what a fit takes its time for.
+    # Store each pair once in single precision, because reading the distances dominates the time of a fit.
     left, right = np.tril_indices(n, -1)
     distances = np.zeros((count, len(left)), dtype=np.float32)
     for column, group in zip(columns.T.astype(np.float32), features.groups, strict=True):
@@ -89,7 +89,7 @@ def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, i
         alpha = inverse @ y
         signal = max(float(y @ alpha) / n, 1e-12)
         outer = 0.5 * (inverse[left, right] - alpha[left] * alpha[right] / signal)
-        by_distance = -(5.0 / 3.0) * (1.0 + scaled) * decay  # each pair stands for both of its orders
+        by_distance = -(5.0 / 3.0) * (1.0 + scaled) * decay  # each pair counts for both orders
         trace = 0.5 * (np.trace(inverse) - float(alpha @ alpha) / signal)
         by_weight = (distances @ (outer * by_distance).astype(np.float32)).astype(np.float64)
         gradient = np.append(by_weight * weights, trace * noise)
@@ -104,29 +104,29 @@ def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, i
 
 
 class Candidates:
-    """Configurations that a process is asked about, with what it needs of them."""
+    """Candidates prepared for queries to a process."""
 
     def __init__(self, scaled: Floats, norms: Floats, cross: Floats, solved: Floats, left: Floats) -> None:
         self.scaled = scaled
-        """Their columns, scaled, shape (m, columns)."""
+        """Scaled columns, shape (m, columns)."""
         self.norms = norms
-        """Squared norms of these."""
+        """Squared norms of the scaled columns."""
         self.cross = cross
-        """Covariance with each row of the process, shape (rows and room, m)."""
+        """Covariance with each row of the process, shape (rows and reserve, m)."""
         self.solved = solved
-        """The same, solved by the factor of the rows' covariance."""
+        """The same, multiplied by the inverse Cholesky factor."""
         self.left = left
-        """Variance that is left of each, in units of the signal variance."""
+        """Posterior variance in units of the signal variance."""
 
     def take(self, kept: Any) -> Candidates:
-        """Return some of them, by position or by mask."""
+        """Return a subset, by index or mask."""
         return Candidates(
             self.scaled[kept], self.norms[kept], self.cross[:, kept], self.solved[:, kept], self.left[kept]
         )
 
     @staticmethod
     def joined(parts: Sequence[Candidates]) -> Candidates:
-        """Return all of some."""
+        """Return the concatenation of several parts."""
         return Candidates(
             np.concatenate([part.scaled for part in parts]),
             np.concatenate([part.norms for part in parts]),
@@ -137,38 +137,39 @@ class Candidates:
 
 
 class Process:
-    """A posterior conditioned on rows, the last of which may be pending and come one by one.
+    """Posterior distribution conditioned on rows; pending rows can be added one by one.
 
-    A pending row is believed to be what the model says of it, which leaves the mean as it is and narrows the variance
-    around it (the kriging believer of Ginsbourger et al. 2010).
+    A pending row is assumed to have its predicted value. This leaves the mean unchanged and reduces the variance around
+    the row (the kriging believer of Ginsbourger et al. 2010).
     """
 
     def __init__(self, features: Features, logs: Floats, rows: Floats, y: Floats, room: int, linear: float) -> None:
-        """Condition on rows.
+        # words: `room` is a parameter name
+        """Condition the process on rows.
 
         Args:
-            features: columns and groups.
-            logs: log weights of the groups and log noise.
-            rows: columns of the rows, shape (n, columns).
-            y: targets of the first rows, shape (k,); the others are pending.
-            room: rows that may be added later.
-            linear: share of the signal variance that is the linear part's.
+            features: Columns and groups.
+            logs: Log weights of the groups and log noise.
+            rows: Columns of the rows, shape (n, columns).
+            y: Targets of the first k rows, shape (k,); the others are pending.
+            room: Number of rows that can be added later.
+            linear: Share of the linear part in the signal variance.
         """
         scale = np.sqrt(np.exp(logs[:-1]))[features.groups]
         self._noise = float(np.exp(logs[-1])) + JITTER
         self._scale, self._centre = scale, features.centre * scale
-        # The linear part's variance is 1 on average over all combinations, as the other part's is everywhere.
+        # Both parts have an average variance of 1 over all combinations.
         self._linear = linear
         self._unit = linear / max(float(features.variance @ (scale * scale)), 1e-12)
         self._count = n = len(rows)
         self._rows = np.zeros((n + room, len(scale)))
         self._rows[:n] = self._scaled(rows)
-        # Squared norms, which every distance needs.
+        # Cache squared norms, which every distance needs.
         self._norms = np.zeros(n + room)
         self._norms[:n] = _norms(self._rows[:n])
         covariance = self._covariance(self._rows[:n], self._norms[:n], self._rows[:n], self._norms[:n])
         covariance.flat[:: n + 1] += self._noise
-        # Below the rows it is the identity, so that LAPACK can take the whole array: of a part it makes a copy first.
+        # The factor is padded with an identity matrix, so that LAPACK can use the whole array without a copy.
         self._factor = np.asfortranarray(np.eye(n + room))
         self._factor[:n, :n] = np.linalg.cholesky(covariance)
         known = self._factor[: len(y), : len(y)]
@@ -177,10 +178,10 @@ class Process:
         self._signal = max(float(half @ half) / max(len(y), 1), 1e-12)
 
     def candidates(self, columns: Floats) -> Candidates:
-        """Return candidates as the process sees them.
+        """Return candidates prepared for queries.
 
         Args:
-            columns: their columns, shape (m, columns).
+            columns: Columns of the candidates, shape (m, columns).
         """
         n, room = self._count, len(self._rows) - self._count
         scaled = self._scaled(columns)
@@ -192,7 +193,7 @@ class Process:
         return Candidates(scaled, norms, np.concatenate([cross, more]), np.concatenate([solved, more]), left)
 
     def add(self, row: Floats, candidates: Candidates) -> None:
-        """Condition on one more row, shape (columns,), a pending one, and take it into account for candidates."""
+        """Condition on one more pending row, shape (columns,), and update the candidates."""
         n = self._count
         scaled = self._scaled(row)[None]
         norms = _norms(scaled)
@@ -208,7 +209,7 @@ class Process:
         self._count = n + 1
 
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation at every candidate."""
+        """Return the mean and standard deviation at every candidate."""
         mean: Floats = self._weights @ candidates.cross[: len(self._weights)]
         return mean, np.sqrt(np.maximum(candidates.left, 1e-10) * self._signal)
 
@@ -232,5 +233,5 @@ def _norms(rows: Floats) -> Floats:
 
 
 def _solve(lower: Any, right: Any, *, transposed: bool = False) -> Any:
-    # LAPACK itself: at these sizes SciPy's checks cost more than the solution.
+    # Call LAPACK directly, because SciPy's checks take longer than the solution at these sizes.
     return dtrtrs(lower, right, lower=1, trans=int(transposed))[0]

@@ -1,7 +1,7 @@
-"""Generations: what the trials of a stretch share, so that a proposal stays cheap.
+"""Generations: shared work of several consecutive trials, which keeps proposals cheap.
 
-A generation begins at a fixed trial number and uses only what was visible then: length scales, candidates, the model
-and what it was conditioned on. Another process that is asked for a later trial builds the same one.
+A generation starts at a fixed trial number and uses only results visible at that point: length scales, candidates, and
+the conditioned model. Another process builds the same generation for a later trial.
 """
 
 from __future__ import annotations
@@ -25,53 +25,52 @@ from evokern.samplers.genome import Keys
 from evokern.samplers.inert_genes import InertGenes
 
 MODEL_ROWS = 384
-"""Most trials that condition the model: the best half of them, and the rest spread over all."""
+"""Maximum number of trials in the model: the best half, and an even selection of the rest."""
 OTHERS_ROWS = 256
-"""Most trials of other studies among them; as this study's own grow numerous they make room."""
+"""Maximum number of other studies' trials among them; this study's own trials replace them over time."""
 GENERATION = 24
-"""Most trials of a generation, unless `SHARE_IN_FLIGHT` allows more."""
+"""Maximum length of a generation, unless `SHARE_IN_FLIGHT` allows more."""
 SHARE_IN_FLIGHT = 8
-"""A generation may have one in so many of the trials in flight: 48 of 384. A proposal sees nothing of the last 384
-then; longer generations make it a fifth cheaper. On nine landscapes, one seed each, the best after 800, 1,200 and 1,600
-trials was the same with 48 as with 24, and after 1,000 trials .003 of the reference less."""
+"""Divisor of the trials in flight for the maximum length: 48 of 384. This makes proposals a fifth cheaper at equal
+quality (docs/lab/2026-11-26-sampler.md)."""
 GROWTH = 32
-"""A young generation's length is this part of the trials before it."""
+"""Divisor of the trial number for the length of early generations."""
 _LATE_TRIAL = 10**9
-"""A trial with as many in flight as a schedule ever has."""
+"""Trial number at which every schedule has reached its maximum."""
 FIT_GROWTH = 16
-"""The same for the length scales: where a search stands decides which genes matter."""
+"""The same divisor for refitting the length scales, because the relevant genes change during a search."""
 LEAST_TIMES = 3
-"""Times that must be known before the model speaks."""
+"""Minimum number of known times for using the model."""
 LATE = 4.0
-"""How much is taken off the logarithm of a score, at first, for each value that is to be tried late."""
+"""Initial penalty on the log score for each low-priority value."""
 LATE_FADES = 24.0
-"""Trials after which half of it is taken off."""
+"""Number of trials after which the penalty is halved."""
 
 
 @dataclass
 class Generation:
-    """What the trials of one generation share."""
+    """Shared data of the trials of a generation."""
 
     start: int
-    """Number of its first trial."""
+    """Number of the first trial."""
     latest: int
-    """Number of the latest trial that conditions the model."""
+    """Number of the latest trial in the model."""
     made: Made
-    """What may be proposed: feasible."""
+    """Feasible candidates."""
     keys: Keys
     """Keys of the candidates."""
     free: npt.NDArray[np.bool_]
-    """Which candidates were not proposed yet."""
+    """Mask of candidates not proposed yet."""
     model: Model
-    """The model."""
+    """Model of the time."""
     candidates: Candidates
-    """The candidates as the model sees them."""
+    """Candidates as prepared for the model."""
     weight: Floats
-    """Logarithm of each candidate's factor: probability to be valid, what a prior thinks of it, values to try late."""
+    """Log factor of each candidate: probability of success, prior preference, and penalty of low-priority values."""
 
 
 class Generations:
-    """Builds generations, and remembers the latest one."""
+    """Builder of generations that caches the latest one."""
 
     def __init__(
         self,
@@ -81,14 +80,14 @@ class Generations:
         in_flight: Callable[[int], int],
         prior: StudyPrior | None,
     ) -> None:
-        """Remember what every generation needs.
+        """Store the inputs of all generations.
 
         Args:
-            pool: feasibility.
-            features: what the model sees of a row.
-            seed: the study's seed.
-            in_flight: trial number → trials in flight, its own among them.
-            prior: a warm start.
+            pool: Feasibility of rows.
+            features: Features of a row.
+            seed: Seed of the study.
+            in_flight: Function that returns the trials in flight with a trial, including itself.
+            prior: Warm start.
         """
         self._genome = pool.genome
         self._pool, self._features, self._prior = pool, features, prior
@@ -97,23 +96,23 @@ class Generations:
         self.forget()
 
     def forget(self) -> None:
-        """Forget what was remembered: another study is proposed for."""
+        """Clear the cache for another study."""
         self._logs: tuple[int, Floats] | None = None
         self._latest: Generation | None = None
         self._failures = FailureCounts(self._genome)
 
     def start_of(self, number: int) -> int:
-        """Return the first trial of the generation to which a trial belongs."""
+        """Return the first trial of the generation that contains a trial."""
         return boundary(number, GROWTH, self._longest)
 
     def visible(self, number: int, seen: Observations) -> Observations:
-        """Return what was known when a trial was proposed."""
+        """Return the observations that were known when a trial was proposed."""
         return seen.before(number, number - self._in_flight(number))
 
     def at(self, start: int, seen: Observations) -> Generation | None:
-        """Return the generation that begins at a trial, conditioned on every row proposed since.
+        """Return the generation that starts at a trial, conditioned on all rows proposed since.
 
-        None where too few times were visible then for a model.
+        None if too few times were visible then for a model.
         """
         if self._latest is None or self._latest.start != start:
             then = self.visible(start, seen)
@@ -156,7 +155,7 @@ class Generations:
         weight_of: Callable[[Made], Floats],
         rng: np.random.Generator,
     ) -> tuple[Made, Candidates]:
-        """Return feasible candidates: bred ones, then neighbours of the most promising, round by round."""
+        """Return feasible candidates: bred ones, then neighbours of the most promising, in rounds."""
         taken = then.keys
         parts: list[tuple[Made, Candidates, Floats]] = []
         climbed: set[int] = set()
@@ -179,7 +178,7 @@ class Generations:
                 made = made.take(fresh)
             if turn and not len(made.rows):
                 break
-            # What was looked at once is not looked at again, infeasible ones included.
+            # Do not consider the same row twice, even if it was infeasible.
             taken = np.concatenate([taken, self._genome.keys(made.rows)])
             looked = model.candidates(made.rows)
             score = model.forecast(looked).score + weight_of(made)
@@ -195,7 +194,7 @@ class Generations:
         return self._logs[1]
 
     def _known(self, then: Observations) -> Known:
-        """Return the trials that condition a model: this study's, and as far as these leave room those of others."""
+        """Return the trials for a model: this study's, and other studies' as far as space remains."""
         kept = representative(then.values, ~then.finished, MODEL_ROWS)
         own = Known(then.rows[kept], then.values[kept], then.finished[kept], np.zeros(len(kept)))
         if not isinstance(self._prior, OtherStudies):
@@ -204,12 +203,12 @@ class Generations:
 
 
 def boundary(number: int, growth: int, most: int | None = None) -> int:
-    """Return the last fixed trial number up to `number`, in steps that grow with the study.
+    """Return the last boundary up to `number`; the distances between boundaries grow with the study.
 
     Args:
-        number: a trial number.
-        growth: a step is this part of the trials before it, at least 1.
-        most: longest step.
+        number: Trial number.
+        growth: Divisor of the trial number for the step, which is at least 1.
+        most: Maximum step.
     """
     at = 0
     while True:

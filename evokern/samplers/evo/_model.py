@@ -1,6 +1,6 @@
-"""The model of the time: targets from log times, one Gaussian process over them, and what it expects of candidates.
+"""Model of the time: a Gaussian process over scaled log times, and its forecasts.
 
-It sees log(time) with its slow tail compressed, because a landscape's bad half says little about its best corner.
+The slow tail of log(time) is compressed, because slow candidates reveal little about the fastest ones.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from evokern.samplers.evo._gaussian import Candidates, Process, fit_weights
 from evokern.samplers.genome import Rows
 
 FIT_ROWS = 96
-"""Most trials from which the length scales are fitted."""
+"""Maximum number of trials for fitting the length scales."""
 SPREAD = 1.5
-"""Prior standard deviation of the logarithms of the groups' weights: of dozens of genes some decide and many hardly
-matter."""
+"""Prior standard deviation of the groups' log weights: a few of dozens of genes matter much, many hardly."""
 HOPELESS = -9.0
-"""Logarithm of an expected improvement below which there is little to gain from a candidate."""
+"""Log expected improvement below which a candidate has little to gain."""
 FLATTENED = 0.02
-"""How much differences below it count: where little is left to gain, a candidate that may fail is none to try."""
+"""Factor on score differences below that limit, so that failure risk matters more than tiny gains."""
 LINEAR = 0.6
-"""Share of the variance that choices add wherever they are made."""
+"""Variance share of the linear part, in which each choice has the same effect everywhere."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How log times become targets: distances from their median in median absolute deviations, slow ones compressed."""
+    """Conversion of log times to targets: scaled distances from the median, compressed on the slow side."""
 
     centre: float
     """Median of the log times."""
     unit: float
-    """Their median absolute deviation."""
+    """Median absolute deviation of the log times."""
 
     @classmethod
     def of(cls, values: Floats) -> Scale:
@@ -44,7 +43,7 @@ class Scale:
         return cls(centre, float(np.median(np.abs(values - centre))) + 1e-9)
 
     def compress(self, values: Floats) -> Floats:
-        """Return targets of log times; the slow side's distances become logarithms."""
+        """Return targets of log times; distances on the slow side become logarithmic."""
         distance = (values - self.centre) / self.unit
         compressed: Floats = np.where(distance > 0, np.log1p(np.maximum(distance, 0.0)), distance)
         return compressed
@@ -57,9 +56,9 @@ class Scale:
 
 
 def targets_of(values: Floats) -> tuple[Floats, Scale]:
-    """Return targets of log times, NaN where there is none, and their scale.
+    """Return targets of log times (NaN if unknown) and their scale.
 
-    A failure is as bad as the slowest success: worse would tear holes into the model beside good regions.
+    A failure counts as the slowest success; a worse value would spoil good regions nearby.
     """
     timed = ~np.isnan(values)
     scale = Scale.of(values[timed])
@@ -76,12 +75,12 @@ def standardised(targets: Floats) -> Floats:
 
 
 def representative(values: Floats, must: npt.NDArray[np.bool_], most: int) -> npt.NDArray[np.intp]:
-    """Return the positions of at most `most` trials: the best half, those that must stay, others evenly spread.
+    """Return the indices of at most `most` trials: the best half, required ones, and an even selection of the rest.
 
     Args:
-        values: log times, NaN where there is none.
-        must: trials that stay whatever happens (pending ones).
-        most: how many to keep.
+        values: Log times; NaN if unknown.
+        must: Mask of trials to keep in any case (pending ones).
+        most: Maximum number to keep.
     """
     if len(values) <= most:
         return np.arange(len(values))
@@ -96,29 +95,29 @@ def representative(values: Floats, must: npt.NDArray[np.bool_], most: int) -> np
 
 @dataclass(frozen=True)
 class Known:
-    """Trials that condition a model: those with a result first, pending ones behind."""
+    """Trials that condition a model: finished ones first, then pending ones."""
 
     rows: Rows
     """Their configurations."""
     values: Floats
-    """Their log times; NaN where there is none: a failure, or pending."""
+    """Log times; NaN for failed and pending trials."""
     finished: npt.NDArray[np.bool_]
-    """Which of them have a result."""
+    """Mask of finished trials."""
     problem: Floats
-    """How far each one's problem is from this study's: 0 for its own."""
+    """Distance of each trial's problem from this study's; 0 for its own."""
 
     @classmethod
     def of(cls, rows: Rows, values: Floats, problem: Floats | None = None) -> Known:
-        """Return trials with a time each."""
+        """Return finished trials with times."""
         there = np.zeros(len(rows)) if problem is None else problem
         return cls(rows, values, np.ones(len(rows), dtype=bool), there)
 
     def take(self, kept: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Known:
-        """Return some of them, by position or by mask."""
+        """Return a subset, by index or mask."""
         return Known(self.rows[kept], self.values[kept], self.finished[kept], self.problem[kept])
 
     def beside(self, other: Known | None) -> Known:
-        """Return these with finished ones of other studies, before the pending ones."""
+        """Return these trials with finished trials of other studies inserted before the pending ones."""
         if other is None:
             return self
         parts = self.take(self.finished), other, self.take(~self.finished)
@@ -131,11 +130,11 @@ class Known:
 
 
 def fit(features: Features, known: Known) -> Floats:
-    """Return the length scales that explain finished trials best, `FIT_ROWS` of this study and of others each.
+    """Return the length scales that best explain finished trials, at most `FIT_ROWS` each of this and other studies.
 
     Args:
-        features: columns and groups.
-        known: the trials; pending ones are left out.
+        features: Columns and groups.
+        known: Trials; pending ones are ignored.
     """
     known = known.take(known.finished)
     own = known.problem == 0.0
@@ -152,25 +151,26 @@ def fit(features: Features, known: Known) -> Floats:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the model says of candidates."""
+    """Predictions for candidates."""
 
     score: Floats
-    """Logarithm of the expected improvement on the best time, in standard deviations; flattened below `HOPELESS`."""
+    """Log expected improvement on the best time, in standard deviations; flattened below `HOPELESS`."""
     log_time: Floats
     """Predicted log(time)."""
 
 
 class Model:
-    """Predicts the time of candidates from trials that keep coming in."""
+    """Predictor of candidate times that accepts additional pending trials."""
 
     def __init__(self, features: Features, logs: Floats, known: Known, room: int) -> None:
-        """Condition on trials.
+        # words: `room` is a parameter name
+        """Condition the model on trials.
 
         Args:
-            features: columns and groups.
-            logs: fitted log weights and log noise.
-            known: the trials, of this study at least one that is finished.
-            room: rows that may be added later.
+            features: Columns and groups.
+            logs: Fitted log weights and log noise.
+            known: Trials; at least one finished trial of this study.
+            room: Number of rows that can be added later.
         """
         self._features = features
         finished = int(known.finished.sum())
@@ -181,16 +181,16 @@ class Model:
         self._process = Process(features, logs, features(known.rows, known.problem), y, room, LINEAR)
 
     def candidates(self, rows: Rows) -> Candidates:
-        """Return rows as the process sees them, to be asked about again and again."""
+        """Return candidates in a form that can be queried repeatedly."""
         return self._process.candidates(self._features(rows))
 
     def add(self, rows: Rows, candidates: Candidates) -> None:
-        """Take in rows that were proposed since, pending ones, and what they change for some candidates."""
+        """Add pending rows, and update the given candidates."""
         for row in self._features(rows):
             self._process.add(row, candidates)
 
     def forecast(self, candidates: Candidates) -> Forecast:
-        """Return what the model says of candidates."""
+        """Return the predictions for candidates."""
         mean, sd = self._process.predict(candidates)
         score = _log_expected_improvement(self._best, mean, sd)
         score = np.where(score < HOPELESS, HOPELESS + FLATTENED * (score - HOPELESS), score)
@@ -201,7 +201,7 @@ def _log_expected_improvement(best: float, mean: Floats, sd: Floats) -> Floats:
     z = (best - mean) / sd
     density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
     improvement: Floats = np.log(np.maximum(sd * (z * ndtr(z) + density), 1e-300))
-    # Far from any improvement the difference cancels; the tail's asymptote keeps the order of candidates.
+    # Far below the best, the difference cancels; use the asymptotic form to keep the ranking.
     far = z <= -5.0
     if far.any():
         improvement[far] = np.log(sd[far]) + log_ndtr(z[far]) - np.log(-z[far])

@@ -1,7 +1,7 @@
-"""What the sampler sees of a history, as arrays: rows, values, failures, what is pending.
+"""A history as arrays: rows, values, failures, pending trials.
 
-A trial that was lost counts as pending until the next generation begins, as it did when the one under way did; then it
-is as if it had not been. One whose configuration may not be proposed again stays pending.
+A lost trial counts as pending until the next generation, as it did when the current generation started. After that it
+is ignored, unless its configuration may not be proposed again: then it stays pending.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from evokern.samplers.genome import Genome, Keys, Rows
 from evokern.study.trial import Outcome, Proposal
 
 OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover", "starting_point")
-"""What makes a proposal: change of one gene, of a few, a mix of two elites, a draw from the whole space; or, in the
-first generation, a warm start, the default candidate, values not yet shown, a starting point of the kernel's."""
+"""Origins of proposals: change of one gene, change of several genes, mix of two elites, draw from the whole space. In
+the first generation: warm start, default candidate, uncertain row, starting point of the kernel."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Every trial before the one that is proposed, in number order: finished ones, then pending ones."""
+    """All trials before the next proposal in number order: finished ones, then pending ones."""
 
     numbers: npt.NDArray[np.intp]
     """Trial numbers."""
     rows: Rows
-    """Their configurations."""
+    """Configurations."""
     keys: Keys
-    """Their keys."""
+    """Keys of the configurations."""
     values: Floats
-    """log(time) where one was seen, else NaN; of a slow trial what is known: it is above what it raced against."""
+    """log(time) or NaN. For a slow trial it is partial, and at least the time the trial raced against."""
     finished: npt.NDArray[np.bool_]
-    """Whether the result is visible; the others are pending."""
+    """Mask of trials with a visible result; the others are pending."""
     fingerprints: npt.NDArray[np.int64]
-    """A number per distinct fingerprint; -1 where none is known."""
+    """Number per distinct fingerprint; -1 if unknown."""
     operators: npt.NDArray[np.int8]
-    """Position in `OPERATORS`; -1 where another sampler proposed."""
+    """Index in `OPERATORS`; -1 for proposals of another sampler."""
     slow: npt.NDArray[np.bool_]
-    """Whether racing stopped it: its time is above that of the best trial visible when it was proposed."""
+    """Mask of trials stopped by racing; their times exceed the best that was visible when they were proposed."""
     lost: npt.NDArray[np.bool_]
-    """Whether it is visible that the trial was lost, and its configuration may be proposed again."""
+    """Mask of trials known to be lost whose configuration may be proposed again."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     @property
     def timed(self) -> npt.NDArray[np.bool_]:
-        """Whether a time was seen."""
+        """Mask of trials with a time."""
         return ~np.isnan(self.values)
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """Whether the candidate was evaluated and gave no time: wrong, crashed, hung, refused by the compiler."""
+        """Mask of trials evaluated without a time: wrong, crashed, hung, rejected by the compiler."""
         return self.finished & np.isnan(self.values)
 
     @property
     def best_first(self) -> npt.NDArray[np.intp]:
-        """Positions of the trials with a time, the best first."""
+        """Indices of trials with a time, best first."""
         order = np.argsort(np.where(self.timed, self.values, np.inf), kind="stable")
         return order[: int(self.timed.sum())]
 
     def without_lost(self) -> Observations:
-        """Return what is left without the trials that were lost."""
+        """Return the observations without lost trials."""
         return self if not self.lost.any() else self.before(int(self.numbers[-1]) + 1, int(self.numbers[-1]))
 
     def before(self, number: int, latest_result: int) -> Observations:
-        """Return what was known before trial `number`, when results up to trial `latest_result` were visible."""
+        """Return the observations before trial `number`, with results up to trial `latest_result`."""
         there = (self.numbers < number) & ~(self.lost & (self.numbers <= latest_result))
         visible = self.numbers[there] <= latest_result
         return Observations(
@@ -88,10 +88,10 @@ class Observations:
 
 
 class Ledger:
-    """Reads histories, remembering what it read of the latest one.
+    """Cached conversion of histories to observations.
 
-    Each proposal and each result is read once: with 384 trials in flight, reading those anew for each proposal took a
-    third of a search's own time.
+    Each proposal and result is read once. With 384 trials in flight, reading all of them for each proposal took a third
+    of the search's own time.
     """
 
     def __init__(self, genome: Genome, in_flight: Callable[[int], int] = lambda number: 1) -> None:
@@ -107,7 +107,7 @@ class Ledger:
         self._taken = 0
 
     def read(self, history: History) -> Observations:
-        """Return every trial of a history."""
+        """Return all trials of a history."""
         if history is not self._history:
             self._history = history
             self._forget()
@@ -120,11 +120,11 @@ class Ledger:
         return self._seen
 
     def with_pending(self, seen: Observations, number: int, proposal: Proposal) -> Observations:
-        """Return what was known with one more trial, of which there is no result yet."""
+        """Return observations with one additional pending trial."""
         return _joined(seen, self._proposed(range(number, number + 1), [proposal]))
 
     def _proposed(self, numbers: range, proposals: Sequence[Proposal]) -> Observations:
-        """Return some trials without a result, in number order."""
+        """Return trials without results, in number order."""
         rows = self._genome.rows(proposal.config for proposal in proposals)
         count = len(rows)
         return Observations(
@@ -140,10 +140,10 @@ class Ledger:
         )
 
     def _with_results(self, history: History) -> Observations:
-        """Return what is known with the results that were told since, in arrays of their own.
+        """Return observations with the new results, as new arrays.
 
-        A slow trial's time is lifted to what it raced against, where what was seen of it is less: over several problems
-        it tells the time of those that it came to, which may be the short ones.
+        The time of a slow trial is raised to the time it raced against if its partial time is shorter. With several
+        problems, the partial time may cover only the short ones.
         """
         old = self._seen
         values, codes = old.values.copy(), old.fingerprints.copy()

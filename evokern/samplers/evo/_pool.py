@@ -1,4 +1,4 @@
-"""Feasibility of rows, asked once each, and rows drawn from the whole space."""
+"""Feasibility of rows with a cache, and random rows of the whole space."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from evokern.samplers.contract import Explain
 from evokern.samplers.genome import Genome, Keys, Rows
 
 ENUMERABLE = 4_096
-"""Largest grid that is enumerated at once; beyond it feasibility checks would delay the first trial."""
+"""Largest grid that is enumerated at once; larger ones would delay the first trial."""
 ROUNDS = 12
-"""Batches of draws before a search for feasible rows goes on from feasible ones."""
+"""Number of batches of blind draws before the search continues from feasible rows."""
 STEPS = 24
-"""Changes that such a walk tries from each row."""
+"""Number of rows changed in each step of that search."""
 
 
 class Pool:
-    """Feasibility of rows, remembered, and the whole list of feasible rows where it is short or known."""
+    """Feasible rows of a space: a cache of checks, and the complete list if it is short or known."""
 
     def __init__(self, genome: Genome, explain: Explain) -> None:
         self.genome = genome
         self._explain = explain
         self._memory: dict[int, str] = {}
         self.rejections: Counter[str] = Counter()
-        """Constraint → configurations it turned away, until somebody clears it."""
+        """Number of rejected configurations by constraint, until cleared by the caller."""
         self.everything: Rows | None = None
-        """Every feasible row, where the list is known or short."""
+        """All feasible rows if the list is known or short, else None."""
         space = genome.space
         if space.table is not None:
             self.everything = genome.rows(space.table)
@@ -39,7 +39,7 @@ class Pool:
             self._sorted: Keys = np.sort(self._keys)
 
     def feasible(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Tell for each canonical row whether it is feasible; count the constraints that turn rows away."""
+        """Return a mask of feasible canonical rows, and count the violated constraints."""
         keys = self.genome.keys(rows)
         if self.everything is not None:
             if not len(self._sorted):
@@ -48,12 +48,12 @@ class Pool:
             verdict: npt.NDArray[np.bool_] = self._sorted[at] == keys
             return verdict
         violated = [self._constraint(int(key), row) for key, row in zip(keys, rows, strict=True)]
-        # Counted again where it is remembered: counts must not depend on what a process happens to remember.
+        # Count cached results too, because counts must not depend on the state of the cache.
         self.rejections.update(name for name in violated if name)
         return np.array([not name for name in violated], dtype=bool)
 
     def _constraint(self, key: int, row: Rows) -> str:
-        """Return the constraint that turns a row away, empty where it is feasible."""
+        """Return the constraint violated by a row; empty if the row is feasible."""
         known = self._memory.get(key)
         if known is None:
             config = self.genome.config(row)
@@ -61,9 +61,9 @@ class Pool:
         return known
 
     def anywhere(self, rng: np.random.Generator, count: int, taken: Keys) -> Rows:
-        """Return up to `count` distinct rows from anywhere, not among `taken`; whether they are feasible is not known.
+        """Return up to `count` distinct rows of the whole space that are not in `taken`, feasible or not.
 
-        Where the feasible set is a list they come from it.
+        If all feasible rows are known, the rows come from that list.
         """
         if self.everything is not None:
             left = np.flatnonzero(~np.isin(self._keys, taken))
@@ -74,15 +74,15 @@ class Pool:
         return fresh
 
     def draw(self, rng: np.random.Generator, count: int, taken: Keys, known: Rows) -> Rows:
-        """Draw up to `count` distinct feasible rows whose keys are not among `taken`.
+        """Draw up to `count` distinct feasible rows whose keys are not in `taken`.
 
-        None of them has a value that is tried late, unless nothing else is found.
+        Rows with low-priority values are used only if there are no others.
 
         Args:
-            rng: source of randomness.
-            count: how many rows to find.
-            taken: keys that must not be drawn.
-            known: feasible rows, from which the search goes on where constraints leave too little to draw blindly.
+            rng: Random generator.
+            count: Number of rows to find.
+            taken: Keys to exclude.
+            known: Feasible rows from which the search continues if blind draws find too few.
         """
         if self.everything is not None:
             left = self.anywhere(rng, len(self.everything), taken)
@@ -105,12 +105,12 @@ class Pool:
         return found[:count]
 
     def changed(self, rows: Rows, rng: np.random.Generator, genes: int | npt.NDArray[np.intp]) -> Rows:
-        """Return each row with some genes drawn anew, canonical.
+        """Return each row with some genes redrawn, in canonical form.
 
         Args:
-            rows: the rows.
-            rng: source of randomness.
-            genes: how many, of all or of each.
+            rows: Rows to change.
+            rng: Random generator.
+            genes: Number of genes to change, for all rows or for each.
         """
         made, most = rows.copy(), int(np.max(genes, initial=0))
         for turn in range(most):
@@ -121,18 +121,18 @@ class Pool:
         return self.genome.canonical(made)
 
     def admissible(self, rows: Rows, taken: Keys) -> Rows:
-        """Return the distinct rows that are feasible and not among `taken`, in order of first appearance."""
+        """Return the distinct feasible rows that are not in `taken`, in order of first appearance."""
         rows = self.distinct(rows)
         rows = rows[~np.isin(self.genome.keys(rows), taken)]
         return rows[self.feasible(rows)]
 
     def distinct(self, rows: Rows) -> Rows:
-        """Return each row once, in order of first appearance."""
+        """Return distinct rows, in order of first appearance."""
         _, first = np.unique(self.genome.keys(rows), return_index=True)
         return rows[np.sort(first)]
 
     def first_left(self, taken: Keys) -> Rows:
-        """Walk the grid to the first feasible row not among `taken`: shape (1, genes), or (0, genes) when exhausted."""
+        """Return the first feasible row of the grid not in `taken`: shape (1, genes), or (0, genes) if none is left."""
         known = set(taken.tolist())
         for config in self.genome.space.grid():
             row = self.genome.rows([config])

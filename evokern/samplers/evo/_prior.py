@@ -1,9 +1,8 @@
-"""What a warm start says of candidates that it does not name.
+"""Use of a warm start for candidates it does not contain.
 
-A time model's word on this very study is taken as it is, and fades. What another study found is about another problem
-or another version of the kernel: how much of it holds here is for the data to say, so it is one more column of the
-features. Several other studies tell that themselves, by how much they differ: they are observations of this study's
-model, at problems of their own.
+A time model predicts this study itself. Its predictions are used directly, and their influence fades. Another study has
+a different problem or kernel version. Its predictions become a feature, and the data decide how relevant it is. Several
+other studies show how much problems differ, so their trials become observations of the model, each with its problem.
 """
 
 from __future__ import annotations
@@ -22,41 +21,40 @@ from evokern.samplers.evo._observations import Observations
 from evokern.samplers.genome import Genome, Rows
 
 STRENGTH = 10.0
-"""Trials after which the prior's word and the model's count alike (the exponent of Hvarfner et al. 2022, piBO)."""
+"""Number of trials after which prior and model have equal influence (exponent of piBO, Hvarfner et al. 2022)."""
 DISTINCT = 0.005
-"""Difference in log(time) from which two of a prior's configurations are worth a trial each: what a time model gives
-one time differs in nothing that it sees."""
+"""Minimum difference in log(time) between prior configurations worth a trial each. Equal predictions mean that the time
+model sees no difference."""
 GOOD = 0.2
-"""Difference in log(time) up to which a configuration is not far behind."""
+"""Maximum difference in log(time) from the best of a configuration that counts as good."""
 MISJUDGED = 0.4
-"""Difference in log(time) by which a prior may misjudge a code choice: a factor of one and a half."""
+"""Difference in log(time) by which a prior may misjudge a code choice: a factor of 1.5."""
 ENTRIES = 192
-"""Most entries from which a time model's prior is made: the best half of them, and the rest spread over all."""
+"""Maximum number of entries from a time model: the best half, and an even selection of the rest."""
 BEYOND = 0.2
-"""How far below a prior's best entry candidates are still told apart, in standard deviations of its entries."""
+"""Distance below a prior's best entry at which candidates still differ, in standard deviations of its entries."""
 SEVERAL = 3
-"""Studies from which on they are observations. Of a landscape of attention with 1,024 keys alone, at 512: .61, .67 and
-.74 of the optimum after 20, 35 and 60 trials as observations, .69, .76 and .84 as a column (4 seeds); of up to eleven
-studies the other way round (docs/sampler.md)."""
+"""Minimum number of studies to use as observations; one or two become a feature, which works better
+(docs/lab/2026-11-26-sampler.md)."""
 ELITES = 12
-"""Fastest candidates of other studies, or by a time model, from which new ones are made."""
+"""Number of fastest candidates of a time model or other studies used as parents."""
 APART = (0.5, 0.25, 1.5)
-"""Place of another study in the column of problems, this one's being 0: at the same problem, for each power of two that
-its problem is away, and at most."""
+"""Position of another study in the problem column (0 is this study): at the same problem, increase per power of two of
+distance, and maximum."""
 
 
 class _SpreadPrior:
-    """A prior's entries, spread over the whole space by a model of their own."""
+    """Entries of a prior, extended to the whole space by a model."""
 
     def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
         rows = genome.rows(config for config, _ in prior.entries)
         values = np.array([value for _, value in prior.entries])
         self.best: Rows = rows[_distinct_times(values)]
-        """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
+        """Configurations of the prior, best first, without those of nearly equal times."""
         self.leaders: Rows = genome.rows(prior.leaders)
-        """What was fastest in further studies, the nearest first."""
+        """Best candidates of further studies, nearest first."""
         self.good: Rows = rows[_not_far_behind(genome, rows, values)]
-        """Its configurations that are not far behind its best, or not behind the best with the same code choice."""
+        """Configurations close to the best, or to the best with the same code choice."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
         targets = standardised(targets_of(values[kept])[0])
@@ -69,40 +67,40 @@ class _SpreadPrior:
 
 
 class TimeModelPrior(_SpreadPrior):
-    """What a time model says of this very study."""
+    """Predictions of a time model for this study."""
 
     def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
         super().__init__(prior, genome, features)
         self.elites: Rows = genome.rows(config for config, _ in prior.entries[:ELITES])
-        """Its fastest candidates."""
+        """Fastest candidates of the prior."""
 
     def preference(self, rows: Rows, finished: int) -> Floats:
-        """Return the factor on the acquisition of each row after `finished` trials: it fades to 1."""
+        """Return the factor on each row's acquisition after `finished` trials; it fades to 1."""
         mean = self._mean(rows)
         preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + finished))
         return preference
 
 
 class NearestStudy(_SpreadPrior):
-    """What another study found, and what was fastest in one or two more."""
+    """Results of another study, and the best of one or two more."""
 
     def expected(self, rows: Rows) -> Floats:
-        """Return what it expects of rows: 0 is better than all of its entries by a little, 1 its worst one."""
+        """Return the expected times of rows, from 0 (slightly better than the best entry) to 1 (the worst entry)."""
         share: Floats = np.clip((self._mean(rows) - self._least) / (self._most - self._least), 0.0, 1.0)
         return share
 
 
 class OtherStudies:
-    """What several other studies found, as observations of this study's model.
+    """Results of several other studies as observations of this study's model.
 
-    Their times differ from this one's by a factor each, which what several of them tried tells: the default at least.
+    Their times are scaled to this study by the candidates tried in both, at least the default.
     """
 
     def __init__(self, prior: Prior, genome: Genome) -> None:
         self.best: Rows = genome.rows(config for config, _ in prior.entries)
-        """The nearest one's configurations, best first."""
+        """Configurations of the nearest study, best first."""
         self.leaders: Rows = genome.rows(prior.leaders)
-        """What was fastest in further ones, the nearest first."""
+        """Best candidates of further studies, nearest first."""
         studies = [(prior.distance, prior.entries), *((one.distance, one.entries) for one in prior.further)]
         nearest = dict(prior.entries)
         self._rows: Rows = np.concatenate([genome.rows(config for config, _ in entries) for _, entries in studies])
@@ -115,17 +113,17 @@ class OtherStudies:
 
     @cached_property
     def elites(self) -> Rows:
-        """Their fastest candidates, each once."""
+        """Fastest distinct candidates of these studies."""
         order = np.argsort(self._values, kind="stable")
         _, first = np.unique(self._keys[order], return_index=True)
         return self._rows[order[np.sort(first)][:ELITES]]
 
     def known(self, seen: Observations, most: int) -> Known | None:
-        """Return what they found, as this study would have timed it; None before it has timed a candidate of theirs.
+        """Return their trials scaled to this study, or None before this study has timed one of their candidates.
 
         Args:
-            seen: this study's trials.
-            most: trials of theirs at most: the best half of them, and the rest spread over all.
+            seen: Trials of this study.
+            most: Maximum number of trials: the best half, and an even selection of the rest.
         """
         if most <= 0:
             return None
@@ -141,11 +139,11 @@ class OtherStudies:
 
 
 StudyPrior = TimeModelPrior | NearestStudy | OtherStudies
-"""What a study may begin with."""
+"""A warm start in the form used by a study."""
 
 
 def study_prior(prior: Prior, genome: Genome, features: Features) -> tuple[StudyPrior, Features]:
-    """Return what a prior says, and the features of a model that listens to it."""
+    """Return a prior in the form used by a study, and the model's features extended for it."""
     if prior.modelled:
         return TimeModelPrior(prior, genome, features), features
     if 1 + len(prior.further) >= SEVERAL:
@@ -155,7 +153,7 @@ def study_prior(prior: Prior, genome: Genome, features: Features) -> tuple[Study
 
 
 def _as_there(entries: Entries, nearest: dict[Config, float]) -> Floats:
-    """Return a study's log times as the nearest one would have them: by what both tried, else by their best."""
+    """Return a study's log times scaled to the nearest study, by shared candidates or else by their best."""
     values = np.array([value for _, value in entries])
     shared = [nearest[config] - value for config, value in entries if config in nearest]
     behind = float(np.median(shared)) if shared else min(nearest.values()) - float(values.min())
@@ -163,7 +161,7 @@ def _as_there(entries: Entries, nearest: dict[Config, float]) -> Floats:
 
 
 def _distinct_times(values: Floats) -> list[int]:
-    """Return the positions in ascending values that differ from the one chosen before."""
+    """Return the indices in ascending values that differ enough from the previously chosen one."""
     chosen: list[int] = []
     for position, value in enumerate(values):
         if not chosen or value >= values[chosen[-1]] + DISTINCT:
@@ -172,10 +170,10 @@ def _distinct_times(values: Floats) -> list[int]:
 
 
 def _not_far_behind(genome: Genome, rows: Rows, values: Floats) -> npt.NDArray[np.bool_]:
-    """Tell which rows are little behind the best of some code choice, where that may be misjudged.
+    """Return a mask of rows close to the best, or to the best with the same code choice.
 
-    Whatever a prior errs about, it errs about for every configuration that makes the same choice: its best ones, which
-    are alike, may all be bad. So the best of the other choices count as good too.
+    An error of the prior affects all configurations with the same choice. Its best ones are similar and may all be bad,
+    so the best of other choices also count as good.
     """
     lag = np.full(len(rows), np.inf)
     for index, gene in enumerate(genome.genes):

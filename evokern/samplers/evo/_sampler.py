@@ -1,9 +1,8 @@
-"""The sampler, and the stages of a proposal.
+"""The `evo` sampler and the stages of a proposal.
 
-A proposal of trial n is a pure function of the results it may see, the configurations before it, the study's seed and
-n. Work that is shared by several trials (length scales, a generation's candidates) is tied to fixed trial numbers and
-uses only what was visible at them, so that it can be remembered while the process lives and is rebuilt alike by
-another one.
+The proposal of trial n is a pure function of the visible results, the earlier configurations, the study's seed and n.
+Work shared by several trials (length scales, a generation's candidates) depends on fixed trial numbers and on the
+results visible at these. It can therefore be cached, and another process reproduces it exactly.
 """
 
 from __future__ import annotations
@@ -29,20 +28,19 @@ from evokern.samplers.genome import Genome, Rows
 from evokern.study.trial import Proposal
 
 LIKELY = 8
-"""Candidates that are told as likely: on fitted and made-up landscapes 58 to 68 % of the model's proposals had stood
-among the eight best behind an earlier one (150 trials, the live schedule)."""
+"""Number of candidates reported as likely next proposals. About 60 % of proposals are among the next eight candidates
+of an earlier one (docs/lab/2026-11-26-sampler.md)."""
 
 
 class EvoSampler:
-    """Two-layer evolutionary sampler with a model of the time; feasible and unseen by construction.
+    """Two-layer evolutionary sampler with a model of the time; all proposals are feasible and new.
 
     Args:
-        space: genes with feasibility bound.
-        seed: the study's seed.
-        window: the study's schedule: the proposal of trial n sees the results of trials up to n - window(n); a number
-            is the same for every trial.
-        explain: names the constraint that turns an infeasible configuration away.
-        prior: a warm start.
+        space: Genes with their feasibility rules. seed: Seed of the study. window: Schedule of the trials in flight, or
+        a constant number. The proposal of trial n sees the results of trials
+            up to n - window(n).
+        explain: Function that names the constraint violated by an infeasible configuration.
+        prior: Warm start.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class EvoSampler:
         self._foreseen: dict[int, Config] = {}
 
     def propose(self, history: History, number: int) -> Proposal | None:
-        """Return the candidate of one trial; None when every feasible configuration was proposed already."""
+        """Return the candidate of a trial, or None if no feasible configuration is left."""
         if self._history is not history:
             self._history = history
             self._generations.forget()
@@ -79,7 +77,7 @@ class EvoSampler:
         self._pool.rejections.clear()
         self._likely = None
         seen = self._ledger.read(history)
-        # Matrices this small lose more to threads than they gain, and one thread always rounds alike.
+        # For small matrices, one thread is faster, and its rounding is reproducible.
         with self._threads.limit(limits=1):
             found = self._propose(seen, number)
         if found is None:
@@ -88,11 +86,11 @@ class EvoSampler:
         config = self._genome.config(row)
         self._latest = seen, number, Proposal(config, info)
         if config in history.seen:
-            raise InternalError(f"evo proposed {dict(config)} twice, at last for trial {number}")
+            raise InternalError(f"evo proposed {dict(config)} again for trial {number}")
         return Proposal(config, info, dict(self._pool.rejections))
 
     def likely(self) -> list[Config]:
-        """Return the candidates that came next when the latest one was proposed; those of the first generation then."""
+        """Return the next-best candidates of the latest proposal, or the remaining first generation."""
         if self._likely is not None:
             return [self._genome.config(row) for row in self._likely]
         if self._latest is None:
@@ -103,7 +101,7 @@ class EvoSampler:
         return [self._foreseen[later] for later in sorted(self._foreseen)]
 
     def _rest_of_first(self, seen: Observations, number: int, proposal: Proposal) -> dict[int, Config]:
-        """Return the trials of the first generation after one: no result changes them, but that a trial is lost."""
+        """Return the remaining trials of the first generation; only lost trials change them."""
         found: dict[int, Config] = {}
         for later in range(number + 1, min(self._first, number + 1 + LIKELY)):
             seen = self._ledger.with_pending(seen, later - 1, proposal)
@@ -120,7 +118,7 @@ class EvoSampler:
         generation = self._generations.at(start, seen) if number >= self._first else None
         if generation is not None:
             if number > start:
-                self._pool.rejections.clear()  # they were counted for the trial that began the generation
+                self._pool.rejections.clear()  # already counted for the first trial of the generation
             if generation.free.any():
                 return self._select(generation, seen, number)
         return self._of_first(seen, number)

@@ -1,7 +1,8 @@
-"""Which candidates will fail: evidence per value and per pair of values.
+"""Predicted failure risk of candidates, from failures per value and per pair of values.
 
-Crashes and wrong answers follow patterns ("four warps only with 16-byte loads"), mostly of one or two genes. So every
-value and every pair of values keeps a count of failures and of trials; the worst cell that a candidate lies in speaks.
+Crashes and wrong results follow patterns, mostly of one or two genes ("four warps only with 16-byte loads"). Therefore
+the failures and trials of every value and every pair of values are counted. The riskiest value or pair of a candidate
+decides.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from evokern.samplers.evo._observations import Observations
 from evokern.samplers.genome import Genome, Rows
 
 CAUTION = 4.0
-"""Trials that the overall failure rate is worth in a cell."""
+"""Weight of the overall failure rate in each cell, in trials."""
 PAIRS = 64
-"""Pairs of genes that are looked at, those whose failures differ most from chance: of 34 genes there are 561."""
+"""Number of gene pairs used, those with the most unusual failure rates; 34 genes have 561 pairs."""
 
 
 class FailureCounts:
-    """Failures and trials of every value and every pair of values, counted once for each trial."""
+    """Counts of failures and trials for every value and every pair of values."""
 
     def __init__(self, genome: Genome) -> None:
         self.sizes = genome.sizes
         self.one, self.two = np.triu_indices(len(genome))
-        """Positions of the two genes of each table; a gene with itself is its values alone."""
+        """Indices of the two genes of each table; a table of a gene with itself counts single values."""
         ends = np.cumsum(self.sizes[self.one] * self.sizes[self.two])
         self.begins = np.append(0, ends[:-1])
-        """First cell of each table, one table after the other."""
+        """Index of the first cell of each table."""
         self.trials = np.zeros(ends[-1], dtype=np.int64)
-        """Trials of each cell."""
+        """Number of trials in each cell."""
         self.failures = np.zeros(ends[-1], dtype=np.int64)
-        """Those of them that failed."""
+        """Number of failed trials in each cell."""
         self._counted = 0
 
     def count(self, seen: Observations) -> None:
-        """Take in what was finished since the last call: results become visible in number order, and stay visible."""
+        """Add the trials finished since the last call; results become visible in number order."""
         done = np.flatnonzero(seen.finished)[self._counted :]
         rows, failed = seen.rows[done].astype(np.int64), seen.failed[done]
         cells = rows[:, self.one] * self.sizes[self.two] + rows[:, self.two] + self.begins
@@ -45,19 +46,19 @@ class FailureCounts:
 
 
 class Validity:
-    """Predicts the probability that a candidate gives a time."""
+    """Predicted probability that a candidate gives a time."""
 
     def __init__(self, genome: Genome, seen: Observations, counts: FailureCounts | None = None) -> None:
-        """Look at what is known.
+        """Estimate the failure risk of each cell.
 
         Args:
-            genome: the genes.
-            seen: what is known.
-            counts: of what was known before, which are brought up to date; None to count all of it.
+            genome: Genes of the space.
+            seen: Known trials.
+            counts: Earlier counts to update; None counts all trials.
         """
         failed = seen.failed[seen.finished]
         self.rate = float(failed.mean()) if len(failed) else 0.0
-        """Share of the finished trials that failed."""
+        """Share of failed trials among the finished ones."""
         counts = counts or FailureCounts(genome)
         counts.count(seen)
         if self.rate == 0.0:

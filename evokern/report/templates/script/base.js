@@ -1,4 +1,4 @@
-// What every part uses: elements, numbers as the page writes them, the page's data.
+// Shared helpers: elements, number formats, and the page's data.
 const data = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,14 +18,14 @@ function shape(tag, attributes = {}, text) {
   if (text !== undefined) made.textContent = text;
   return made;
 }
-// Three digits that matter, zeros at the end kept, so that a column of them lines up.
+// Three significant digits with trailing zeros, so that columns align.
 function digits(value, count = 3) {
   if (!value) return "0";
   const behind = Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(value))));
   return value.toLocaleString("en", { minimumFractionDigits: Math.min(behind, 6), maximumFractionDigits: Math.min(behind, 6) });
 }
 const round = value => Number(value.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 });
-// Both ends of an interval with as many digits as tell them apart; nothing where they do not differ.
+// Both ends of an interval with enough digits to distinguish them; empty if they are equal.
 function apart(low, high) {
   for (const count of [3, 4, 5, 6]) if (digits(low, count) !== digits(high, count)) return `${digits(low, count)} to ${digits(high, count)}`;
   return "";
@@ -33,7 +33,7 @@ function apart(low, high) {
 const several = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 const micro = value => `${digits(value)} ${data.unit}`;
 
-// A row of numbers as a trial with names.
+// Convert a row of numbers to a trial with named fields.
 function trialOf(row) {
   const trial = {};
   data.columns.forEach((name, place) => { trial[name] = row[place]; });
@@ -41,7 +41,7 @@ function trialOf(row) {
   mark(trial);
   return trial;
 }
-// A verification may refute a trial after it was drawn.
+// A verification may refute a trial after its row was sent.
 const refuted = trial => trial.number in data.refuted;
 function mark(trial) {
   trial.kind = !trial.measured ? data.mark_of[trial.outcome] : refuted(trial) ? 2 : trial.control ? 1 : data.mark_of[trial.outcome];
@@ -50,7 +50,7 @@ function mark(trial) {
 }
 let trials = [], byNumber = new Map(), fastest = null, scale = null, elites = new Map();
 
-// Everything that depends on all trials: places among those of the same arm, and the axis of times.
+// Values that depend on all trials: positions within the sampler's or control's trials, and the time axis.
 function digest() {
   trials.sort((a, b) => a.number - b.number);
   byNumber = new Map(trials.map(trial => [trial.number, trial]));
@@ -70,7 +70,7 @@ function digest() {
   }
   fastest = byNumber.get(data.champion) || timed[0] || null;
   const least = timed.length ? timed[0].us : data.baseline ? data.baseline[1] : 1;
-  // As far as the baseline and the first trial: far slower ones would press the others flat.
+  // Limit the axis to the baseline and the first trial, so that much slower trials do not compress it.
   const first = trials.find(trial => trial.measured), wanted = 1.1 * Math.max(first ? first.us : least, data.baseline ? data.baseline[1] : least);
   const low = Math.min(least, data.baseline ? data.baseline[1] : least), most = Math.min(Math.max(wanted, 1.5 * low), 6 * low), room = Math.pow(most / low, 0.06);
   scale = { low: low / room, high: most * room };
@@ -90,15 +90,14 @@ const outcomeOf = trial => data.outcomes[trial.outcome] + (trial.unchecked ? ", 
 const reasonOf = trial => refuted(trial) ? data.refuted[trial.number] : text(trial.reason);
 function spoken(trial) {
   const time = trial.measured ? `, ${micro(timeOf(trial))}` : trial.reason >= 0 ? `: ${text(trial.reason).slice(0, 90)}` : "";
-  return `trial ${trial.number}, ${outcomeOf(trial)}${trial.control ? ", drawn by the control" : ""}${time}`;
+  return `trial ${trial.number}, ${outcomeOf(trial)}${trial.control ? ", proposed by the control" : ""}${time}`;
 }
 
-// What must be scrolled to be read is reached by the keyboard; what fits is no stop on the way. What is out of sight is not
-// laid out and tells no change of its own: all are asked at first, when they are unfolded, and when sections have another
-// width, as beside a card.
+// Boxes that need scrolling are keyboard stops; boxes that fit are not. Boxes out of sight have no layout and report no
+// resize. Check all boxes initially, when a section is expanded, and when the width changes (such as next to a card).
 function stop(box) {
   const hidden = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
-  if (!hidden && box === document.activeElement) return;  // the focus would be lost
+  if (!hidden && box === document.activeElement) return;  // keep the focus
   for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "scrolls"]])
     hidden ? box.setAttribute(name, value) : box.removeAttribute(name);
 }
@@ -111,5 +110,5 @@ new ResizeObserver(([{ contentRect }]) => {
   if (contentRect.width === width) return;
   width = contentRect.width;
   clearTimeout(asking);
-  asking = setTimeout(() => stopsIn(document), 150);  // after the click that changed it was answered
+  asking = setTimeout(() => stopsIn(document), 150);  // after handling the click that caused the change
 }).observe(document.querySelector("details.section") || document.body);

@@ -1,4 +1,4 @@
-// A plot with two axes and lanes above, as wide as there is room, whose points are trials.
+// A plot of trials with two axes and lanes above them, as wide as the page allows.
 const LANE = 15;
 
 function ticksOf(low, high, log, about) {
@@ -16,7 +16,7 @@ function ticksOf(low, high, log, about) {
 }
 
 class Chart {
-  // holder: what it is drawn in; describe: what it is called for those who do not see it.
+  // holder: parent element of the plot.
   constructor(holder, height) {
     this.height = height;
     this.points = [];
@@ -27,7 +27,7 @@ class Chart {
     this.caption = element("figcaption");
     holder.append(element("figure", {}, this.box, this.told, this.caption));
     this.width = 0;
-    // A folded plot is drawn when it is unfolded, one whose room changes a moment later: the click that changed it first.
+    // A collapsed plot is drawn when it is expanded. After a resize, redraw with a delay so that the click is handled first.
     this.watcher = new ResizeObserver(() => {
       if (this.room() === this.width || !this.room()) return;
       clearTimeout(this.waiting);
@@ -43,7 +43,7 @@ class Chart {
     this.x = x; this.y = y; this.lanes = lanes;
     this.points = []; this.keys = [];
     const svg = this.svg = shape("svg", { viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, height: this.height, role: "img", "aria-label": title });
-    this.box.setAttribute("aria-label", `${title}. Arrow keys go from trial to trial, Enter opens one.`);
+    this.box.setAttribute("aria-label", `${title}. Use the arrow keys to move between trials and Enter to open one.`);
     const edge = this.width - this.right;
     svg.append(shape("rect", { class: "frame", x: this.left, y: 10, width: edge - this.left, height: this.bottom - 10 }));
     lanes.forEach((name, place) => {
@@ -55,13 +55,13 @@ class Chart {
     for (const [value, words] of across) {
       const at = this.atX(value);
       if (!x.ticks) svg.append(shape("line", { class: "grid", x1: at, x2: at, y1: this.top, y2: this.bottom }));
-      const late = !x.ticks && at + 4 * words.length > this.width;  // it would end outside
+      const late = !x.ticks && at + 4 * words.length > this.width;  // avoid overflow at the right edge
       svg.append(shape("text", { x: late ? this.width - 2 : at, y: this.bottom + 15, "text-anchor": late ? "end" : "middle" }, words));
     }
     for (const value of ticksOf(y.low, y.high, y.log, 7)) {
       const at = this.atY(value);
       svg.append(shape("line", { class: "grid", x1: this.left, x2: edge, y1: at, y2: at }));
-      if (!lanes.length || at > this.top + 8)  // the lane above has a name there
+      if (!lanes.length || at > this.top + 8)  // avoid the name of the lane above
         svg.append(shape("text", { x: this.left - 6, y: at + 4, "text-anchor": "end" }, round(value)));
     }
     svg.append(shape("text", { x: (this.left + edge) / 2, y: this.height - 6, "text-anchor": "middle" }, x.label));
@@ -74,7 +74,7 @@ class Chart {
   atX(value) { return this.left + this.share(this.x, value) * (this.width - this.left - this.right); }
   atY(value) { return this.bottom - this.share(this.y, value) * (this.bottom - this.top); }
   atLane(name) { return this.top - LANE * (this.lanes.indexOf(name) + 0.5); }
-  // Trials as marks: all of a kind are one path, those that a filter hides another, faint one.
+  // Draw trials as marks: one path per kind, and a faint path for trials hidden by a filter.
   marks(placed) {
     const paths = data.marks.map(() => ["", "", 0]);
     for (const point of placed) {
@@ -101,7 +101,7 @@ class Chart {
     this.svg.append(shape("text", { class: "note", x: edge - 4, y: at > this.top + 16 ? at - 5 : at + 14, "text-anchor": "end" }, words));
   }
   end() {
-    // What is picked lies in a layer of its own: thousands of marks below are not painted anew for one ring.
+    // The selection has its own layer, so that a new ring does not repaint thousands of marks.
     this.over = shape("svg", { class: "over", viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, height: this.height, "aria-hidden": "true" });
     this.box.replaceChildren(this.svg, this.over);
     this.caption.replaceChildren(...this.keys.map(([kind, path, words]) => {

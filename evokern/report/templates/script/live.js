@@ -1,5 +1,5 @@
-// A search that is watched: new trials every second, cards and tables anew when the server has made them anew.
-const details = new Map();  // trial -> what was asked of the server: its whole reason, its samples, its source's difference
+// Live updates during a search: new trials every second, and cards and tables whenever the server has rebuilt them.
+const details = new Map();  // trial -> details from the server: full reason, samples, source difference
 const told = document.getElementById("status");
 let shown = data.live ? data.live.version : 0, since = data.live ? data.live.since : 0, silent = 0;
 
@@ -20,12 +20,12 @@ async function follow() {
   try {
     const news = await (await ask(`news?since=${since}&texts=${data.texts.length}`)).json();
     silent = 0;
-    if (news.study !== data.live.study) { location.reload(); return; }  // begun anew under the same name
+    if (news.study !== data.live.study) { location.reload(); return; }  // started over under the same name
     since = news.since;
     data.texts.push(...news.texts);
     const other = news.champion !== data.champion || Object.keys(news.refuted).length !== Object.keys(data.refuted).length;
     if (news.rows.length || other) {
-      if (other) details.clear();  // differences are those to the champion
+      if (other) details.clear();  // differences depend on the champion
       data.refuted = news.refuted;
       data.champion = news.champion;
       data.champion_us = news.champion_us;
@@ -39,11 +39,11 @@ async function follow() {
     if (news.ended) again = 10 * data.live.every;
   } catch {
     silent += 1;
-    if (silent > 2) { told.textContent = "The server has ended; this is what it had."; return; }
+    if (silent > 2) { told.textContent = "The server has stopped; this page shows its last state."; return; }
   }
   setTimeout(follow, again);
 }
-// What the server writes (cards, tables) takes the place of what stands here; what the script draws stays.
+// Replace the parts rendered by the server (cards, tables); keep those drawn by the script.
 async function parts() {
   const page = new DOMParser().parseFromString(await (await ask("parts")).text(), "text/html");
   for (const fresh of page.querySelectorAll("[data-part]")) {

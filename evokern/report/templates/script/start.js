@@ -1,4 +1,4 @@
-// Light and dark, what scrolls, and everything begun.
+// Theme switch, views, links, and start of the live updates.
 const root = document.documentElement, button = document.getElementById("theme");
 const wishes = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : wishes.matches;
@@ -20,7 +20,7 @@ if (trials.length || data.live) {
 readAddress();
 views.forEach(view => view.draw());
 if (state.trial !== null) showCard(null);
-// A link to a trial opens its card, one to a gene's value shows its trials, one to a section unfolds it.
+// A link to a trial opens its card, a link to a gene value lists its trials, and a link to a section expands it.
 document.addEventListener("click", event => {
   const link = event.target.closest('a[href^="#"]');
   if (!link) return;

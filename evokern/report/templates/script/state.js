@@ -1,8 +1,8 @@
-// What is selected, filtered and sorted: one state, which every view shows and the page's address keeps.
+// Selection, filters and sort order: one state, shown by all views and stored in the page's address.
 const state = { trial: null, sort: "us", down: false, outcome: "", gene: "", value: "", constraint: "", against: "" };
-const REFUTED = "refuted";  // an outcome of the filter beside those of the trials: a verification found it later
+const REFUTED = "refuted";  // an extra outcome of the filter: refuted later by a verification
 const FILTERS = ["outcome", "gene", "value", "constraint"];
-const views = [];  // each has draw(), for new data or another state that it follows(), and pick(), for another trial
+const views = [];  // each has draw() for new data or a change that it follows(), and pick() for another selected trial
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -28,7 +28,7 @@ function unfold(id) {
   if (!section) return;
   section.open = true;
   found.scrollIntoView();
-  // What stood out of sight had a guessed height until now, what had to be drawn none.
+  // Until now, sections out of sight had an estimated height and undrawn plots had none.
   if (found !== section) requestAnimationFrame(() => found.scrollIntoView());
 }
 function select(number, opener = null) {
@@ -43,7 +43,7 @@ function change(changes, asked = null) {
   writeAddress();
   draw(views.filter(view => Object.keys(changes).some(name => view.follows(name))), asked);
 }
-// What is in sight, and the view that was asked, answers at once; the rest is drawn after that was painted, one a frame.
+// Redraw visible views and the source of the change at once, and the rest afterwards, one per frame.
 const waiting = new Set();
 function draw(some, asked) {
   const began = waiting.size > 0;

@@ -1,4 +1,4 @@
-// Every trial in a table: sorted by a column, filtered, a page at a time; times that no clock tells apart are grouped.
+// Table of all trials: sortable, filtered and paged; trials with indistinguishable times are grouped.
 const PAGE = 50, TIED = 1.001, SHOWN_TIED = 3;
 
 const COLUMNS = [
@@ -25,13 +25,13 @@ const cells = {
   outcome: trial => outcomeOf(trial) + (trial.control ? " (control)" : ""),
   reason: trial => reasonOf(trial).length > 140 ? `${reasonOf(trial).slice(0, 139)}…` : reasonOf(trial),
   choices: trial => {
-    if (trial === fastest) return "it is the champion";
+    if (trial === fastest) return "this is the champion";
     const found = differing(trial), shown = found.slice(0, 5).map(gene => `${data.genes[gene].name}=${valueOf(trial, gene)}`);
     return (shown.join(" ") || "nothing") + (found.length > 5 ? ` and ${found.length - 5} more` : "");
   },
 };
 
-// The trials that pass these filters and no other, with the keyboard at the filter.
+// Show only trials that pass these filters, and focus the filter.
 function showTrials(filters) {
   change({ outcome: "", gene: "", value: "", constraint: "", ...filters });
   const table = views.find(view => view instanceof Table);
@@ -68,7 +68,7 @@ class Table {
     this.seen.observe(holder);
   }
   follows(name) { return name !== "against"; }
-  // Opens the card of a trial whose number is known.
+  // A field that opens the card of a trial by its number.
   asked() {
     const number = element("input", { id: "open-trial", type: "number", min: 0, onchange: () => {
       const found = byNumber.has(Number(number.value)) && number.value !== "";
@@ -84,7 +84,7 @@ class Table {
     select.value = value;
   }
   draw() {
-    // A folded table is filled when it is unfolded.
+    // A collapsed table is filled when it is expanded.
     this.stale = !this.holder.offsetParent;
     if (this.stale) return;
     const outcomes = new Map(), constraints = new Map();
@@ -93,7 +93,7 @@ class Table {
       if (refuted(trial)) outcomes.set(REFUTED, (outcomes.get(REFUTED) || 0) + 1);
       if (trial.constraint >= 0) constraints.set(text(trial.constraint), (constraints.get(text(trial.constraint)) || 0) + 1);
     }
-    // A recording has no resources: what is known of no trial is no column.
+    // Hide columns without any data; a recording, for example, has no resources.
     this.columns = COLUMNS.filter(([name, , by]) => !["speedup", "registers", "shared", "occupancy", "reason"].includes(name) || trials.some(trial => { const value = by(trial); return value !== null && value !== ""; }));
     const counted = found => [...found].sort((a, b) => b[1] - a[1]).map(([name, count]) => [name, `${name} (${count})`]);
     this.options(this.outcome, "any", counted(outcomes), state.outcome);
@@ -115,7 +115,7 @@ class Table {
     const none = value => value === null || value === undefined || value === "";
     keyed.sort(([a, one], [b, two]) => none(a) - none(b) || (none(a) ? 0 : a < b ? -sign : a > b ? sign : 0) || one.number - two.number);
     this.sorted = keyed.map(one => one[1]);
-    this.count.textContent = `${this.sorted.length.toLocaleString("en")} of ${several(trials.length, "trial")}${filtered() ? " pass the filters; plots show the others faintly" : ""}`;
+    this.count.textContent = `${this.sorted.length.toLocaleString("en")} of ${several(trials.length, "trial")}${filtered() ? " match the filters; plots show the others faintly" : ""}`;
     this.rows();
   }
   rows() {

@@ -1,5 +1,5 @@
 // The linked plots: convergence over trials and over time, parallel coordinates, time against a gene, roofline.
-const timeAxis = () => ({ label: `${data.unit} a call`, log: true, ...scale });
+const timeAxis = () => ({ label: `${data.unit} per call`, log: true, ...scale });
 
 function lanesOf(shown) {
   const lanes = [];
@@ -15,9 +15,9 @@ function height(chart, trial) {
 function placed(chart, at) {
   return trials.map(trial => ({ trial, x: at(trial), y: height(chart, trial) })).filter(point => point.y !== null);
 }
-const jitter = number => (number * 0.61803398875) % 1 - 0.5;  // even, and the same whenever it is drawn
+const jitter = number => (number * 0.61803398875) % 1 - 0.5;  // evenly spread, and identical at every redraw
 
-// One plot below what its view says above it; `draw` of each fills it.
+// A plot with optional elements above it; `draw` of each subclass fills it.
 class View {
   constructor(holder, height, ...above) {
     holder.replaceChildren(...above);
@@ -47,7 +47,7 @@ class Convergence extends View {
     const label = over ? "minutes of study" : "evaluated trials";
     chart.begin({ title: `Best time so far over ${label}, with every trial`, x: { label, low: 0, high: most }, y: timeAxis(), lanes: lanesOf(trials) });
     chart.marks(placed(chart, trial => chart.atX(at(trial))));
-    // Where an arm's best went down, as steps to the right edge.
+    // Improvements of the sampler's or the control's best, as steps to the right edge.
     const steps = (points, kind, label) => {
       let path = "";
       for (const [when, us] of points) {
@@ -101,7 +101,7 @@ class Against extends View {
   }
 }
 
-const MOST_LINES = 1000;  // of parallel coordinates: more would be one area, and slow
+const MOST_LINES = 1000;  // in parallel coordinates; more lines would merge into an area and be slow
 class Parallel extends View {
   constructor(holder) {
     const note = element("p");
@@ -114,7 +114,7 @@ class Parallel extends View {
     if (!this.chart.room()) return;
     const chart = this.chart, genes = data.leading.slice(0, chart.room() < 560 ? 4 : 8);
     if (!genes.length) { this.note.textContent = "No gene has had two values yet."; return; }
-    chart.begin({ title: "Each trial as a line through its values of the genes that matter", x: { label: chart.room() < 560 ? "genes that matter, then time" : "genes that matter, the one that decides most first; then the time", low: 0, high: genes.length, ticks: [] }, y: { label: "", low: 0, high: 1 } });
+    chart.begin({ title: "Each trial as a line through its values of the most important genes", x: { label: chart.room() < 560 ? "most important genes, then time" : "genes, most important first; then the time", low: 0, high: genes.length, ticks: [] }, y: { label: "", low: 0, high: 1 } });
     const svg = chart.svg;
     svg.replaceChildren(svg.lastChild.previousSibling);
     chart.top = 24; chart.bottom = chart.height - 46;
@@ -127,7 +127,7 @@ class Parallel extends View {
     const failed = trials.filter(trial => !trial.time && passes(trial));
     const kept = [...even(timed, Math.min(200, timed.length), MOST_LINES - Math.min(200, failed.length)), ...even(failed, 0, 200)];
     this.note.textContent = kept.length < timed.length + failed.length
-      ? `${kept.length.toLocaleString("en")} of ${several(timed.length + failed.length, "trial")}: the fastest, and others at even distances. A click opens the nearest.` : "A click opens the nearest trial.";
+      ? `${kept.length.toLocaleString("en")} of ${several(timed.length + failed.length, "trial")}: the fastest, and an even selection of the others. Click to open the nearest trial.` : "Click to open the nearest trial.";
     const edge = { time: { low: scale.low, high: scale.high, log: true } };
     this.lines = kept.map(trial => {
       const y = genes.map((gene, place) => (spots[place].get(trial.genes[gene]) ?? chart.bottom) + 9 * jitter(trial.number));
@@ -178,7 +178,7 @@ class Parallel extends View {
     return found;
   }
 }
-// The first of a list, and of the rest as many at even distances as there is room for.
+// The first items of a list, and an even selection of the rest up to a maximum.
 function even(list, first, most) {
   if (list.length <= most) return list;
   const rest = list.slice(first), room = most - first;
@@ -194,7 +194,7 @@ class Roofline extends View {
     const shown = trials.filter(trial => trial.measured);
     const low = Math.min(roof.intensity, roof.peak / roof.l2) / 4, high = Math.max(roof.intensity, roof.peak / roof.dram) * 4;
     const least = shown.reduce((found, trial) => Math.min(found, rate(trial)), roof.dram * low / 1e12) / 2;
-    chart.begin({ title: "Roofline", x: { label: "operations a byte (FLOP/B)", low, high, log: true },
+    chart.begin({ title: "Roofline", x: { label: "operations per byte (FLOP/B)", low, high, log: true },
       y: { label: `${data.predicted ? "predicted " : ""}TFLOP/s`, low: least, high: roof.peak * 2 / 1e12, log: true } });
     const bent = (bandwidth, peak) => `M${chart.atX(low)} ${chart.atY(bandwidth * low / 1e12)}L${chart.atX(peak / bandwidth)} ${chart.atY(peak / 1e12)}H${chart.width - chart.right}`;
     chart.line(bent(roof.dram, roof.peak), "roof", `DRAM ${round(roof.dram / 1e12)} TB/s and tensor cores ${round(roof.peak / 1e12)} TFLOP/s, data sheet`);
