@@ -1,8 +1,8 @@
 """Run a search and draw its panel as `docs/panel.svg`.
 
-    python docs/draw_panel.py                                      search a recording of an H200 (half a minute)
-    python docs/draw_panel.py --device cuda:0 --budget 45s         search on a GPU
-    python docs/draw_panel.py --draw-only                          redraw the last search
+    python docs/draw_panel.py                                      Search a recording of an H200 (half a minute).
+    python docs/draw_panel.py --device cuda:0 --budget 45s         Search on a GPU.
+    python docs/draw_panel.py --draw-only                          Redraw the last search.
 
 The picture shows the panel of `evokern search` on a terminal after the last trial, drawn by the same function. Its data
 is stored in `docs/panel.json`. The search of the recording is deterministic, so it always gives the same picture.

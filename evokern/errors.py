@@ -1,14 +1,14 @@
 """Exceptions of evokern.
 
     EvokernError
-    ├── UsageError            usage error: exit code 2, one message, no traceback
-    │   ├── SpaceError        unknown or unsuitable gene, value or constraint
-    │   ├── KernelError       invalid kernel folder
-    │   ├── StudyError        invalid or unknown study
-    │   ├── DeviceError       missing device, or another device than that of the study
-    │   ├── SourceError       CUDA or PTX file that cannot be read or executed
-    │   └── StoreError        database that cannot be used
-    └── InternalError         bug in evokern: exit code 3
+    ├── UsageError            Usage error: exit code 2, one message, no traceback.
+    │   ├── SpaceError        Unknown or unsuitable gene, value or constraint.
+    │   ├── KernelError       Invalid kernel folder.
+    │   ├── StudyError        Invalid or unknown study.
+    │   ├── DeviceError       Missing device, or a device other than that of the study.
+    │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
+    │   └── StoreError        Database that cannot be used.
+    └── InternalError         Bug in evokern: exit code 3.
 
 A rejected candidate never raises an exception; it is an outcome (`evokern.study.trial.Outcome`). Messages contain the
 invalid value and the remedy.

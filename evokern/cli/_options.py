@@ -98,7 +98,7 @@ NumGpusOption = Annotated[
 ]
 TrialOption = Annotated[
     int | None,
-    typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Number of a trial. Default: the champion."),
+    typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Use trial N instead of the champion."),
 ]
 SetOption = Annotated[
     list[str],
@@ -117,7 +117,7 @@ StoredTrustOption = Annotated[
 ]
 
 
-PROBLEM_FORMS = '"B=1 S=128" or, as values in field order, 1,128'
+PROBLEM_FORMS = '"B=1 S=128", or the values in field order, 1,128'
 """Description of a problem's notation, for help texts."""
 
 DEPRECATED_OPTIONS = {"--go-on": "--allow-changes", "--window": "--max-in-flight"}

@@ -87,10 +87,13 @@ class StudyResults:
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a pandas data frame, one row per trial in the order of their numbers.
 
-        Columns: `number`, `outcome`, `time_us` (µs, or NaN without a time), `params_GENE` for every gene,
-        `ci95_low_us` and `ci95_high_us` (95 % interval of the time), `reason`, `control` (True for a trial of the
-        control), `seconds` (study time when it was recorded), `compile_s`, `device_s`, `registers` and `spill_bytes`
-        per thread, `shared_bytes` per block, `occupancy` (0 to 1), `fingerprint` of the program.
+        Columns:
+
+        - `number`, `outcome`, `reason`, `params_GENE` for every gene, `fingerprint` of the program
+        - `control`: whether the trial belongs to the control
+        - `time_us`: time in µs, or NaN; `ci95_low_us`, `ci95_high_us`: its 95 % interval
+        - `seconds`: study time when the trial was recorded; `compile_s`, `device_s`: time spent on it
+        - `registers`, `spill_bytes`: per thread; `shared_bytes`: per block; `occupancy`: 0 to 1
 
         Raises:
             UsageError: pandas is not installed.

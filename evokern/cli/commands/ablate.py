@@ -41,9 +41,10 @@ def ablate(
 ) -> None:
     """Measure the gain of each choice of the champion.
 
-    The command reverts one choice at a time to its default. It also finds the greedy path: from the default candidate, it adds the most helpful change at each step. On
-    a GPU every candidate is timed head-to-head with the champion. On a simulated device times are predicted, and the
-    path can take minutes because it needs about n²/2 candidates for n changed genes; --no-path skips it.
+    The command reverts one choice at a time to its default. It also finds the greedy path, which starts from the
+    default candidate and adds the most helpful change at each step. On a GPU, every candidate is timed head-to-head
+    with the champion. On a simulated device, times are predicted. The path needs about n²/2 candidates for n changed
+    genes, which can take minutes; --no-path skips it.
     """
     from evokern.analysis.candidates import device_for, subject
     from evokern.analysis.genes.ablate import Row, cells, choices, nothing

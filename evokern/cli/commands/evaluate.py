@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    "evaluate",
+    "evaluate",  # words: the examples are commands
     examples="""
     evokern evaluate rmsnorm --source candidate.cu --problem "ROWS=64 COLS=1024"
     evokern evaluate rmsnorm --source candidates/ --problem 8192,8192 --device cuda:0 --json
@@ -51,7 +51,7 @@ def evaluate(
         typer.Option(
             "--problem",
             metavar="P",
-            help=f"Problem to run: {PROBLEM_FORMS}. Default: from the kernel's first study, else a small problem.",
+            help=f"Problem to run, {PROBLEM_FORMS}. Default: from the kernel's first study, else a small problem.",
         ),
     ] = None,
     device: Annotated[

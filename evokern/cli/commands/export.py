@@ -27,7 +27,7 @@ class Format(StrEnum):
 
 
 @command(
-    "export",
+    "export",  # words: the examples are commands
     examples="""
     evokern export -o best.cu
     evokern export attention-s512 --trial 42 -o trial42.cu --db runs.db
@@ -62,7 +62,7 @@ def export(
         typer.Option(
             "--problem",
             metavar="P",
-            help="Problem of the study to export for: as shown in reports, or its index from 0. Default: the first.",
+            help="Problem to specialise the program for: as shown in reports, or its index from 0. Default: the first.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Export a trial even if its verification failed.")] = False,

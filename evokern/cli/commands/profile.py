@@ -46,7 +46,7 @@ def _complete(incomplete: str) -> list[str]:
 
 
 @command(
-    "profile",
+    "profile",  # words: the examples are commands
     examples="""
     evokern profile --trial 42
     evokern profile attention-s512 --device cuda:0 --keep best.ncu-rep
@@ -61,7 +61,7 @@ def profile(
         str | None,
         typer.Argument(
             metavar="STUDY|KERNEL",
-            help="Name or TOML file of a study, or a kernel. Default: the study searched last.",
+            help="Name or TOML file of a study, or name or folder of a kernel. Default: the study searched last.",
             autocompletion=_complete,
         ),
     ] = None,
@@ -78,7 +78,7 @@ def profile(
     set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
     problem: Annotated[
         str | None,
-        typer.Option("--problem", metavar="P", help=f"Problem to run: {PROBLEM_FORMS}. Default: the study's first."),
+        typer.Option("--problem", metavar="P", help=f"Problem to run, {PROBLEM_FORMS}. Default: the study's first."),
     ] = None,
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=1, help="Number of source lines to show when simulated.")
@@ -104,8 +104,8 @@ def profile(
     """Show what limits the speed of a candidate, and which genes to try next.
 
     On a GPU, Nsight Compute (ncu) profiles one call. Without a GPU, sampled blocks run on the CPU, which gives counters
-    per source line and a predicted time. The time of a line is that of its instructions alone, on the resource they use
-    most, so lines overlap. The profile of a trial is stored with it.
+    per source line and a predicted time. The time of a line counts its instructions alone, on the resource that they
+    use most. Lines can overlap, so their times do not add up to the total. The profile of a trial is stored with it.
     """
     from evokern.analysis.profile.counters import missing_profiler, profile_counted
     from evokern.analysis.profile.simulated import profile_simulated

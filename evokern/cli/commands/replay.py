@@ -84,9 +84,9 @@ def replay(
 ) -> None:
     """Compare samplers on a recorded search space.
 
-    Each sampler searches the space many times. The table shows the optimum divided by the best time found after N evaluations. Failed candidates count as
-    evaluations; configurations that are not in the recording do not. The score is 0 for random search and 1 if the
-    first evaluation finds the optimum.
+    Each sampler searches the space many times. The table shows the optimum divided by the best time found after N
+    evaluations. Failed candidates count as evaluations; configurations that are not in the recording do not. The score
+    is 0 for random search and 1 if the first evaluation finds the optimum.
     """
     from evokern.sampler_benchmark import replay as run
 

@@ -51,9 +51,10 @@ def report(
 
     The report shows the champion, its speedup and verification, and which choices determine the time. It lists all
     trials and compares any of them with the champion. The page works offline; writing it needs neither the kernel
-    folder nor a GPU. With --serve, the page shows a running search, and new trials appear within two
-    seconds. The server accepts only connections from this machine that present the token in its address. Stop it with
-    Ctrl-C.
+    folder nor a GPU.
+
+    With --serve, the page shows a running search, and new trials appear within two seconds. The server accepts only
+    connections from this machine that present the token in its address. Stop it with Ctrl-C.
     """
     if serve is not None:
         if file is not None:

@@ -30,7 +30,7 @@ SOURCES = (".cu", ".cuh")
 
 
 @command(
-    "sanitize",
+    "sanitize",  # words: the examples are commands
     examples="""
     evokern sanitize attention --set BLOCK_M=64 --problem "B=1 H=2 S=128 D=64"
     evokern sanitize my.cu --entry my_kernel --block 128 --arg in:f32[1024] --arg out:f32[1024] --arg i32=1024
@@ -53,7 +53,7 @@ def sanitize(
         typer.Option(
             "--problem",
             metavar="P",
-            help=f"KERNEL only: problem to run: {PROBLEM_FORMS}. Default: the kernel's small problems.",
+            help=f"KERNEL only: problem to run, {PROBLEM_FORMS}. Default: the kernel's small problems.",
         ),
     ] = None,
     entry: Annotated[

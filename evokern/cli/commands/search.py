@@ -78,7 +78,7 @@ def _complete_controls(incomplete: str) -> list[str]:
 
 
 @command(
-    "search",
+    "search",  # words: the examples are commands
     examples="""
     evokern search
     evokern search attention-s512 --budget 2h --seed 7 --db runs.db
