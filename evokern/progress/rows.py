@@ -59,7 +59,7 @@ def best_text(progress: Progress) -> str:
     """Return time, trial, speedup and verification of the champion."""
     if progress.best is None:
         return "nothing measured yet"
-    times = f", {progress.speedup:.2f}× the baseline" if progress.speedup else ""
+    times = f", {progress.speedup:.2f}× speedup" if progress.speedup else ""
     time_us, number = progress.best.evaluation.time_us, progress.best.number
     proof = {True: ", verified", False: ", refuted", None: ""}[progress.proofs.get(number)]
     return f"{microseconds(time_us)} {time_unit(progress)} (trial {number}){times}{proof}"

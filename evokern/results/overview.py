@@ -25,7 +25,7 @@ def standing(summary: Mapping[str, Any]) -> str:
     if best is None:
         return f"{trials}, none measured"
     unit = "µs predicted" if summary["predicted"] else "µs"
-    times = f", {best['speedup']:.2f}× {summary['baseline']['name']}" if best["speedup"] else ""
+    times = f", {best['speedup']:.2f}× as fast as {summary['baseline']['name']}" if best["speedup"] else ""
     return f"{trials}, best {microseconds(best['time_us'])} {unit} (trial {best['trial']}){times}"
 
 

@@ -372,7 +372,7 @@ def test_the_line_tells_what_matters() -> None:
     from dataclasses import replace
 
     expected = (
-        "1 min 15 s of 2 min 30 s, 12 trials | best 5.00 µs (trial 4), 1.80× the baseline | 811 trials/min | "
+        "1 min 15 s of 2 min 30 s, 12 trials | best 5.00 µs (trial 4), 1.80× speedup | 811 trials/min | "
         "device busy 62 % | 9 measured, 3 wrong"
     )
     assert expected == line(progress_told())

@@ -178,7 +178,7 @@ def test_a_study_says_how_it_stands(db: Path) -> None:
     best = study.summary["best"]
     told = repr(study)
     assert told.startswith(f"<study 'small' of {db}: 40 trials, best ")
-    assert f"µs (trial {best['trial']}), {best['speedup']:.2f}× sdpa <math>>" in told
+    assert f"µs (trial {best['trial']}), {best['speedup']:.2f}× as fast as sdpa <math>>" in told
     assert "µs predicted (trial " in repr(evokern.load_study("other", db=db))
     shown = Markup(study._repr_html_())
     texts = " ".join(" ".join(shown.texts).split())

@@ -238,8 +238,8 @@ def test_progress_is_a_line_per_sampler() -> None:
         (("none.db:some",), "there is no recording none.db:some, nor a database none.db; name a"),
         ((".",), "cannot read recording .: Is a directory; name a Kernel Tuner cache"),
         ((str(SMALL), "--samplers", "evi"), "did you mean 'evo'"),
-        ((str(SMALL), "--samplers", ","), "names none"),
-        ((str(SMALL), "--plot", "/nowhere/out.html"), "no folder /nowhere"),
+        ((str(SMALL), "--samplers", ","), "names no sampler"),
+        ((str(SMALL), "--plot", "/nowhere/out.html"), "folder /nowhere does not exist"),
         ((str(SMALL), "--budget", "soon"), "'soon' is no duration"),
     ],
 )

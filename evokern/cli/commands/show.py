@@ -190,7 +190,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         return lines + _refuted(reader, record) + _rejected(summary) + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
-    times = f", {speedup(best)} the baseline" if best["speedup"] else ""
+    times = f", {speedup(best)} as fast as the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}{inside}{times}")
     lines.append(proved(summary))
     lines += _refuted(reader, record)
