@@ -134,8 +134,8 @@ def with_current_names(
     Args:
         args: the arguments of one command.
         known: all option names of the command.
-        with_value: those of its option names that take the next word as their value.
-        warn: called with a sentence for each deprecated name.
+        with_value: names of its options that take a value.
+        warn: called with a warning for each deprecated name.
     """
     renamed = list(args)
     skipped = False
@@ -187,7 +187,7 @@ def parse_assignments(given: list[str]) -> dict[str, str]:
 
 
 def parse_extent(option: str, text: str | None) -> tuple[int, int, int] | None:
-    """Parse one to three extents, such as `4,2`, and fill up with 1. None stays None.
+    """Parse one to three extents, such as `4,2`; missing ones become 1. None stays None.
 
     Raises:
         UsageError: the text is not one to three integers of at least 1.

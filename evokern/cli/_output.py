@@ -161,7 +161,7 @@ def save(file: Path, content: str | bytes, option: str) -> None:
         else:
             write_bytes(file, content)
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; name another file with {option}") from error
+        raise UsageError(f"cannot write {file}: {error.strerror}; choose another file with {option}") from error
 
 
 class _Terminal(logging.Handler):

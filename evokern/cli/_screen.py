@@ -80,7 +80,7 @@ class LiveScreen:
         """Remove the frame while other text is printed in its place.
 
         Args:
-            ends_line: whether what is printed ends its line; until something does, no frame is drawn.
+            ends_line: whether the text ends with a newline. No frame is drawn within an unfinished line.
         """
         with self._lock:
             if not self._within_line:
@@ -157,7 +157,7 @@ class _Above:
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Return columns and lines of a terminal. COLUMNS and LINES can reduce its size, or give an unknown one."""
+    """Return columns and lines of a terminal. COLUMNS and LINES can reduce it, or set it if it is unknown."""
     try:
         known = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError, AttributeError):

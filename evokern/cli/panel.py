@@ -98,7 +98,7 @@ class Watcher:
             self._screen = LiveScreen(bare(sys.stderr), self._frame)
 
     def _frame(self, columns: int, height: int) -> list[str]:
-        """Return the lines of the panel, one column and one line smaller than the terminal, which leaves the cursor."""
+        """Return the lines of the panel, one column and line smaller than the terminal to leave room for the cursor."""
         assert self._told is not None and self._console is not None
         progress, since = self._told
         passed = time.monotonic() - since if progress.step else 0.0

@@ -160,7 +160,7 @@ def _executors(all_: Sequence[ExecutorState]) -> str:
     """Return the number and rates of working executors, followed by the faulty ones."""
     rates = sorted(one.per_minute for one in all_ if not one.state)
     each = f"{rates[0]:.0f} to {rates[-1]:.0f} trials/min each" if rates else ""
-    parts = [f"{len(rates)} of {len(all_)} without faults", each]
+    parts = [f"{len(rates)} of {len(all_)} working", each]
     return "; ".join([", ".join(filter(None, parts)), *(f"{one.name} {one.state}" for one in all_ if one.state)])
 
 

@@ -147,7 +147,7 @@ def test_wrong_results_are_told(here: Path) -> None:
     source = here / "kernels" / "columns" / "kernel.cu"
     source.write_text(SOURCE.replace("tile[threadIdx.x * STRIDE];", "1 + tile[threadIdx.x * STRIDE];"))
     result = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "64"])
-    assert "its results are wrong: " in result.stdout
+    assert "results are wrong: " in result.stdout
     assert profile("columns", "--problem", "64")["fault"]
 
 

@@ -103,10 +103,10 @@ def test_several_executors_are_told_with_what_happened_to_them() -> None:
     """How many work and how fast, then those that do not; of a sweep how its studies stand."""
     found = (ExecutorState("a:0", 190.0), ExecutorState("a:1", 211.4), ExecutorState("b:0", 20.0, "set aside"))
     text = "\n".join(shown(told(executors=found, sweep="3 studies: 1 finished, 2 waiting"), 110, 30))
-    assert "executors    2 of 3 without faults, 190 to 211 trials/min each; b:0 set aside" in text
+    assert "executors    2 of 3 working, 190 to 211 trials/min each; b:0 set aside" in text
     assert "sweep        3 studies: 1 finished, 2 waiting" in text
     text = "\n".join(shown(told(executors=found[2:]), 110, 30))
-    assert "executors    0 of 1 without faults; b:0 set aside" in text
+    assert "executors    0 of 1 working; b:0 set aside" in text
     assert "executors" not in "\n".join(shown(told(), 110, 30))
 
 

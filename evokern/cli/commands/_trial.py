@@ -35,7 +35,7 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
     mean = mean_of(len(record.problems)) if evaluation.outcome is Outcome.MEASURED else ""
     result = f"{facts['outcome']}, {facts['reason']}{guessed}{mean}"
     show_line(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {result}")
-    show_line("configuration (* differs from the default candidate)")
+    show_line("configuration (* marks a change from the default candidate)")
     for gene in record.genes:
         value = found.trial.config.get(gene.name)
         show_line(f"  {'*' if value != gene.default else ' '} {gene.name:<24}{value}")
@@ -189,7 +189,8 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         worst, checks = report["worst"], report["checks"]
         runs = f"{report['runs']} run{'s' if report['runs'] != 1 else ''}"
         yield f"gate at {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
-        yield f"  relative error {_text(report['relative_error'])}, {_text(report['tolerance_spent'])} of the tolerance"
+        used = _text(report["tolerance_spent"])
+        yield f"  relative error {_text(report['relative_error'])}, share of the tolerance used: {used}"
         at = ", ".join(map(str, worst["index"]))
         got, expected = told_apart(float(worst["got"]), float(worst["expected"]))
         yield (

@@ -33,7 +33,7 @@ _RUN = "FILE.db, FILE.db:STUDY, or an exported FILE.cu"
 def compare(
     output: Output,
     old: Annotated[str, typer.Argument(metavar="OLD", help=f"Baseline run: {_RUN}.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help=f"Run to test: {_RUN}.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help=f"Run under test: {_RUN}.")],
     threshold: Annotated[
         float,
         typer.Option("--threshold", metavar="SHARE", help="Largest acceptable slowdown, as a share of the old time."),
@@ -46,9 +46,7 @@ def compare(
     ] = False,
     markdown: Annotated[
         Path | None,
-        typer.Option(
-            "--markdown", metavar="FILE", help="Write Markdown, for example for a pull request; - for stdout."
-        ),
+        typer.Option("--markdown", metavar="FILE", help="Write the result to FILE as Markdown, or to stdout with -."),
     ] = None,
     html: Annotated[
         Path | None,

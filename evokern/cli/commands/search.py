@@ -334,5 +334,5 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         output.say(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.say(f"cost: {price(result.summary['cost'])}")
-    output.say(f"{command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
+    output.say(f"next: {command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
     return code

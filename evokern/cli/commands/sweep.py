@@ -125,7 +125,7 @@ def run(
         output.say(f"{one.name}: every candidate failed; for details, run `{details}`")
     for name, why in result.refused.items():
         output.complain(f"cannot continue {name}: {why}")
-    output.say(command_line("sweep", "export", *where, "-o", "OUT"))
+    output.say(f"next: {command_line('sweep', 'export', *where, '-o', 'OUT')}")
     return code
 
 
