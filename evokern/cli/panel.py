@@ -159,7 +159,7 @@ def line(progress: Progress) -> str:
     """Return the progress as one line."""
     parts = [
         spent_text(progress),
-        f"best {best_text(progress)}",
+        f"best {best_text(progress)}" if progress.best else best_text(progress),
         *arm_texts(progress),
         f"{progress.trials_per_minute:.0f} trials/min",
         f"device busy {100 * progress.busy_share:.0f} %",

@@ -271,7 +271,7 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
         yield from _calls(found, line, width)
     rest = len(launch.lines) - len(shown)
     if rest:
-        yield f"{rest} cheaper lines are not shown (use --all, --top N or --json)"
+        yield f"{several(rest, 'cheaper line')} not shown (use --all, --top N or --json)"
 
 
 def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Iterator[str]:
