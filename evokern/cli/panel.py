@@ -98,7 +98,7 @@ class Watcher:
             self._screen = LiveScreen(bare(sys.stderr), self._frame)
 
     def _frame(self, columns: int, height: int) -> list[str]:
-        """Return the lines of the panel, one column and line smaller than the terminal to leave room for the cursor."""
+        """Return the lines of the panel, a column and a line smaller than the terminal to leave the cursor visible."""
         assert self._told is not None and self._console is not None
         progress, since = self._told
         passed = time.monotonic() - since if progress.step else 0.0
