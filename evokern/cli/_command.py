@@ -97,7 +97,7 @@ def command(
                 following = filled[place + 1 : place + 2]
                 if filled[place] in values_left_out and not (following and following[0].lstrip("-").isdigit()):
                     filled.insert(place + 1, values_left_out[filled[place]])
-            options = [one for one in self.params if one.param_type_name == "option"]
+            options = [one for one in self.params if isinstance(one, typer.core.TyperOption)]
             known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
             takes_none = {
                 name for one in options if one.is_flag or one.count for name in (*one.opts, *one.secondary_opts)
