@@ -1,12 +1,11 @@
-"""Search, and draw the panel of that search as `docs/panel.svg`.
+"""Run a search and draw its panel as `docs/panel.svg`.
 
-    python docs/draw_panel.py                                      searches the recording of an H200: half a minute
-    python docs/draw_panel.py --device cuda:0 --budget 45s         searches there
-    python docs/draw_panel.py --draw-only                          draws the last search again
+    python docs/draw_panel.py                                      Search a recording of an H200 (half a minute).
+    python docs/draw_panel.py --device cuda:0 --budget 45s         Search on a GPU.
+    python docs/draw_panel.py --draw-only                          Redraw the last search.
 
-The picture is what `evokern search` shows on a terminal after its last trial: the same function draws it. What it shows
-stands in `docs/panel.json`. Seed and window are fixed and a recording tells what each trial took, so the same search of
-it always draws the same picture.
+The picture shows the panel of `evokern search` on a terminal after the last trial, drawn by the same function. Its data
+is stored in `docs/panel.json`. The search of the recording is deterministic, so it always gives the same picture.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ FACTS = FOLDER / "panel.json"
 PICTURE = FOLDER / "panel.svg"
 RECORDING = FOLDER.parent / "tests" / "data" / "attention_s512_h200.json.gz"
 SEED, TRIALS = 7, 150
-"""Of the search of the recording."""
+"""Random seed, and number of trials on the recording."""
 WIDTH, HEIGHT = 100, 30
-"""Characters of a line, and lines."""
+"""Size of the panel in characters and lines."""
 PLAIN = (
     *("event", "study", "device", "predicted", "elapsed_s", "budget_s", "trials", "evaluated", "trials_limit"),
     *("in_flight", "outcomes", "rejections", "trials_per_minute", "busy_share", "baseline", "improvements"),
     *("last_failures", "failure_counts"),
 )
-"""Fields of `Progress` that are kept as they are."""
+"""Fields of `Progress` that are stored unchanged."""
 
 
 def record(device: str, budget: str | None = None, trials: int | None = None) -> dict[str, Any]:
-    """Search `attention-s512` and return what the panel showed after its last trial, as JSON values.
+    """Search `attention-s512` and return the progress after the last trial as JSON values.
 
     Args:
-        device: as `--device`.
-        budget: as `--budget`.
-        trials: as `--trials`.
+        device: value of `--device`.
+        budget: value of `--budget`.
+        trials: value of `--trials`.
     """
-    # One trial at a time: how many answers of a recording come together depends on the machine.
+    # One trial at a time, because the number of results that arrive together depends on the machine.
     window = 1 if device.startswith("replay:") else None
     study = Study(name="attention-s512", kernel="attention", problems=("2,8,512,64",), window=window)
     seen: list[evokern.Progress] = []
@@ -70,7 +69,7 @@ def record(device: str, budget: str | None = None, trials: int | None = None) ->
 
 
 def progress_of(facts: dict[str, Any]) -> evokern.Progress:
-    """Return the progress that recorded facts describe; of the champion they hold the changed genes."""
+    """Return the progress for stored facts, which contain only the changed genes of the champion."""
     best = facts["best"]
     found = best and Trial(
         best["number"], Proposal(Config(best["changed"])), Evaluation(Outcome.MEASURED, best["time_us"])
@@ -83,7 +82,7 @@ def progress_of(facts: dict[str, Any]) -> evokern.Progress:
 
 
 def draw(facts: dict[str, Any]) -> str:
-    """Return the panel as SVG, the same text for the same facts."""
+    """Return the panel as SVG; equal facts give equal text."""
     from rich.console import Console
 
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
@@ -92,12 +91,12 @@ def draw(facts: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Search and draw."""
+    """Run the search and draw the panel."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", help="search there instead of on the recording")
-    parser.add_argument("--budget", help="of that search")
-    parser.add_argument("--trials", type=int, help="of that search")
-    parser.add_argument("--draw-only", action="store_true", help="search nothing")
+    parser.add_argument("--device", help="device to search on (default: the recording)")
+    parser.add_argument("--budget", help="budget of the search (default: none)")
+    parser.add_argument("--trials", type=int, help=f"number of trials (default: {TRIALS} on the recording)")
+    parser.add_argument("--draw-only", action="store_true", help="redraw the last search without searching")
     given = parser.parse_args()
     if not given.draw_only:
         recorded = given.device is None

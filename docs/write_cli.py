@@ -1,4 +1,4 @@
-"""Write `docs/cli.md` from the commands themselves: their help, arguments and options.
+"""Write `docs/cli.md` from the help, arguments and options of all commands.
 
 python docs/write_cli.py
 """
@@ -11,24 +11,27 @@ from typing import Any
 PAGE = Path(__file__).resolve().parent / "cli.md"
 HEAD = """# Commands
 
-Written by `docs/write_cli.py` from what `evokern COMMAND --help` says. Studies, kernels and devices are named as
-`evokern list` shows them. `evokern --version` tells the version, `evokern --install-completion` teaches your shell to
-complete names.
+`docs/write_cli.py` generates this page from the output of `evokern COMMAND --help`. `evokern list` shows the names of
+studies, kernels and devices. `evokern --version` prints the version. `evokern --install-completion` enables shell
+completion.
 
-| exit code | meaning |
+| Exit code | Meaning |
 |---|---|
-| 0 | done |
-| 1 | the answer is no: a failed check, a finding, a regression, no candidate that ran |
-| 2 | a mistake of yours: one message with the value and the remedy |
-| 3 | a defect of evokern's: one line, and where the traceback was kept |
+| 0 | success |
+| 1 | negative result: a failed check, a finding, a regression, or no candidate that ran |
+| 2 | usage error: one message with the invalid value and the remedy |
+| 3 | bug in evokern: one line with the path of the traceback |
 | 130 | interrupted |
 
-Options of every command:
+`--go-on` and `--window` are deprecated names of `--allow-changes` and `--max-in-flight`. They still work and print a
+warning.
+
+Common options of all commands:
 
 """
 EVERYWHERE = ("json_", "quiet", "verbose", "log")
-"""Parameters that every command has."""
-OPTIONS = "| option | meaning | default |\n|---|---|---|\n"
+"""Parameters that are common to all commands."""
+OPTIONS = "| Option | Meaning | Default |\n|---|---|---|\n"
 
 
 def page() -> str:
@@ -44,7 +47,7 @@ def page() -> str:
         )
     common = {parameter.name: parameter for parameter in next(iter(commands.values())).params}
     parts = [HEAD, OPTIONS, *(_option(common[name]) for name in EVERYWHERE)]
-    parts += ["\n| command | does |\n|---|---|\n"]
+    parts += ["\n| Command | Purpose |\n|---|---|\n"]
     parts += [
         f"| [`{name}`](#{name.replace(' ', '-')}) | {_cell(one.short_help.rstrip('.'))} |\n"
         for name, one in commands.items()
@@ -57,7 +60,7 @@ def page() -> str:
         lines = "\n".join(line.strip() for line in examples.strip().splitlines())
         parts.append(f"\n## {name}\n\n`{usage}`\n\n{about.strip()}\n\n```\n{lines}\n```\n")
         if places:
-            parts.append("\n| argument | meaning |\n|---|---|\n")
+            parts.append("\n| Argument | Meaning |\n|---|---|\n")
             parts += [f"| `{_place(place)}` | {_cell(place.help)} |\n" for place in places]
         options = [_option(parameter) for parameter in own if parameter not in places]
         if options:
@@ -71,10 +74,10 @@ def _place(argument: Any) -> str:
 
 
 def _option(option: Any) -> str:
-    """Return an option's row."""
+    """Return the table row of an option."""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     takes = "" if option.is_flag or option.count else f" {_kind(option)}"
-    variable = f"; or the variable `{option.envvar}`" if option.envvar else ""
+    variable = f" (or the variable `{option.envvar}`)" if option.envvar else ""
     several = "; may be repeated" if option.multiple and "repeated" not in option.help else ""
     return f"| {names}{takes} | {_cell(option.help.rstrip('.'))}{variable}{several} | {_default(option)} |\n"
 

@@ -1,4 +1,4 @@
-"""evokern: the fastest provably right variant of a CUDA kernel inside a time budget, with the evidence."""
+"""evokern finds the fastest provably right variant of a CUDA kernel within a time budget, with evidence."""
 
 from evokern.analysis.evaluate import Evaluator, SourceResult
 from evokern.api import evaluate, resume, search

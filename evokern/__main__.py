@@ -1,4 +1,4 @@
-"""`python -m evokern` is `evokern`."""
+"""Run the command line with `python -m evokern`."""
 
 from evokern.cli import main
 

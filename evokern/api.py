@@ -1,10 +1,12 @@
-"""evokern from Python: `evokern.search(...)`, `evokern.resume(...)` and `evokern.evaluate(...)`.
+"""Python interface: `evokern.search(...)`, `evokern.resume(...)` and `evokern.evaluate(...)`.
 
-They stand above the rooms that they join: a search comes before what explains its failures, and is told here who does.
+This module connects layers that must not import each other: it passes the diagnosis and verification workers to a
+search.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -33,7 +35,7 @@ FACTORIES = WorkerFactories(
     diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
     verifier="evokern.analysis.verify.champion:ChampionWorker",
 )
-"""Who says why candidates crash or hang, and who verifies champions: imported by processes of their own alone."""
+"""Workers that diagnose crashes and hangs, and that verify champions. Only worker processes import them."""
 
 
 def search(
@@ -53,45 +55,50 @@ def search(
     cost_per_hour: float | None = None,
     cluster: RayRequest | None = None,
     fresh: bool = False,
-    go_on: bool = False,
+    allow_changes: bool = False,
     trust: bool = False,
     verify: bool = True,
     on_progress: OnProgress | None = None,
+    go_on: bool | None = None,
 ) -> SearchResult:
-    """Search a study, or resume it where it stands in the database.
+    """Search a study, or resume it if the database already contains it.
 
-    A keyword that is None leaves what the study began with, or on a new study what its file says.
+    An argument that is None keeps the stored value of an existing study. For a new study, the study file gives the
+    value.
 
     Args:
-        study: a study's name, the path to its TOML file, or a study.
-        db: database that keeps the results.
-        device: what evaluates: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device.
-        kernel: the kernel, where it is not found by the name that the study gives.
-        budget: total time over all sessions, for example `2h`; seconds as a number.
-        extend: time to add to the budget that the study has.
+        study: name of a study, path to its TOML file, or a `Study`.
+        db: database that stores the results.
+        device: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device object.
+        kernel: the kernel, if it cannot be found by the name in the study.
+        budget: total time over all sessions, for example `2h`; a number means seconds.
+        extend: time to add to the study's budget.
         trials: total number of evaluated trials.
-        sampler: who proposes, a name of `evokern.study.settings.SAMPLERS`.
-        seed: seed of the proposals.
-        window: most trials in flight: at first 4 are, later a fifth of the trials before.
-        control: `random` gives every second trial of a new study to random search, beside the sampler, which sees
-            none of it; `none` overrules a study file that says so.
-        warm_start: what a new study begins with: `auto` or None for what the database knows of the same kernel, the
-            nearest problem first; `none`; another study (`runs.db:attention-s128`), a recording, or `sim`, the ranking
-            of the time model for the GPU. It is kept with the study.
-        cost_per_hour: price of an hour of the device, for what the search cost.
-        cluster: the Ray cluster whose hosts compile and execute a simulated chip's candidates; None for this machine.
-        fresh: rename an earlier study of this name and begin anew.
-        go_on: continue although the study's file or the kernel's code changed.
-        trust: remember that the kernel folder's code may run.
+        sampler: name of the sampler, one of `evokern.study.settings.SAMPLERS`.
+        seed: random seed of the sampler.
+        window: maximum number of concurrent trials. A search starts with 4 and ramps up to a fifth of the trials so
+            far.
+        control: `random` makes every second trial of a new study a random-search trial, hidden from the sampler;
+            `none` overrides the study file.
+        warm_start: earlier results that seed a new study. `auto` or None: studies of the same kernel in the database,
+            nearest problem first. `none`: nothing. `sim`: a simulated search of this GPU. Otherwise another study
+            (`runs.db:attention-s128`) or a recording. The results used are stored with the study.
+        cost_per_hour: price of one device hour, from which the cost of the search is computed.
+        cluster: Ray cluster whose hosts compile candidates and run them on simulated chips; None for this machine.
+        fresh: rename an earlier study of this name and start over.
+        allow_changes: continue even if the study file or the kernel code has changed.
+        trust: trust the kernel folder: allow its code to run, now and later.
         verify: verify the champion at the end, within the budget.
-        on_progress: called with a `Progress` at every event, from the searching thread. In a notebook a panel below the
-            cell shows the progress as well.
+        on_progress: called with a `Progress` at every event, in the searching thread. In a notebook, a panel below the
+            cell also shows the progress.
+        go_on: deprecated name of `allow_changes`.
 
     Returns:
-        Champion and summary. Ctrl-C and SIGTERM end a search like a budget does, with `interrupted` set.
+        Champion and summary. After Ctrl-C or SIGTERM the search ends as if its budget were used up, with
+        `interrupted` set.
 
     Raises:
-        UsageError: study, kernel, device, store or an argument is not usable as asked; the message says what to do.
+        UsageError: the study, kernel, device, database or an argument cannot be used; the message gives the remedy.
     """
     request = SessionRequest(
         device=device,
@@ -107,15 +114,23 @@ def search(
         cost_per_hour=cost_per_hour,
         cluster=cluster,
         fresh=fresh,
-        go_on=go_on,
+        go_on=_allowed(allow_changes, go_on),
         trust=trust,
         verify=verify,
     )
     return search_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
 
 
+def _allowed(allow_changes: bool, go_on: bool | None) -> bool:
+    """Return whether changes are allowed; warn if the deprecated keyword `go_on` is used."""
+    if go_on is None:
+        return allow_changes
+    warnings.warn("go_on is deprecated; use allow_changes", DeprecationWarning, stacklevel=3)
+    return allow_changes or go_on
+
+
 def _watchers(on_progress: OnProgress | None) -> OnProgress:
-    """Return what is called at every event: the panel of a notebook, where this runs in one, and the caller's own."""
+    """Return a function that passes every event to the notebook panel, if there is one, and to `on_progress`."""
     from evokern.progress import notebook_panel
 
     watchers = [watcher for watcher in (notebook_panel(), on_progress) if watcher is not None]
@@ -137,30 +152,32 @@ def resume(
     trials: int | None = None,
     cost_per_hour: float | None = None,
     cluster: RayRequest | None = None,
-    go_on: bool = False,
+    allow_changes: bool = False,
     trust: bool = False,
     verify: bool = True,
     on_progress: OnProgress | None = None,
+    go_on: bool | None = None,
 ) -> SearchResult:
-    """Resume a study from what the database keeps of it; its TOML file is not read.
+    """Resume a study from the database alone; its TOML file is not read.
 
     Args:
-        study: its name; None takes the one searched last.
-        db: database that keeps the results.
-        device: as `search`; None takes the one the study was begun with.
-        budget: as `search`.
-        extend: as `search`.
-        trials: as `search`.
-        cost_per_hour: as `search`.
-        cluster: as `search`.
-        go_on: as `search`.
-        trust: run the copy of the kernel that the database keeps, where the folder is gone, changed or not the user's
-            own. No folder is trusted by it.
-        verify: as `search`.
-        on_progress: as `search`.
+        study: name of the study; None for the study searched last.
+        db: database that stores the results.
+        device: as for `search`; None for the device that the study started on.
+        budget: as for `search`.
+        extend: as for `search`.
+        trials: as for `search`.
+        cost_per_hour: as for `search`.
+        cluster: as for `search`.
+        allow_changes: as for `search`.
+        trust: run the database's copy of the kernel if the folder is missing, changed or not trusted. The folder
+            itself does not become trusted.
+        verify: as for `search`.
+        on_progress: as for `search`.
+        go_on: deprecated name of `allow_changes`.
 
     Raises:
-        UsageError: as `search`.
+        UsageError: as for `search`.
     """
     request = SessionRequest(
         device=device,
@@ -169,7 +186,7 @@ def resume(
         trials=trials,
         cost_per_hour=cost_per_hour,
         cluster=cluster,
-        go_on=go_on,
+        go_on=_allowed(allow_changes, go_on),
         trust=trust,
         verify=verify,
     )
@@ -221,31 +238,31 @@ def evaluate(
     trust: bool = False,
     on_result: OnResult | None = None,
 ) -> SourceResult | list[SourceResult]:
-    """Judge sources from outside in a kernel's place: is each one right, and how fast is it beside the baseline?
+    """Check and time external CUDA sources in place of a kernel's own source.
 
-    Everything of the kernel's declaration stays but the text of its source file. Nothing that a source does reaches
-    this process, and nothing is written to a database. Who asks again and again keeps an `evokern.Evaluator`, whose
-    device stays warm.
+    A source replaces only the kernel's source file; the rest of the declaration stays. Sources run in separate
+    processes, and nothing is written to a database. For repeated calls use an `evokern.Evaluator`, which keeps the
+    device warm.
 
     Args:
         kernel: name or folder of the kernel whose signature the sources have, or the kernel itself.
         source: a path, the text itself (a `str` of several lines), or an `evokern.ForeignSource`; or an iterable of
-            these, which is read as room is there: a generator may write the next one from earlier results.
-        problem: shapes and options, as `2,8,512,64`; None for that of the kernel's first study, else its first small
-            problem.
-        device: `auto`, `cuda:N`, `cuda:0,1`, `cuda:all`, `sim:CHIP`, or a device that was not started.
-        genes: gene → value, where the kernel's `launches` and macros are to have another one than the default.
-        grid: blocks of the launch along x, y, z, instead of what `launches` says.
-        block: threads of a block along x, y, z, instead of what `launches` says.
-        shared_bytes: dynamic shared memory of a block, instead of what `launches` says.
-        trust: remember that the kernel folder's `kernel.py` may run.
-        on_result: called with each result as it comes.
+            these. The iterable is read lazily, so a generator can create sources from earlier results.
+        problem: shapes and options, such as `2,8,512,64`; None for the problem of the kernel's first study, or for
+            its first small problem if it has no study.
+        device: `auto`, `cuda:N`, `cuda:0,1`, `cuda:all`, `sim:CHIP`, or a device that is not started yet.
+        genes: gene → value for the kernel's macros and `launches`; other genes keep their defaults.
+        grid: number of blocks along x, y, z; overrides `launches`.
+        block: number of threads of a block along x, y, z; overrides `launches`.
+        shared_bytes: dynamic shared memory per block in bytes; overrides `launches`.
+        trust: trust the kernel folder: allow its `kernel.py` to run, now and later.
+        on_result: called with each result when it arrives.
 
     Returns:
-        The result of a single source; of an iterable a list, in the order of the sources.
+        One result for a single source, or a list in the order of the sources for an iterable.
 
     Raises:
-        UsageError: kernel, problem, genes, device or a source is not usable as asked; the message says what to do.
+        UsageError: the kernel, problem, genes, device or a source cannot be used; the message gives the remedy.
     """
     judge = Evaluator(
         kernel, problem=problem, device=device, genes=genes, grid=grid, block=block, shared_bytes=shared_bytes,

@@ -1,7 +1,7 @@
-"""What this machine has of what evokern uses, what is missing, and how to get it.
+"""Checks of the installation: GPU, driver, libraries, headers and tools, with remedies for missing ones.
 
-Each check stands alone and never raises: a broken CuPy must not hide a missing header. What could crash the process
-(a compiler, a driver library) runs in a child.
+The checks are independent and never raise, so a broken CuPy does not hide a missing header. Code that could crash the
+process (a compiler, a driver library) runs in a subprocess.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from evokern.compile.cache import default_directory
 from evokern.hardware.driver import Driver, driver_version, probe
 
 Status = Literal["ok", "missing", "optional"]
-"""`missing` keeps something from working; `optional` only takes something away."""
+"""`missing`: evokern cannot work without it; `optional`: evokern works without it, but lacks a feature."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that evokern looked for."""
+    """Result of one check."""
 
     name: str
-    """What it is."""
+    """Name of the component."""
     status: Status
-    """Whether it is there, and how much it matters."""
+    """Whether the component is present, and whether it is required."""
     found: str
-    """What was found, with versions."""
+    """Description of the found component, with versions, or of the problem."""
     remedy: str = ""
-    """How to get it, empty where nothing is missing."""
+    """Remedy; empty if nothing is missing."""
 
 
 def diagnose() -> Iterator[Check]:
-    """Yield every check, the quick ones first."""
+    """Yield the results of all checks, quick checks first."""
     driver = probe()
     yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
     yield _gpu(driver)
     yield from _packages(driver)
     yield _nvrtc()
     yield _headers()
-    yield _tool("profiler", "ncu", "profiles kernels; comes with the CUDA toolkit or Nsight Compute")
-    yield _tool("nvcc", "nvcc", "builds exported programs; comes with the CUDA toolkit")
+    yield _tool("profiler", "ncu", "to profile kernels on a GPU, install the CUDA toolkit or Nsight Compute")
+    yield _tool("nvcc", "nvcc", "to build exported programs, install the CUDA toolkit")
     yield _host_compiler()
     directory = default_directory()
-    yield _folder("cache", directory) if directory else Check("cache", "optional", "switched off by EVOKERN_CACHE=off")
+    yield _folder("cache", directory) if directory else Check("cache", "optional", "disabled by EVOKERN_CACHE=off")
     yield _folder("state", Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "evokern")
 
 
@@ -64,13 +64,14 @@ def _gpu(driver: Driver) -> Check:
         )
         version = f"driver {driver_version()} for CUDA {_dotted(driver)}".replace("  ", " ")
         if driver.problem:
-            return Check("gpu", "missing", f"{names}; {version}", "update the NVIDIA driver to one for CUDA 12 or 13")
+            return Check("gpu", "missing", f"{names}; {version}", "install an NVIDIA driver for CUDA 12 or 13")
         return Check("gpu", "ok", f"{names}; {version}")
     return Check(
         "gpu",
         "optional",
         driver.problem,
-        "to measure, a GPU with NVIDIA's driver; without one a search runs on a simulated chip (--device sim:l4)",
+        "measurements need an NVIDIA GPU with its driver; without one, searches run on a simulated chip "
+        "(--device sim:l4)",
     )
 
 
@@ -83,13 +84,14 @@ def _packages(driver: Driver) -> Iterator[Check]:
     install = f"pip install 'evokern[{extra}]'"
     cupy = [name for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy") if _version(name)]
     if len(cupy) > 1:
-        remedy = f"keep one of them: pip uninstall {' '.join(cupy)}, then {install}"
-        yield Check("cupy", "missing", f"several at once: {', '.join(cupy)}", remedy)
+        remedy = f"keep only one: pip uninstall {' '.join(cupy)}, then {install}"
+        yield Check("cupy", "missing", f"conflicting packages: {', '.join(cupy)}", remedy)
     elif not cupy:
         yield Check("cupy", "missing", "not installed", install)
     elif driver.cuda_extra == "cuda12" and cupy[0] == "cupy-cuda13x":
         remedy = f"pip uninstall {cupy[0]}, then {install}"
-        yield Check("cupy", "missing", f"{cupy[0]} needs a driver for CUDA 13, this is {_dotted(driver)}", remedy)
+        found = f"{cupy[0]} needs a driver for CUDA 13, but the driver supports CUDA {_dotted(driver)}"
+        yield Check("cupy", "missing", found, remedy)
     else:
         yield Check("cupy", "ok", f"{cupy[0]} {_version(cupy[0])}")
     yield _package("torch", "torch", "missing", "pip install torch")
@@ -119,10 +121,10 @@ print("NVRTC %d.%d compiles for sm_89" % nvrtc.getVersion())
 
 
 def _nvrtc() -> Check:
-    """Compile an empty kernel in a child, as the compile pool does."""
-    remedy = "pip install 'evokern[cuda13]' (or cuda12) brings NVRTC; it needs no GPU"
+    """Compile an empty kernel in a subprocess, as the compile pool does."""
+    remedy = "pip install 'evokern[cuda13]' (or cuda12) installs NVRTC; it needs no GPU"
     if importlib.util.find_spec("cupy") is None:
-        return Check("nvrtc", "missing", "CuPy, which calls it, is not installed", remedy)
+        return Check("nvrtc", "missing", "CuPy, which loads NVRTC, is not installed", remedy)
     try:
         done = subprocess.run([sys.executable, "-P", "-c", _COMPILE], capture_output=True, text=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -154,7 +156,7 @@ def _tool(name: str, program: str, purpose: str) -> Check:
 
 
 def host_compiler() -> str | None:
-    """Return the path of a C++ compiler for the host, or None."""
+    """Return the path of the host's C++ compiler, or None if there is none."""
     for program in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         path = shutil.which(program) if program else None
         if path:
@@ -166,14 +168,16 @@ def _host_compiler() -> Check:
     path = host_compiler()
     if path:
         return Check("c++", "ok", path)
-    return Check("c++", "optional", "no c++, g++ or clang++ on PATH", "lets `evokern check` compile reference.h")
+    return Check(
+        "c++", "optional", "no c++, g++ or clang++ on PATH", "needed for `evokern check` to compile reference.h"
+    )
 
 
 def _folder(name: str, folder: Path) -> Check:
-    """Tell whether a folder that evokern writes to can be written."""
+    """Check that a folder is writable."""
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if os.access(existing, os.W_OK) and existing.is_dir():
         return Check(name, "ok", str(folder))
-    return Check(name, "missing", f"{folder} cannot be written", f"make {existing} writable, or name another folder")
+    return Check(name, "missing", f"{folder} is not writable", f"make {existing} writable, or choose another folder")

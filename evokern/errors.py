@@ -1,17 +1,17 @@
-"""The one exception tree of evokern.
+"""Exceptions of evokern.
 
     EvokernError
-    ├── UsageError            the user can mend it: exit code 2, one message, no traceback
-    │   ├── SpaceError        a gene, value or constraint that does not exist or does not fit
-    │   ├── KernelError       a kernel folder that is unsound
-    │   ├── StudyError        a study file that is unsound or unknown
-    │   ├── DeviceError       a device that is not there, or not the one a study began on
-    │   ├── SourceError       a CUDA or PTX file that cannot be read or executed
-    │   └── StoreError        a database that cannot be used
-    └── InternalError         evokern itself broke: exit code 3
+    ├── UsageError            Usage error: exit code 2, one message, no traceback.
+    │   ├── SpaceError        Unknown or unsuitable gene, value or constraint.
+    │   ├── KernelError       Invalid kernel folder.
+    │   ├── StudyError        Invalid or unknown study.
+    │   ├── DeviceError       Missing device, or a device other than that of the study.
+    │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
+    │   └── StoreError        Database that cannot be used.
+    └── InternalError         Bug in evokern: exit code 3.
 
-A rejected candidate is never an exception: it is an outcome (`evokern.study.trial.Outcome`).
-Messages echo the offending value and say what to do about it.
+A rejected candidate never raises an exception; it is an outcome (`evokern.study.trial.Outcome`). Messages contain the
+invalid value and the remedy.
 """
 
 from __future__ import annotations
@@ -24,66 +24,66 @@ from evokern.escaping import visible_lines
 
 
 class EvokernError(Exception):
-    """Base of every exception that evokern raises on purpose."""
+    """Base class of all exceptions that evokern raises on purpose."""
 
     exit_code = 3
 
     def __str__(self) -> str:
-        """Return the message; what a terminal would obey of names and compilers' words in it is shown instead."""
+        """Return the message with control characters escaped."""
         return visible_lines(super().__str__())
 
 
 class UsageError(EvokernError):
-    """Something the user asked for cannot be done as asked; the message says what to change."""
+    """Error that the user can fix; the message says how."""
 
     exit_code = 2
 
 
 class SpaceError(UsageError):
-    """A gene, a value or a constraint does not exist or does not fit."""
+    """Unknown or unsuitable gene, value or constraint."""
 
 
 class KernelError(UsageError):
-    """A kernel folder is unsound: missing file, unknown entry point, a reference that raises."""
+    """Invalid kernel folder: a missing file, an unknown entry point, or a reference that raises."""
 
 
 class StudyError(UsageError):
-    """A study file is unknown, malformed, or asks for something its kernel does not have."""
+    """Unknown study, or a study file that is malformed or does not match its kernel."""
 
 
 class DeviceError(UsageError):
-    """The device asked for is not there or is not the one the study began on."""
+    """Missing device, or a device other than the one that the study started on."""
 
 
 class SourceError(UsageError):
-    """A CUDA or PTX source cannot be read or executed as it is."""
+    """CUDA or PTX source that cannot be read or executed."""
 
 
 class StoreError(UsageError):
-    """The database cannot be used: locked, corrupt, read-only, of a newer schema, or misplaced."""
+    """Database that cannot be used: locked, corrupt, read-only, of a newer schema, or in an unsuitable location."""
 
 
 class InternalError(EvokernError):
-    """An invariant of evokern did not hold; a report with the message is welcome."""
+    """Violated invariant, that is, a bug in evokern; please report the message."""
 
 
 RAISED = (Exception, SystemExit)
-"""What the code of a kernel may raise: a `sys.exit` in it is a mistake like any other, and ends nothing in silence."""
+"""Exceptions to catch around kernel code, including `sys.exit`, which must not end evokern silently."""
 
 
 MOST_NUMBER = 2**63 - 1
-"""Largest whole number that a database holds: seeds, limits and counts keep to it, and to its negative."""
+"""Largest integer that the database can store; the bound for seeds, limits and counts."""
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Return a clause naming the nearest known word, or of whole numbers the nearest one, and the list of them.
+    """Return a clause that suggests the nearest valid word or integer and lists all valid ones.
 
     Args:
-        word: what was given.
-        known: what would have been accepted.
+        word: the given word.
+        known: the valid words.
 
     Returns:
-        For example ``did you mean 'BLOCK_M'? known: BLOCK_M, BLOCK_N``; empty when nothing is known.
+        For example ``did you mean 'BLOCK_M'? known: BLOCK_M, BLOCK_N``; empty if there is no valid word.
     """
     options, word = list(known), str(word)
     if not options:

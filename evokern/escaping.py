@@ -1,8 +1,8 @@
-"""Text of others where it must stay text: in comments and literals of programs, shell lines, terminals and Markdown.
+"""Escaping of untrusted text for comments, string literals, shell lines, terminals, Markdown and JSON.
 
-Names, paths, compilers' messages and all that a database holds may be anybody's. A line end would leave a `//` comment,
-a backslash before it would draw the next line in, and an escape sequence would command a terminal. HTML is escaped by
-its templates (`evokern.templating`), SQL by placeholders.
+Names, paths, compiler messages and the content of a database are untrusted. A newline would end a `//` comment, a
+backslash would continue it on the next line, and an escape sequence could control a terminal. Templates escape HTML
+(`evokern.templating`), and placeholders protect SQL.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 _CONTROLS = (
-    # C0 and C1 (ECMA-48), soft hyphen, and of Unicode what breaks lines, turns the reading direction or is not shown
-    # (UAX #9, UTR #36, CVE-2021-42574), tags, and halves of surrogate pairs: file names that are no UTF-8.
+    # C0 and C1 (ECMA-48), soft hyphen, Unicode characters that break lines, change the reading direction or are
+    # invisible (UAX #9, UTR #36, CVE-2021-42574), tags, and lone surrogates (file names that are not UTF-8).
     "\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff"
 )
@@ -33,35 +33,35 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Return text as one line that a terminal shows and does not obey: a line end reads `\n`, an escape `\x1b`."""
+    r"""Escape all control characters, so that the text is one line: a newline becomes `\n`, ESC becomes `\x1b`."""
     return _CONTROL.sub(_escaped, text)
 
 
 def visible_lines(text: str) -> str:
-    """Return text of several lines that a terminal shows and does not obey: line feeds and tabs stay."""
+    """Escape control characters except newlines and tabs."""
     return _CONTROL_IN_LINES.sub(_escaped, text)
 
 
 def in_comment(text: str) -> str:
-    r"""Return text that ends with its line behind `//` or `#`, for compilers of C++ and for Python.
+    r"""Escape text for a line comment of C++ (`//`) or Python (`#`).
 
-    A backslash at the end, or its trigraph `??/`, would draw the next line in (ISO C++17, 5.2; ISO C++14, 2.4; GCC
-    allows blanks behind it): it reads `\x5c` or `??\x2f`.
+    A trailing backslash, or its trigraph `??/`, would continue the comment on the next line (ISO C++17, 5.2; ISO C++14,
+    2.4; GCC also allows blanks after it). It becomes `\x5c` or `??\x2f`.
     """
     line = _CONTROL_IN_COMMENT.sub(_escaped, text).rstrip()
     return _CONTINUED.sub(lambda match: r"\x5c" if match[0] == "\\" else r"??\x2f", line)
 
 
 def c_string(text: str) -> str:
-    """Return a string literal of C++ with this text; what a terminal would obey stands escaped in the text itself."""
+    """Return a C++ string literal of the text with control characters escaped."""
     shown = visible(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{shown.replace("??", "?" + chr(92) + "?")}"'
 
 
 def shell_line(words: Iterable[object]) -> str:
-    """Return a command line that a shell takes as it stands, in one line that a terminal shows and does not obey.
+    """Quote words as one shell command line.
 
-    A word with a control character is quoted as `$'…'` (POSIX.1-2024, 2.2.4).
+    A word with control characters is quoted as `$'…'` (POSIX.1-2024, 2.2.4).
     """
     return " ".join(_shell_word(str(word)) for word in words)
 
@@ -69,7 +69,7 @@ def shell_line(words: Iterable[object]) -> str:
 def _shell_word(word: str) -> str:
     if not _CONTROL.search(word):
         return shlex.quote(word)
-    # Bytes in octal: what a file's name is on disk, whatever the shell's locale.
+    # Octal bytes give the file name on disk, independent of the shell's locale.
     plain = word.replace("\\", "\\134").replace("'", "\\047")
     octal = _CONTROL.sub(lambda match: "".join(f"\\{byte:03o}" for byte in _bytes(match[0])), plain)
     return f"$'{octal}'"
@@ -83,18 +83,18 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>|#&]")
 
 
 def in_markdown(text: str) -> str:
-    """Return text that is text in a line or cell of Markdown: no tag, no link behind other words, no second cell."""
+    """Escape text for a line or table cell of Markdown, so that it creates no tag, link or cell."""
     return _MARKDOWN.sub(r"\\\g<0>", visible(text))
 
 
 def json_text(record: Any, *, indent: int | None = 2, ascii_only: bool = False) -> str:
-    """Return a record as JSON that a terminal shows and does not obey; readers get the same text back.
+    """Serialise a record as JSON with all control characters escaped.
 
     Args:
-        record: what `json.dumps` takes; what it does not know is written as its text.
-        indent: blanks per level, None for one line.
-        ascii_only: write escapes for all that is not ASCII.
+        record: value for `json.dumps`; values of other types are written as `str(value)`.
+        indent: number of blanks per level; None for one line.
+        ascii_only: escape all characters outside ASCII.
     """
     text = json.dumps(record, indent=indent, ensure_ascii=ascii_only, default=str)
-    # json.dumps escapes C0 alone; outside strings only line ends are left, which are its own.
+    # json.dumps escapes only C0. Outside strings the only control characters are its own newlines.
     return _CONTROL_IN_LINES.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", r"\u007f"), text)

@@ -1,7 +1,7 @@
-"""What happens while a search runs, as messages with fields: `--log FILE` writes each as a JSON line.
+"""Log events of a running search; `--log FILE` writes each as a JSON line.
 
-An event is a message of the package's logger like any other; its fields come in the record's attribute `FIELDS`. The
-names of events and fields, which scripts read, stand in docs/searching.md.
+An event is a message of the package's logger whose record has an extra attribute, `FIELDS`. docs/searching.md lists the
+names of events and fields.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 FIELDS = "evokern_fields"
-"""Attribute of a log record that holds an event's fields."""
+"""Name of the log record's attribute with the fields of an event."""
 _LOGGER = logging.getLogger("evokern")
 
 
@@ -18,10 +18,10 @@ def told(event: str, message: str, level: int = logging.INFO, **fields: Any) -> 
     """Log an event.
 
     Args:
-        event: its name.
-        message: the same for people.
-        level: as in `logging`.
-        fields: JSON values; those that are None are left out.
+        event: name of the event.
+        message: readable message.
+        level: level as in `logging`.
+        fields: JSON values; None values are omitted.
     """
     if _LOGGER.isEnabledFor(level):
         known = {name: value for name, value in fields.items() if value is not None}

@@ -1,8 +1,7 @@
-"""Files that a user names: only regular ones are read, and whoever writes waits for nobody.
+"""Read and write files that a user names, without blocking on FIFOs or devices.
 
-A name may lead to a FIFO, on which a plain `open` waits for ever, to a device without an end, or be longer than the
-system takes. Here each of them is an `OSError` whose `strerror` says what is there, so that one `except OSError` tells
-a user of everything that a name may lead to.
+A path can name a FIFO, on which a plain `open` blocks forever, or an endless device, or be too long. The functions here
+raise an `OSError` in all these cases, and its `strerror` describes the problem.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import stat
 from pathlib import Path
 
 MOST_BYTES = 2**30
-"""Size above which no file is read: sources, studies and recordings are far smaller."""
+"""Maximum size of a file to read; sources, studies and recordings are far smaller."""
 
 _KINDS = (
     (stat.S_ISDIR, "it is a folder"),
-    (stat.S_ISFIFO, "it is a pipe (FIFO); write what it carries to a file first"),
+    (stat.S_ISFIFO, "it is a pipe (FIFO); write its content to a file first"),
     (stat.S_ISSOCK, "it is a socket"),
     (stat.S_ISCHR, "it is a device"),
     (stat.S_ISBLK, "it is a device"),
@@ -25,7 +24,7 @@ _KINDS = (
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether a name leads to a regular file; one that the system cannot take leads to none."""
+    """Return whether the path is a regular file; False for an invalid path."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -33,7 +32,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Tell whether a name leads to a folder; one that the system cannot take leads to none."""
+    """Return whether the path is a folder; False for an invalid path."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (OSError, ValueError):
@@ -41,78 +40,78 @@ def is_folder(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, where they are missing.
+    """Create a folder and its parents if they are missing.
 
     Raises:
-        OSError: it cannot be made; `strerror` says why.
+        OSError: the folder cannot be created; `strerror` gives the reason.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise OSError(error.errno, "it is a file" if is_file(path) else error.strerror, str(path)) from None
     except ValueError as error:  # a zero byte
-        raise OSError(errno.EINVAL, f"no folder can be named so ({error})", str(path)) from None
+        raise OSError(errno.EINVAL, f"invalid folder name ({error})", str(path)) from None
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what a regular file holds.
+    """Return the content of a regular file.
 
     Raises:
-        OSError: it is missing, no regular file, too large, or cannot be read; `strerror` says which.
+        OSError: the file is missing, not regular, too large or unreadable; `strerror` gives the reason.
     """
     try:
-        # Without O_NONBLOCK, opening a FIFO waits for its writer; what is asked of a name could change before it opens.
+        # Without O_NONBLOCK, opening a FIFO waits for a writer. Checking the path first would leave a race.
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a zero byte
-        raise OSError(errno.EINVAL, f"no file can be named so ({error})", str(path)) from None
+        raise OSError(errno.EINVAL, f"invalid file name ({error})", str(path)) from None
     with open(opened, "rb") as file:  # noqa: PTH123 (a descriptor)
         state = os.fstat(opened)
         for is_kind, told in _KINDS:
             if is_kind(state.st_mode):
                 raise OSError(errno.EINVAL, told, str(path))
         if state.st_size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it holds {state.st_size:,} bytes, more than {MOST_BYTES:,}", str(path))
+            raise OSError(errno.EFBIG, f"it has {state.st_size:,} bytes, more than {MOST_BYTES:,}", str(path))
         return file.read()
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """Return the text of a regular file: UTF-8, a byte order mark left out, every line end a line feed.
+    """Return the text of a regular UTF-8 file, without byte order mark and with newlines normalised to LF.
 
     Args:
         path: the file.
-        errors: what becomes of bytes that are no UTF-8, as `bytes.decode` has it.
+        errors: error handling of `bytes.decode`.
 
     Raises:
-        OSError: as `read_bytes`.
-        UnicodeDecodeError: it is no UTF-8.
+        OSError: as for `read_bytes`.
+        UnicodeDecodeError: the file is not valid UTF-8.
     """
     return read_bytes(path).decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file, or what somebody reads at the other end of a FIFO.
+    """Write a file, or a FIFO that has a reader.
 
     Raises:
-        OSError: it cannot be written; `strerror` says why.
+        OSError: the file cannot be written; `strerror` gives the reason.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
         opened = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except ValueError as error:
-        raise OSError(errno.EINVAL, f"no file can be named so ({error})", str(path)) from None
+        raise OSError(errno.EINVAL, f"invalid file name ({error})", str(path)) from None
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise OSError(errno.ENXIO, "it is a pipe (FIFO) that nobody reads", str(path)) from None
+            raise OSError(errno.ENXIO, "it is a pipe (FIFO) without a reader", str(path)) from None
         raise
-    os.set_blocking(opened, True)  # a reader that is there may be slow
+    os.set_blocking(opened, True)  # the reader of a FIFO may be slow
     with open(opened, "wb") as file:  # noqa: PTH123 (a descriptor)
         file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text as UTF-8; what UTF-8 cannot hold is written as an escape.
+    """Write text as UTF-8, with escapes for lone surrogates.
 
     Raises:
-        OSError: as `write_bytes`.
+        OSError: as for `write_bytes`.
     """
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""A file whose lock says who has something: dropped by the system when its process ends, however."""
+"""Lock files. The system releases the lock when its process ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TextIO
 
 _held: set[Path] = set()
-"""Files that this process has: POSIX locks do not keep a process from itself."""
+"""Resolved paths of the lock files of this process, because POSIX locks do not exclude the same process."""
 
 
 def is_held_here(path: Path) -> bool:
-    """Tell whether this process has a lock file, named by its resolved path."""
+    """Return whether this process holds the lock file with this resolved path."""
     return path in _held
 
 
 def lock(file: TextIO) -> bool:
-    """Take the lock of an open file for as long as it stays open; return whether nobody else has it."""
+    """Lock an open file until it is closed; return False if another process holds the lock."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -30,7 +30,7 @@ def lock(file: TextIO) -> bool:
 
 
 def sign(path: Path, file: TextIO) -> None:
-    """Write into a locked file who has it."""
+    """Write the process that holds the lock into the lock file."""
     file.truncate(0)
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
     now = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -40,12 +40,12 @@ def sign(path: Path, file: TextIO) -> None:
 
 
 def let_go(path: Path) -> None:
-    """Note that this process has a lock file no more; closing it is its caller's."""
+    """Record that this process no longer holds a lock file. The caller closes the file."""
     _held.discard(path)
 
 
 def holder(file: TextIO, unknown: str) -> str:
-    """Return who has a locked file, as it was signed; `unknown` where it does not say."""
+    """Return a description of the process that holds a lock file, or `unknown` if the file does not name it."""
     try:
         file.seek(0)
         who = json.loads(file.read())

@@ -1,7 +1,7 @@
-"""Whose a file or folder is: who else than the user and root may change it.
+"""Checks whether users other than the current user and root can change a file or folder.
 
-What runs, is loaded or is believed from a file must come from nobody else. Only owner and mode bits are looked at; of
-access control lists Linux shows the mask as the group's bits, so that a list that lets others write counts.
+Code and data that evokern trusts must not come from such files. Only the owner and mode bits are checked. Linux shows
+the mask of an access control list as the group bits, so a list that lets others write is detected too.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from pathlib import Path
 
 
 def why_foreign(path: Path, *, within: bool = False) -> str:
-    """Return who else may change a file or folder, in a clause; empty where only the user and root may.
+    """Return a clause on who else can change a file or folder; empty if only the user and root can.
 
-    A group counts as the user where it is the user's own and has no other member, as most systems set accounts up.
+    A group counts as the user if it is the user's own group and has no other member, the default on most systems.
 
     Args:
-        path: the file or folder itself, not what a link leads to.
-        within: whether it is a folder of which only an entry counts that belongs to the user: where it is sticky
-            (`/tmp`), others may write beside that entry and not replace it.
+        path: the file or folder; links are not followed.
+        within: whether the path is a folder that contains an entry of the user. In a sticky folder (`/tmp`), others
+            can add entries but cannot replace this one.
     """
     try:
         state = path.lstat()
     except OSError as error:
-        return f"and {path} cannot be looked at ({error.strerror})"
+        return f"and {path} cannot be inspected ({error.strerror})"
     return why_foreign_state(state, path, within=within)
 
 
 def why_foreign_state(state: os.stat_result, path: Path, *, within: bool = False) -> str:
-    """Return the same of what was opened or looked at already.
+    """Do the same as `why_foreign` with a known file status.
 
     Args:
-        state: of the file or folder.
-        path: its name, for the clause.
+        state: status of the file or folder.
+        path: its path, for the clause.
         within: as for `why_foreign`.
     """
     if state.st_uid not in _own_users():
@@ -50,7 +50,7 @@ def why_foreign_state(state: os.stat_result, path: Path, *, within: bool = False
 
 
 def _own_users() -> set[int]:
-    """The user and root; for root also the user who called `sudo`, as git has it."""
+    """Return the user and root; for root also the user who called `sudo`, as in git."""
     own = {0, os.geteuid()}
     called_by = os.environ.get("SUDO_UID", "")
     return own | {int(called_by)} if os.geteuid() == 0 and called_by.isdecimal() else own
@@ -64,7 +64,7 @@ def _user_name(user: int) -> str:
 
 
 def _only_ours(group: int) -> bool:
-    """Whether a group is root's, or the user's own with nobody else in it."""
+    """Return whether a group is root's, or the user's own without other members."""
     if group == 0:
         return True
     try:

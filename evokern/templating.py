@@ -1,8 +1,8 @@
-"""HTML from Jinja2 templates, in which every text is escaped.
+"""HTML from Jinja2 templates with all text escaped.
 
-Templates lie in the folder `templates` of the package that fills them, and all markup stands there. No text is ever
-marked as safe, neither in Python nor by a filter, so nothing that a database, a log or a file name says becomes markup.
-Data for a script stand in `<script type="application/json">`, written by the filter `tojson`.
+Templates are in the folder `templates` of the package that renders them, and contain all markup. No text is ever marked
+as safe, so text from a database, log or file name cannot become markup. Data for scripts is in
+`<script type="application/json">`, written by the filter `tojson`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from evokern.version import __version__
 
 
 class _CompiledBesideModules(FileSystemBytecodeCache):
-    """Keeps compiled templates where Python keeps compiled modules: whoever may write there may change evokern itself.
+    """Cache of compiled templates next to Python's compiled modules.
 
-    To compile those of a page takes longer than to fill them.
+    Compiling the templates of a page takes longer than rendering them. Anyone who can write to that folder can change
+    evokern itself, so the cache adds no risk.
     """
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Take in what was compiled, where it can be read."""
+        """Load a compiled template if it is readable."""
         try:
             super().load_bytecode(bucket)
-        except Exception:  # a file that was cut, or cannot be read
+        except Exception:  # truncated or unreadable file
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep what was compiled, where Python would and may."""
+        """Save a compiled template, unless Python writes no bytecode or the folder is read-only."""
         if not sys.dont_write_bytecode:
             with contextlib.suppress(OSError):
                 super().dump_bytecode(bucket)
@@ -42,10 +43,10 @@ class _CompiledBesideModules(FileSystemBytecodeCache):
 
 @cache
 def environment(package: str) -> Environment:
-    """Return the templates of a package; a name that a template uses and is not given is an error, but for `version`.
+    """Return the Jinja2 environment of a package. Undefined names are errors; only `version` is predefined.
 
     Args:
-        package: the package beside whose modules the folder `templates` lies: its own `__package__`.
+        package: `__package__` of a module next to the folder `templates`.
     """
     made = Environment(
         bytecode_cache=_compiled_beside(package),
@@ -55,7 +56,7 @@ def environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # `tojson` writes `<`, `>`, `&` and `'` as escapes of JSON, so no text ends the script element that it stands in.
+    # `tojson` escapes `<`, `>`, `&` and `'`, so no text can close its script element.
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     made.globals["version"] = __version__
     return made

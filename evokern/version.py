@@ -1,3 +1,3 @@
-"""The version of this package, where every module can read it without importing the package."""
+"""Version of the package, in a module of its own so that reading it imports nothing else."""
 
 __version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""How times, durations, counts and candidates are written for people."""
+"""Text forms of times, durations, counts and candidates."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from evokern.escaping import shell_line
 
 
 def command(*words: object) -> str:
-    """Return a command line of evokern's that a shell takes as it stands: `evokern show 'my study' --db runs.db`."""
+    """Return a shell-quoted evokern command line, such as `evokern show 'my study' --db runs.db`."""
     return shell_line(["evokern", *words])
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error that says something; the error's kind where it says nothing."""
+    """Return the first non-blank line of an error's message, or its type name if the message is blank."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def microseconds(value: float | None) -> str:
-    """Return a time with three digits, zeros at the end kept, so that columns line up: 0.00372, 5.43, 61.3, 1,094."""
+    """Return a time in µs with three significant digits, trailing zeros kept: 0.00372, 5.43, 61.3, 1,094."""
     if value is None:
         return "-"
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
@@ -29,12 +29,12 @@ def microseconds(value: float | None) -> str:
 
 
 def factor_text(value: float) -> str:
-    """Return a factor in two digits, from 100 on in whole ones: `2.2`, `31`, `113`."""
+    """Return a factor with two significant digits, or as an integer from 100: `2.2`, `31`, `113`."""
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
 def told_apart(got: float, expected: float) -> tuple[str, str]:
-    """Return two numbers with as many digits as show that they differ, and by how much: at least six."""
+    """Return two numbers with enough digits, at least six, to show their difference."""
     difference = abs(got - expected)
     digits = 6
     if 0 < difference < math.inf and expected:
@@ -56,14 +56,14 @@ def duration(seconds: float) -> str:
 
 
 def speedup(best: Mapping[str, Any]) -> str:
-    """Return what `show --json` says of a champion's speedup.
+    """Return the champion's speedup as text.
 
     Args:
-        best: its `best`, with a speedup.
+        best: the object `best` of `show --json`, with a speedup.
 
     Returns:
-        For example `2.03× (2.02 to 2.04, measured in turn: 4.52 µs against 9.18)`. The fastest of many trials is also
-        the luckiest, so its time in turn is longer than its own.
+        For example `2.03× (2.02 to 2.04, head-to-head: 4.52 µs vs 9.18)`. The fastest of many trials is partly lucky,
+        so its head-to-head time is usually longer than its time in the search.
     """
     factor = f"{best['speedup']:.2f}×"
     if not best.get("speedup_ci95"):
@@ -74,100 +74,104 @@ def speedup(best: Mapping[str, Any]) -> str:
 
 
 def in_turn(champion_us: float, baseline_us: float) -> str:
-    """Return what both took in turn, for example `measured in turn: 4.52 µs against 9.18`."""
-    return f"measured in turn: {microseconds(champion_us)} µs against {microseconds(baseline_us)}"
+    """Return both times of a head-to-head comparison, for example `head-to-head: 4.52 µs vs 9.18`."""
+    return f"head-to-head: {microseconds(champion_us)} µs vs {microseconds(baseline_us)}"
 
 
 def limit(found: Mapping[str, Any], unit: str) -> str:
-    """Return how near a best is to its chip's limit, in a line.
+    """Return the best time as a percentage of the roofline bound.
 
     Args:
         found: the object `limit` of `show --json`.
-        unit: of times, as text.
+        unit: unit of the times.
     """
     percent = 100 * found["share"]
     shown = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1g}"
-    reached = f"{shown} % of the limit, {microseconds(found['time_us'])} {unit}"
-    return f"{reached}, bound by {found['setter']}"
+    reached = f"{shown} % of the roofline bound ({microseconds(found['time_us'])} {unit})"
+    return f"{reached}, limited by {found['setter']}"
 
 
 def proved(found: Mapping[str, Any]) -> str:
-    """Return whether a champion is verified, in a line.
+    """Return the verification of a champion in one line.
 
     Args:
-        found: an object with `verified`, `verified_reason`, `verified_share` and `verified_scaled`, as `show --json`
-            prints them.
+        found: an object with `verified`, `verified_reason`, `verified_share` and `verified_scaled`, as in
+            `show --json`.
     """
     word = {True: "verified", False: "refuted", None: "not verified"}[found["verified"]]
     share = found["verified_share"]
     if share is None or share >= 1:
         return f"{word}: {found['verified_reason']}"
-    ran = f"{100 * share:.2g} % of its blocks ran at the study's own problem"
+    ran = f"{100 * share:.2g} % of its blocks ran at the full-size problem"
     if found["verified_scaled"]:
-        ran += f", and all of them at that problem scaled down to {' and '.join(found['verified_scaled'])}"
+        ran += f", and all blocks at the problem scaled down to {' and '.join(found['verified_scaled'])}"
     return f"{word}: {ran}; {found['verified_reason']}"
 
 
 def in_gib(count: int) -> str:
-    """Return bytes as people read them: `5.52 GiB`."""
+    """Return a number of bytes in GiB: `5.52 GiB`."""
     return f"{count / 2**30:.3g} GiB"
 
 
 def several(number: int, what: str) -> str:
-    """Return `1 trial`, `12 trials`."""
+    """Return a number with its noun: `1 trial`, `12 trials`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def mean_of(problems: int) -> str:
-    """Return what follows the time of a study of so many problems: nothing for one, else that it is their mean."""
+    """Return a suffix for a time that is the mean over several problems; empty for one problem."""
     return f", geometric mean over {several(problems, 'problem')}" if problems > 1 else ""
 
 
 def counts(table: Mapping[str, int]) -> str:
-    """Return `12 measured, 3 wrong`, most first, zeros left out."""
+    """Return counts in descending order without zeros: `12 measured, 3 wrong`."""
     shown = sorted(((count, name) for name, count in table.items() if count), key=lambda pair: (-pair[0], pair[1]))
     return ", ".join(f"{count} {name}" for count, name in shown) or "none"
 
 
 def outcome_counts(summary: Mapping[str, Any]) -> str:
-    """Return how many trials ended how, a GPU's slow ones apart: `40 slow (25 screened, 15 raced out), 12 measured`.
+    """Return the number of trials by outcome, such as `40 slow (25 screened, 15 raced out), 12 measured`.
 
     Args:
-        summary: what `show --json` prints.
+        summary: the object that `show --json` prints.
     """
     slow = {name.replace("_", " "): count for name, count in summary["slow"].items() if count}
-    if not slow or summary["predicted"]:  # a predicted time is what slow means there
+    if not slow or summary["predicted"]:  # on simulated devices, slow always refers to the predicted time
         return counts(summary["outcomes"])
     apart = counts(slow) if len(slow) > 1 else f"all {next(iter(slow))}"
     return counts({f"slow ({apart})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
 
 
 def uncounted(outcomes: Mapping[str, int]) -> str:
-    """Return the trials that `--trials` does not count in a clause, ` (and 3 duplicate or infeasible, 1 lost)`."""
+    """Return a clause on trials that `--trials` does not count: ` (and 3 duplicate or infeasible, 1 lost)`."""
     others, lost = outcomes.get("duplicate", 0) + outcomes.get("infeasible", 0), outcomes.get("lost", 0)
     parts = [f"{others} duplicate or infeasible"] * bool(others) + [f"{lost} lost"] * bool(lost)
     return f" (and {', '.join(parts)})" if parts else ""
 
 
 def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
-    """Return the genes that differ from the default candidate, `BLOCK_M=64 STAGES=3`."""
+    """Return the genes that differ from the default candidate: `BLOCK_M=64 STAGES=3`."""
     pairs = [f"{gene.name}={config[gene.name]}" for gene in genes if config.get(gene.name) != gene.default]
     return " ".join(pairs) or "the default candidate"
 
 
 def warm_start_text(warm: Mapping[str, Any]) -> str:
-    """Return what a study began with, from what `show --json` says of it."""
+    """Return the source of a warm start.
+
+    Args:
+        warm: the object `warm_start` of `show --json`.
+    """
     also = f",{more}" if (more := and_those_of(warm.get("further", 0))) else ""
     return f"{several(warm['candidates'], 'candidate')} of {warm['source']}{also}"
 
 
 def and_those_of(studies: int) -> str:
-    """Return what further studies add to a warm start, to go on with; empty for none."""
+    """Return a clause on the further studies of a warm start; empty if there are none."""
     return f" and those of {studies} further stud{'y' if studies == 1 else 'ies'}" if studies else ""
 
 
 def marks(gene: Gene) -> str:
-    """Return which values of a gene are tried late, and why; empty where none is marked."""
+    """Return the low-priority values of a gene with the reasons; empty if it has none."""
     named = ((gene.for_study, "for study"), (gene.less_precise, "less precise"))
     parts = [f"{'|'.join(map(str, values))} {why}" for values, why in named if values]
     by_chips: dict[tuple[str, ...], list[str]] = {}

@@ -1,4 +1,4 @@
-"""The command line: arguments in, one call, rendering out."""
+"""The command line: each command parses arguments, makes one call and prints the result."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 
 
 def main() -> None:
-    """Run `evokern`; the entry point of the console script."""
+    """Run `evokern`. This is the entry point of the console script."""
     try:
         _open_streams()
         from evokern.cli.app import run
 
         run()
-    except KeyboardInterrupt:  # while the commands are still being imported; afterwards each says more
+    except KeyboardInterrupt:  # during imports; later interrupts are handled by the command
         sys.exit(130)
-    except (MemoryError, ImportError) as error:  # likewise: a library that finds no room is said to be missing
+    except (MemoryError, ImportError) as error:  # also during imports; without memory a library fails to import
         from evokern.cli._environment import out_of_memory
 
         told = out_of_memory(error)
@@ -25,10 +25,10 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Make descriptors 0 to 2 be there, and refuse to work for nobody.
+    """Open missing descriptors 0 to 2, and exit if stdout is closed.
 
-    Where the caller closed one, the next file that is opened takes its number: a database, which words for the terminal
-    would then be written into.
+    If the caller closed one, the next opened file would get its number. Terminal output could then overwrite a
+    database.
     """
     deaf = sys.stdout is None
     for descriptor in range(3):
@@ -36,10 +36,10 @@ def _open_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 (descriptors, open to the end)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 (stays open until exit)
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
     if deaf:
-        sys.exit(_said("stdout is closed, so the answer would be lost; send it somewhere, such as > /dev/null"))
+        sys.exit(_said("stdout is closed, so the answer would be lost; redirect it, for example with > /dev/null"))
 
 
 def _said(text: str) -> int:

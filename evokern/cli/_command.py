@@ -1,9 +1,9 @@
-"""What every command shares: `--json --quiet -v --log FILE`, the exit codes, and one place where errors become words.
+"""Common parts of all commands: `--json --quiet -v --log FILE`, exit codes, and the text of errors.
 
-0    done
-1    the answer is no: a finding, a regression, a failed check
-2    the user's mistake: one message with the value and the remedy
-3    evokern broke: one line, and where the traceback was kept
+0    success
+1    negative result: a finding, a regression, a failed check
+2    usage error: one message with the value and the remedy
+3    internal error: one line with the path of the traceback
 130  interrupted
 """
 
@@ -29,7 +29,7 @@ from evokern.cli._environment import (
     out_of_memory,
     tolerate_words,
 )
-from evokern.cli._options import with_whole_problem
+from evokern.cli._options import with_current_names, with_whole_problem
 from evokern.cli._output import Output, crash_log
 from evokern.cli._terminal import shown_text
 from evokern.errors import EvokernError, UsageError
@@ -40,28 +40,34 @@ INTERRUPTED = 130
 app = typer.Typer(
     name="evokern",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: the examples keep their lines, and rich need not be imported
+    rich_markup_mode=None,  # plain help keeps the line breaks of examples and avoids importing rich
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-"""The application; `evokern.cli.app` imports every command, which puts itself in here."""
+"""The application. Each command registers itself when `evokern.cli.app` imports its module."""
 
 _COMMON = {
     "json_": (
         bool,
         False,
-        typer.Option("--json", help="Print one JSON object instead of text."),
+        typer.Option("--json", help="Print the result as one JSON object."),
     ),
-    "quiet": (bool, False, typer.Option("--quiet", "-q", help="No progress and no remarks.")),
+    "quiet": (bool, False, typer.Option("--quiet", "-q", help="Hide progress and notes.")),
     "verbose": (
         int,
         0,
-        typer.Option("--verbose", "-v", count=True, help="Say what is done; -vv every detail."),
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            show_default=False,
+            help="Print log messages; -vv also prints debug messages.",
+        ),
     ),
     "log": (
         Path | None,
         None,
-        typer.Option("--log", metavar="FILE", dir_okay=False, help="Append a JSON line per event to FILE."),
+        typer.Option("--log", metavar="FILE", dir_okay=False, help="Append one JSON line per event to FILE."),
     ),
 }
 
@@ -71,19 +77,19 @@ def command(
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """Register a function as a command.
 
-    The function's first parameter is an `Output`; the others are typer's. It returns the exit code, None for 0. The
-    options of every command are added, and examples stand below its help.
+    The first parameter of the function is an `Output`; the others are declared as for Typer. The function returns the
+    exit code, or None for 0. The command also gets the common options, and its help ends with the examples.
 
     Args:
-        name: the command's name.
-        examples: command lines, one per line.
-        optional_values: option that may stand without its value, which is a whole number → the value it then has.
-        group: the commands that it is one of.
+        name: name of the command.
+        examples: example command lines, one per line.
+        optional_values: option with an optional integer value → the value if none is given.
+        group: application or command group to register with.
     """
     values_left_out = optional_values or {}
 
     class Command(typer.core.TyperCommand):
-        """A command with what typer has no word for: an option without its value, a problem in several arguments."""
+        """Command with optional option values, unquoted problems and deprecated option names."""
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             filled = with_whole_problem(args)
@@ -91,7 +97,12 @@ def command(
                 following = filled[place + 1 : place + 2]
                 if filled[place] in values_left_out and not (following and following[0].lstrip("-").isdigit()):
                     filled.insert(place + 1, values_left_out[filled[place]])
-            return super().parse_args(ctx, filled)
+            options = [one for one in self.params if isinstance(one, typer.core.TyperOption)]
+            known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+            takes_none = {
+                name for one in options if one.is_flag or one.count for name in (*one.opts, *one.secondary_opts)
+            }
+            return super().parse_args(ctx, with_current_names(filled, known, known - takes_none, _warn))
 
     def register(function: Callable[..., int | None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
@@ -122,8 +133,13 @@ def command(
     return register
 
 
+def _warn(text: str) -> None:
+    """Print one line on stderr; options are parsed before the command has its own `Output`."""
+    Output().tell(f"evokern: {text}")
+
+
 def guarded(output: Output, work: Callable[[], int | None]) -> int:
-    """Do a command's work and return its exit code; no exception leaves, and no traceback is shown unless asked for."""
+    """Run a command and return its exit code. Report every exception; show tracebacks only with `-v`."""
     tolerate_words()
     gone = no_working_directory()
     if gone:
@@ -136,7 +152,7 @@ def guarded(output: Output, work: Callable[[], int | None]) -> int:
 
 
 def _worded(output: Output, work: Callable[[], int | None]) -> int:
-    """Do the work, and put into words what ended it."""
+    """Run the command and turn exceptions into messages and exit codes."""
     try:
         code = work()
         sys.stdout.flush()
@@ -146,12 +162,12 @@ def _worded(output: Output, work: Callable[[], int | None]) -> int:
         output.complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        hold_back(sys.stdout, 1)  # the reader (head, less) has seen enough
+        hold_back(sys.stdout, 1)  # the reader (head, less) has closed the pipe
         return 0
     except typer.Exit as leave:
         return int(leave.exit_code)
-    except SystemExit as leave:  # no command leaves so
-        return report(output, UsageError(f"the code of a kernel called sys.exit({leave.code!r}); take that out of it"))
+    except SystemExit as leave:  # commands raise typer.Exit instead
+        return report(output, UsageError(f"kernel code called sys.exit({leave.code!r}); remove that call"))
     except Exception as error:
         told = surroundings(error)
         return broke(output, error) if told is None else report(output, UsageError(told))
@@ -159,18 +175,18 @@ def _worded(output: Output, work: Callable[[], int | None]) -> int:
 
 
 def surroundings(error: Exception) -> str | None:
-    """Return what to say of an error whose cause lies around evokern: no room, no memory, a file. None for a defect."""
+    """Return a message if the environment caused the error (disk space, memory, a file), or None for a bug."""
     told = out_of_memory(error) or no_home(error)
     if told is not None or not isinstance(error, OSError):
         return told
     if error.filename is None and error.errno in NO_WRITE:
-        hold_back(sys.stdout, 1)  # most likely it was stdout; what it still holds would fail again as Python leaves
-        return f"cannot write: {error.strerror}; send stdout where there is room, or free space on the disk"
+        hold_back(sys.stdout, 1)  # most likely stdout failed; flushing it at exit would fail again
+        return f"cannot write: {error.strerror}; redirect stdout to another file, or free disk space"
     return misplaced(error)
 
 
 def report(output: Output, error: EvokernError) -> int:
-    """Say what the user should change, and return the exit code of that kind of error."""
+    """Print the message of an error and return its exit code."""
     if error.exit_code != 2:
         told = out_of_memory(error)
         return broke(output, error) if told is None else report(output, UsageError(told))
@@ -181,7 +197,7 @@ def report(output: Output, error: EvokernError) -> int:
 
 
 def broke(output: Output, error: Exception) -> int:
-    """Say in one line that evokern itself failed, and keep the traceback."""
+    """Report an internal error in one line, save the traceback, and return the exit code."""
     text = "".join(traceback.format_exception(error))
     path = crash_log(text)
     if output.verbose:

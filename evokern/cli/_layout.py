@@ -1,4 +1,4 @@
-"""A search's rows as a panel that fits a terminal: what matters least is left out, what is long is wrapped or cut."""
+"""Layout of the search panel for a terminal: drop unimportant rows, wrap or cut long ones."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
     from evokern.search import Progress
 
 WIDTH, HEIGHT = 80, 24
-"""Columns and lines of a terminal that does not tell its size."""
+"""Columns and lines of a terminal of unknown size."""
 _STYLES = {"plain": "", "best": "bold", "faster": "bold green", "failure": "yellow", "step": "bold"}
 """Kind of a row → its style."""
 _NAMED = ("best", "faster", "step")
-"""Kinds of rows whose text begins with the label where there is no room for a column of labels."""
+"""Kinds of rows whose label is put before the text if there is no column of labels."""
 _LABEL = 13
 """Columns of the labels."""
 _BORDER = 4
-"""Columns of the border and of the blanks inside it."""
+"""Columns of the border, including the blanks inside it."""
 _LEAST = 24
-"""Columns below which the texts stand without a border and without labels."""
+"""Width below which the panel has neither border nor labels, columns."""
 _MOST_BAR, _MOST_SPARKLINE = 60, 72
 _ASCII = {"µ": "u", "×": "x", "…": "~", "→": ">", "–": "-", "█": "="}
 
 
 @dataclass(frozen=True)
 class Glyphs:
-    """Characters that a terminal's encoding has."""
+    """Characters to draw with, as far as the encoding of the terminal allows."""
 
     levels: str = LEVELS
-    """Of a sparkline."""
+    """Characters of a sparkline, from low to high."""
     bar: str = "━─"
-    """Of a bar, its full part and the rest."""
+    """Characters of the full and the empty part of a bar."""
     more: str = "…"
-    """Where text is cut."""
+    """Mark where text is cut."""
     ascii: bool = False
-    """Whether nothing but ASCII may be sent."""
+    """Whether only ASCII may be printed."""
 
     def shown(self, text: str) -> str:
-        """Return text that a terminal shows and does not obey, in characters that it has."""
+        """Escape control characters in a text, and characters that are not allowed."""
         text = visible(text)
         if not self.ascii:
             return text
@@ -63,14 +63,14 @@ ASCII = Glyphs(".:-=+*#%", "=-", "~", ascii=True)
 def panel(
     progress: Progress, width: int = WIDTH, height: int = HEIGHT, glyphs: Glyphs = UNICODE, since_s: float = 0.0
 ) -> Panel | Text:
-    """Return the progress as a panel of at most so many columns and lines.
+    """Return the progress as a panel of limited size.
 
     Args:
-        progress: how the search stands.
-        width: columns.
-        height: lines.
-        glyphs: characters that may be used.
-        since_s: seconds since the progress was told, which what happens now has taken since.
+        progress: progress of the search.
+        width: maximum number of columns.
+        height: maximum number of lines.
+        glyphs: characters to draw with.
+        since_s: seconds since the current step began.
     """
     from rich import box
     from rich.panel import Panel
@@ -91,7 +91,7 @@ def panel(
 def _fitted(
     rows: Sequence[ProgressRow], width: int, height: int, label: int, glyphs: Glyphs, since_s: float
 ) -> list[Text]:
-    """Return as many lines as there is room for: every row's first, then what follows it, in order of priority."""
+    """Return the lines that fit: first lines of rows before continuation lines, each in order of priority."""
     wrapped = [_lines(row, width, label, glyphs, since_s) for row in rows]
     order = sorted((depth > 0, row.priority, index, depth) for index, row in enumerate(rows)
                    for depth in range(len(wrapped[index])))  # fmt: skip
@@ -106,7 +106,7 @@ def _fitted(
 
 
 def _lines(row: ProgressRow, width: int, label: int, glyphs: Glyphs, since_s: float) -> list[Text]:
-    """Return a row's lines, its label before the first."""
+    """Return the lines of a row, with the label before the first one."""
     from rich.text import Text
 
     room = max(width - label, 1)
@@ -139,7 +139,7 @@ def _lines(row: ProgressRow, width: int, label: int, glyphs: Glyphs, since_s: fl
 
 
 def _cut(text: Text, width: int, glyphs: Glyphs, *, force: bool = False) -> Text:
-    """Return a line that fits, with a sign where something was cut, or with `force` where more follows."""
+    """Cut a line to the width and mark the cut; with `force`, mark it even if it fits."""
     if not force and text.cell_len <= width:
         return text
     text = text.copy()
@@ -150,7 +150,7 @@ def _cut(text: Text, width: int, glyphs: Glyphs, *, force: bool = False) -> Text
 
 @cache
 def _console() -> Console:
-    """Return what `Text.wrap` wants, and looks at for justified text only."""
+    """Return the console that `Text.wrap` requires but uses only for justified text."""
     from rich.console import Console
 
     return Console(file=io.StringIO())

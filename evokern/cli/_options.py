@@ -1,9 +1,9 @@
-"""Arguments and options that several commands share, each declared once."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +12,13 @@ import typer
 from evokern.errors import MOST_NUMBER, UsageError
 
 DEFAULT_STUDY = "attention-s512"
-"""The study that `search` takes when none is named."""
+"""The study that `search` uses if no study is given."""
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[str]:
-    """Return the names that an unfinished word may be the beginning of.
+    """Return the names that complete an unfinished word.
 
-    A shell puts them into the command line as they are, so that a folder called `$(…)` is not offered.
+    A shell inserts a name without quoting it, so names with special characters (`$(…)`) are not offered.
     """
     return [name for name in names if name.startswith(incomplete) and re.fullmatch(r"[\w.+-]+", name)]
 
@@ -30,14 +30,14 @@ def _complete_studies(incomplete: str) -> list[str]:
 
 
 def complete_kernels(incomplete: str) -> list[str]:
-    """Return the kernels that an unfinished word may be the beginning of."""
+    """Return the kernels that complete an unfinished word."""
     from evokern.study.discovery import kernel_folders
 
     return completions(kernel_folders(), incomplete)
 
 
 def complete_devices(incomplete: str) -> list[str]:
-    """Return the devices that an unfinished word may be the beginning of."""
+    """Return the devices that complete an unfinished word."""
     from evokern.hardware.profiles import CHIPS
 
     return [name for name in ("auto", "cuda:0", *(f"sim:{chip}" for chip in CHIPS)) if name.startswith(incomplete)]
@@ -46,16 +46,28 @@ def complete_devices(incomplete: str) -> list[str]:
 StudyArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[STUDY]", help="A study's name or the path to its TOML file.", autocompletion=_complete_studies
+        metavar="STUDY",
+        help=f"Name of a study, or path to its TOML file. Default: {DEFAULT_STUDY}.",
+        autocompletion=_complete_studies,
+    ),
+]
+StoredStudyArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STUDY",
+        help="Name of a study in the database. Default: the study searched last.",
+        autocompletion=_complete_studies,
     ),
 ]
 KernelArgument = Annotated[
     str,
-    typer.Argument(metavar="KERNEL", help="A kernel's name or its folder.", autocompletion=complete_kernels),
+    typer.Argument(metavar="KERNEL", help="Name of a kernel, or path to its folder.", autocompletion=complete_kernels),
 ]
 DbOption = Annotated[
     Path,
-    typer.Option("--db", metavar="FILE", envvar="EVOKERN_DB", help="Database with the results.", show_envvar=True),
+    typer.Option(
+        "--db", metavar="FILE", envvar="EVOKERN_DB", help="SQLite database that stores the results.", show_envvar=True
+    ),
 ]
 DEFAULT_DB = Path("evokern.db")
 DeviceOption = Annotated[
@@ -63,8 +75,8 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="auto, cuda:N, several GPUs as cuda:0,1 or cuda:all, sim:CHIP or replay:FILE. "
-        "Default: what the study says.",
+        help="Device: auto, cuda:N, several GPUs (cuda:0,1 or cuda:all), sim:CHIP or replay:FILE. "
+        "Default: the study's device.",
         autocompletion=complete_devices,
     ),
 ]
@@ -73,47 +85,80 @@ RayAddressOption = Annotated[
     typer.Option(
         "--ray-address",
         metavar="auto|HOST:PORT",
-        help="Compile and measure on the hosts of a Ray cluster. Default: RAY_ADDRESS, else this machine.",
+        help="Compile and measure on a Ray cluster. Default: the variable RAY_ADDRESS if set, else this machine.",
     ),
 ]
 NumCpusOption = Annotated[
     int | None,
-    typer.Option("--num-cpus", metavar="N", help="Processors of the Ray cluster to use. Default: all."),
+    typer.Option("--num-cpus", metavar="N", help="Number of CPU cores of the Ray cluster to use. Default: all."),
 ]
 NumGpusOption = Annotated[
     int | None,
-    typer.Option("--num-gpus", metavar="N", help="GPUs of the Ray cluster to search on. Default: all."),
+    typer.Option("--num-gpus", metavar="N", help="Number of GPUs of the Ray cluster to use. Default: all."),
 ]
 TrialOption = Annotated[
     int | None,
-    typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Take this trial instead of the champion."),
+    typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Use trial N instead of the champion."),
 ]
 SetOption = Annotated[
     list[str],
-    typer.Option("--set", metavar="GENE=VALUE", help="Change a gene of the default candidate; may be repeated."),
+    typer.Option("--set", metavar="GENE=VALUE", help="Change one gene of the default candidate; may be repeated."),
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Remember that this kernel folder's kernel.py may run, wherever and whosever it is."),
+    typer.Option("--trust", help="Trust this kernel folder: allow its kernel.py to run, now and in later commands."),
 ]
 StoredTrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Run the kernel.py that the database keeps a copy of, where the folder is gone, changed or not yours.",
+        help="Run the database's copy of kernel.py if the kernel folder is missing, changed or not trusted.",
     ),
 ]
 
 
-PROBLEM_FORMS = '"B=1 S=128", as reports print it, or 1,128, the values in the order of the fields'
-"""How help says what a problem is."""
+PROBLEM_FORMS = '"B=1 S=128", or the values in field order, 1,128'
+"""Description of a problem's notation, for help texts."""
+
+DEPRECATED_OPTIONS = {"--go-on": "--allow-changes", "--window": "--max-in-flight"}
+"""Old name of an option → its current name. Old names still work; the help does not list them."""
+
+
+def with_current_names(
+    args: list[str], known: Container[str], with_value: Container[str], warn: Callable[[str], None]
+) -> list[str]:
+    """Return arguments with each deprecated option replaced by its current name.
+
+    Words after `--` and values of options stay as they are.
+
+    Args:
+        args: the arguments of one command.
+        known: all option names of the command.
+        with_value: names of its options that take a value.
+        warn: called with a warning for each deprecated name.
+    """
+    renamed = list(args)
+    skipped = False
+    for place, word in enumerate(args):
+        if skipped:
+            skipped = False
+            continue
+        if word == "--":
+            break
+        old, equals, value = word.partition("=")
+        new = DEPRECATED_OPTIONS.get(old, old)
+        if new != old and old not in known and new in known:
+            warn(f"{old} is deprecated; use {new}")
+            renamed[place] = f"{new}{equals}{value}"
+        skipped = not equals and (old in with_value or new in with_value)
+    return renamed
 
 
 _NAMED = re.compile(r"(--problem=)?[A-Za-z_]\w*=")
 
 
 def with_whole_problem(args: list[str]) -> list[str]:
-    """Return arguments in which a problem that a shell took apart, `--problem B=1 S=128`, is one of them."""
+    """Return arguments with the words of an unquoted problem, `--problem B=1 S=128`, joined into one."""
     joined: list[str] = []
     within = False
     for before, word in zip(["", *args], args, strict=False):
@@ -127,7 +172,7 @@ def with_whole_problem(args: list[str]) -> list[str]:
 
 
 def parse_assignments(given: list[str]) -> dict[str, str]:
-    """Return gene → value from `GENE=VALUE` texts.
+    """Parse `GENE=VALUE` texts into a mapping gene → value.
 
     Raises:
         UsageError: a text has no `=`.
@@ -136,21 +181,21 @@ def parse_assignments(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"--set {text!r} is no GENE=VALUE; write for example --set BLOCK_M=64")
+            raise UsageError(f"--set {text!r} is not of the form GENE=VALUE; write for example --set BLOCK_M=64")
         changes[name.strip()] = value.strip()
     return changes
 
 
 def parse_extent(option: str, text: str | None) -> tuple[int, int, int] | None:
-    """Return three extents from `4,2`, None where nothing was given.
+    """Parse one to three extents, such as `4,2`; missing ones become 1. None stays None.
 
     Raises:
-        UsageError: they are no one to three whole numbers of at least 1.
+        UsageError: the text is not one to three integers of at least 1.
     """
     if text is None:
         return None
     parts = [part.strip() for part in text.replace("x", ",").split(",")]
     if len(parts) > 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"{option} {text!r} is no extent; write one to three whole numbers from 1 on, such as 4,2")
+        raise UsageError(f"{option} {text!r} is not a valid extent; give one to three positive integers, such as 4,2")
     x, y, z = (*map(int, parts), 1, 1)[:3]
     return x, y, z

@@ -1,4 +1,4 @@
-"""Where a command's words go: results to stdout, remarks to stderr, everything to the log file."""
+"""Output of a command: results on stdout, notes on stderr, and all messages in the log file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
 _SHOWN = "shown"
-"""Marks a message that stands on the terminal already, so that `-v` does not repeat it there."""
+"""Attribute of a log record whose message was already printed, so that `-v` does not repeat it."""
 
 
 class _JsonLine(logging.Formatter):
-    """A record as a line of JSON, which no terminal obeys: a log is read on one as well."""
+    """Formatter for JSON lines without control characters, because logs are also read on terminals."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -47,41 +47,41 @@ class _JsonLine(logging.Formatter):
 
 @dataclass(frozen=True)
 class Output:
-    """How one command was asked to speak."""
+    """Output settings of one command, and functions that print."""
 
     json: bool = False
-    """Print one JSON object on stdout and nothing else there."""
+    """Whether stdout gets exactly one JSON object."""
     quiet: bool = False
-    """Leave remarks and progress out."""
+    """Whether notes and progress are hidden."""
     verbose: int = 0
-    """1 shows what is done and tracebacks, 2 every detail."""
+    """Verbosity: 1 prints log messages and tracebacks, 2 also debug messages."""
     log: Path | None = None
-    """File that gets a JSON line for every message and event, with times."""
+    """Log file, to which each message and event is appended as a JSON line."""
 
     @property
     def remarks(self) -> bool:
-        """Whether progress and remarks are wanted."""
+        """Whether to print progress and notes."""
         return not (self.quiet or self.json)
 
     def console(self, *, stderr: bool = False) -> Console:
-        """Return a rich console; piped output is as wide as it needs to be and has no colour."""
+        """Return a rich console. Output that is not on a terminal has neither line wrapping nor colour."""
         from rich.console import Console
 
-        stream = bare(sys.stderr if stderr else sys.stdout)  # a console writes escape sequences of its own
+        stream = bare(sys.stderr if stderr else sys.stdout)  # a console writes its own escape sequences
         width = None if stream.isatty() else 160
         return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
 
     def say(self, text: str) -> None:
-        """Print a line of the answer, unless JSON was asked for; it is there at once, also for who reads a pipe."""
+        """Print a line of the result and flush it, unless `--json` is given."""
         if not self.json:
             print(visible(text), flush=True)
 
     def remark(self, text: str, *, logged: bool = False) -> None:
-        """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out.
+        """Print a note on stderr, unless `--quiet` or `--json` is given.
 
         Args:
             text: the line.
-            logged: whether an event says the same in the log.
+            logged: whether the log already contains an event with this message.
         """
         if not logged:
             LOGGER.info(text, extra={_SHOWN: self.remarks})
@@ -89,27 +89,27 @@ class Output:
             self.tell(visible(text))
 
     def complain(self, text: str) -> None:
-        """Print a line that says what went wrong."""
+        """Print and log an error message."""
         LOGGER.error(text, extra={_SHOWN: True})
         self.tell(f"evokern: {shortened(visible(text))}")
 
     def tell(self, text: str) -> None:
-        """Print text on stderr, its lines as they are; where nobody can read it, the work goes on all the same."""
+        """Print text on stderr and keep its line breaks. A failing stderr does not stop the command."""
         try:
             print(visible_lines(text), file=sys.stderr, flush=True)
         except OSError:
             hold_back(sys.stderr, 2)
 
     def emit(self, record: Any) -> None:
-        """Print a record as JSON, with escapes for what the encoding of stdout may lack."""
+        """Print a record as JSON, with escapes for characters that the encoding of stdout lacks."""
         unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
         print(json_text(record, ascii_only=not unicode), flush=True)
 
     def write(self, text: str) -> None:
-        """Write a file's content to stdout: as it is and in UTF-8 into a pipe or a file, shown on a terminal."""
+        """Write the content of a file to stdout: unchanged in UTF-8, but with escapes on a terminal."""
         stream = bare(sys.stdout)
         if stream.isatty():
-            stream.write(visible_lines(text))  # with escapes for what the terminal's encoding lacks
+            stream.write(visible_lines(text))  # the stream escapes characters that the terminal's encoding lacks
         else:
             stream.flush()
             stream.buffer.write(text.encode("utf-8", errors="backslashreplace"))
@@ -126,10 +126,12 @@ class Output:
         if self.log is not None:
             try:
                 if self.log.exists() and not self.log.is_file():
-                    raise UsageError(f"cannot write the log {self.log}: it is no file; name one with --log")
+                    raise UsageError(f"cannot write the log {self.log}: it is not a file; choose a file with --log")
                 handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
             except OSError as error:
-                raise UsageError(f"cannot write the log {self.log}: {error.strerror}; name another file") from error
+                raise UsageError(
+                    f"cannot write the log {self.log}: {error.strerror}; choose another file with --log"
+                ) from error
             handlers[0].setFormatter(_JsonLine())
             handlers[0].setLevel(logging.DEBUG)
         handlers.append(_Terminal(self))
@@ -148,10 +150,10 @@ class Output:
 
 
 def save(file: Path, content: str | bytes, option: str) -> None:
-    """Write a file that a user named with an option.
+    """Write a file given by an option.
 
     Raises:
-        UsageError: it cannot be written; the message says why, and with which option another one is named.
+        UsageError: the file cannot be written; the message names the reason and the option.
     """
     try:
         if isinstance(content, str):
@@ -159,19 +161,19 @@ def save(file: Path, content: str | bytes, option: str) -> None:
         else:
             write_bytes(file, content)
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; name another file with {option}") from error
+        raise UsageError(f"cannot write {file}: {error.strerror}; choose another file with {option}") from error
 
 
 class _Terminal(logging.Handler):
-    """Shows warnings, with `-v` what is done, with `-vv` every detail."""
+    """Log handler for the terminal: warnings, with `-v` also messages, with `-vv` also debug messages."""
 
     def __init__(self, output: Output) -> None:
         super().__init__((logging.WARNING, logging.INFO, logging.DEBUG)[min(output.verbose, 2)])
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a message that does not stand on the terminal already."""
-        progress = hasattr(record, FIELDS) and record.levelno == logging.INFO  # which a command shows in its own words
+        """Print a message unless it was already printed."""
+        progress = hasattr(record, FIELDS) and record.levelno == logging.INFO  # commands print progress themselves
         if progress or getattr(record, _SHOWN, False):
             return
         text = record.getMessage()
@@ -179,9 +181,9 @@ class _Terminal(logging.Handler):
 
 
 def crash_log(text: str) -> Path:
-    """Keep the traceback of an unexpected exception and return where it is.
+    """Save the traceback of an unexpected exception and return the path.
 
-    The file stands in the user's state folder (`XDG_STATE_HOME`), or in the temporary folder where that is read-only.
+    The file is in the user's state folder (`XDG_STATE_HOME`), or in the temporary folder if that is read-only.
     """
     import tempfile
 
@@ -191,7 +193,7 @@ def crash_log(text: str) -> Path:
             folder = Path(place())
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / name, visible_lines(text))
-        except (OSError, RuntimeError):  # no room, or no home
+        except (OSError, RuntimeError):  # no disk space, or no home folder
             continue
         return folder / name
     return Path(os.devnull)

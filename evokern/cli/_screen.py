@@ -1,8 +1,8 @@
-"""Lines at the bottom of a terminal that are drawn again in place, below whatever else is printed.
+"""A frame of lines at the bottom of a terminal, redrawn in place below all other output.
 
-The cursor is never hidden and no mode of the terminal is changed, so that nothing has to be undone by a process that is
-killed. It stands below the last line, in the first column: what the terminal echoes there (`^C`) moves nothing. A frame
-is written at once, by a thread that no signal interrupts.
+The cursor is never hidden and no terminal mode changes, so a killed process leaves nothing to restore. The cursor is in
+the first column below the frame, so that echoed characters (`^C`) shift nothing. A thread writes each frame with one
+call, so that no signal interrupts it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any, TextIO, cast
 from evokern.cli._output import LOGGER
 
 REFRESH_S = 0.25
-"""Time between two drawings, seconds."""
+"""Seconds between two frames."""
 _PATIENCE_S = 5.0
-"""Longest wait for a frame that a slow terminal still takes, seconds."""
+"""Maximum wait for the last frame on a slow terminal, seconds."""
 
 
 class LiveScreen:
-    """Draws what a function returns, until it is closed."""
+    """Live display of the lines that a function returns."""
 
     def __init__(self, stream: TextIO, render: Callable[[int, int], Sequence[str]]) -> None:
-        """Begin to draw.
+        """Start to draw.
 
         Args:
-            stream: the terminal, as it is below all that escapes texts.
-            render: takes columns and lines of the terminal; returns fewer lines than it has, each shorter than it is
-                wide, with the escape sequences that the terminal understands.
+            stream: the terminal, without a wrapper that escapes text.
+            render: function of the terminal's columns and lines. It returns fewer lines than the terminal has, each
+                shorter than its width, and may use escape sequences.
         """
         self._stream = stream
         self._render = render
@@ -46,13 +46,13 @@ class LiveScreen:
         )
         self._handler: Any = None
         if threading.current_thread() is threading.main_thread():
-            # A shell has written below the frame while this process was stopped.
+            # While this process was stopped, a shell wrote below the frame.
             self._handler = signal.signal(signal.SIGCONT, lambda *_: self._widths.clear())
         self._thread = threading.Thread(target=self._run, name="evokern-screen", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Take the frame away, and leave the terminal as it was; safe to call twice."""
+        """Remove the frame and restore the streams; safe to call twice."""
         if self._ended.is_set():
             return
         interrupted: KeyboardInterrupt | None = None
@@ -77,10 +77,10 @@ class LiveScreen:
 
     @contextmanager
     def above(self, ends_line: bool) -> Iterator[None]:
-        """Take the frame away while something is printed where it stands.
+        """Remove the frame while other text is printed in its place.
 
         Args:
-            ends_line: whether what is printed ends its line; until something does, no frame is drawn.
+            ends_line: whether the text ends with a newline. No frame is drawn within an unfinished line.
         """
         with self._lock:
             if not self._within_line:
@@ -93,14 +93,14 @@ class LiveScreen:
             pass
 
     def _draw_or_give_up(self) -> bool:
-        """Draw, and tell whether that can be done again: a search goes on without its panel."""
+        """Draw a frame; return False if drawing is no longer possible. The search continues without a panel."""
         try:
             self._draw()
         except OSError:  # the terminal is gone
             return False
         except Exception:
             if not self._stream.closed:
-                LOGGER.exception("the panel cannot be drawn any more")
+                LOGGER.exception("cannot draw the panel any more; the search continues")
             return False
         return True
 
@@ -109,13 +109,13 @@ class LiveScreen:
             if self._within_line or self._ended.is_set():
                 return
             if not _in_foreground(self._stream):
-                self._widths.clear()  # a shell writes there
+                self._widths.clear()  # a shell uses the terminal
                 return
             columns, height = terminal_size(self._stream)
             lines = self._render(columns, height)
             back = self._back(columns, height)
             self._widths = [columns - 1] * len(lines)
-            # Each line overwrites the one that stood there: cleared first, the frame would flicker.
+            # Overwrite the old lines; clearing the frame first would make it flicker.
             self._write(back + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
 
     def _taken_away(self) -> str:
@@ -124,7 +124,10 @@ class LiveScreen:
         return f"{back}\x1b[J" if drawn else ""
 
     def _back(self, columns: int, height: int) -> str:
-        """Return what moves the cursor to where the frame begins: terminals wrap its lines where they were narrowed."""
+        """Return the escape sequence that moves the cursor to the top of the frame.
+
+        A terminal that became narrower has wrapped the lines of the frame.
+        """
         rows = min(sum(max(1, -(-width // columns)) for width in self._widths), height - 1)
         return f"\r\x1b[{rows}A" if rows else "\r" if self._widths else ""
 
@@ -135,7 +138,7 @@ class LiveScreen:
 
 
 class _Above:
-    """A stream whose text goes above the frame."""
+    """Stream that prints above the frame."""
 
     def __init__(self, stream: TextIO, screen: LiveScreen) -> None:
         self._stream = stream
@@ -154,7 +157,7 @@ class _Above:
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Return columns and lines of a terminal; COLUMNS and LINES make it smaller, or tell what it does not know."""
+    """Return columns and lines of a terminal. COLUMNS and LINES can reduce it, or set it if it is unknown."""
     try:
         known = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -168,8 +171,8 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
 
 
 def _in_foreground(stream: TextIO) -> bool:
-    """Tell whether this process may write to its terminal: a shell has it while a job runs in the background."""
+    """Return whether this process is in the foreground; a background job must not draw on the shell's terminal."""
     try:
         return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):  # not the controlling terminal, or none that knows of groups
+    except (OSError, ValueError, AttributeError):  # not the controlling terminal, or without process groups
         return True

@@ -1,4 +1,4 @@
-"""Standard output and error as streams on which no text of a file, a database or a compiler commands a terminal."""
+"""Wrappers for stdout and stderr that escape control characters in all printed text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from evokern.escaping import visible_lines
 
 
 class _ShownText:
-    """A text stream before another one: what a terminal would obey is written as an escape that is read."""
+    """Text stream that escapes control characters and writes to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write text, and return how much of it there was."""
+        """Write text and return its length."""
         self.stream.write(visible_lines(text))
         return len(text)
 
@@ -31,15 +31,15 @@ class _ShownText:
 
 
 def bare(stream: TextIO) -> TextIO:
-    """Return the stream below, for what writes escape sequences of its own and escapes the text of others itself."""
+    """Return the wrapped stream, for code that writes escape sequences and escapes other text itself."""
     return stream.stream if isinstance(stream, _ShownText) else stream
 
 
 @contextlib.contextmanager
 def shown_text() -> Iterator[None]:
-    """Put such streams in the place of standard output and error, as the last line behind what escapes itself."""
+    """Replace stdout and stderr with escaping streams, as a second safeguard."""
     before = sys.stdout, sys.stderr
-    # One that was closed before the start is None.
+    # A stream that was closed before the start is None.
     sys.stdout, sys.stderr = (stream and cast(TextIO, _ShownText(bare(stream))) for stream in before)
     try:
         yield

@@ -1,4 +1,4 @@
-"""How lines and tables are written on a terminal: names and messages in them are anybody's, and stay in their line."""
+"""Lines and tables on a terminal. Control characters in untrusted names and messages are escaped."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from evokern.escaping import visible
 
 
 def show_line(text: str = "", end: str = "\n") -> None:
-    """Print a line, or the beginning of one."""
+    """Print a line, or the first part of a line."""
     print(visible(text), end=end)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: numbers to the right, the last column as long as it is."""
+    """Return the lines of a table: right-aligned columns, except that the last column is left-aligned."""
     header, rows = [visible(cell) for cell in header], [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
     lines = []

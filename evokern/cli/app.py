@@ -1,4 +1,4 @@
-"""The application: its commands in the order of the help, and `--version`."""
+"""The application: all commands in the order of the help, and `--version`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 import evokern
 
-# The order of these imports is the order of the help.
+# The help lists the commands in the order of these imports.
 from evokern.cli.commands import search, sweep, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
 from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app, surroundings
@@ -50,20 +50,20 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Find the fastest provably right variant of a CUDA kernel inside a time budget."""
+    """Find the fastest provably right variant of a CUDA kernel within a time budget."""
 
 
 def run() -> None:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     tolerate_words()
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except Exception as error:  # of the help, or of a mistake in the options: commands put their own into words
+    except Exception as error:  # raised by the help or by option parsing; commands report their own errors
         told = surroundings(error)
         if told is None:
             raise

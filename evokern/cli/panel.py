@@ -1,4 +1,4 @@
-"""How a running search is shown: a live panel on a terminal, one line every few seconds where it is piped."""
+"""Display of a running search: a live panel on a terminal, otherwise one line every few seconds."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 __all__ = ["Watcher", "line", "panel"]
 
 LINE_EVERY_S = 5.0
-"""Time between two lines where there is no terminal, seconds."""
+"""Seconds between two lines without a terminal."""
 FAILURE_EVERY_S = 15.0
-"""Least time between two failures told there, seconds."""
+"""Minimum time between two reported failures without a terminal, seconds."""
 _FAILURE_WIDTH = 160
 _NO_CURSOR = ("dumb", "unknown")
-"""Values of TERM whose terminals cannot draw in place: they get lines."""
+"""Values of TERM for terminals that cannot redraw in place; they get lines instead of a panel."""
 
 
 class Watcher:
-    """Shows the progress of a search; a context manager whose instances are called with each `Progress`."""
+    """Display of a search. It is a context manager, and is called with each `Progress`."""
 
     def __init__(self, output: Output, *, lines: bool = True) -> None:
-        """Make one.
+        """Create a display.
 
         Args:
-            output: where to.
-            lines: tell what happens in lines as well, and in lines alone where no panel can be drawn.
+            output: output of the command.
+            lines: also print notes as lines, and progress as lines if no panel can be drawn.
         """
         self._output = output
         self._lines = lines
@@ -98,11 +98,11 @@ class Watcher:
             self._screen = LiveScreen(bare(sys.stderr), self._frame)
 
     def _frame(self, columns: int, height: int) -> list[str]:
-        """Return the lines of the panel, one column and one line smaller than the terminal: the cursor stands below."""
+        """Return the lines of the panel, a column and a line smaller than the terminal to leave the cursor visible."""
         assert self._told is not None and self._console is not None
         progress, since = self._told
         passed = time.monotonic() - since if progress.step else 0.0
-        if passed:  # the start of a device tells a step and is then busy with it
+        if passed:  # during start-up no further events arrive while a step runs
             progress = replace(progress, elapsed_s=progress.elapsed_s + passed)
         glyphs = ASCII if self._console.options.ascii_only else UNICODE
         shown = panel(progress, columns - 1, height - 1, glyphs, passed)
@@ -114,7 +114,7 @@ class Watcher:
         number = progress.best.number if progress.best else None
         if number == self._best and time.monotonic() - self._drawn < LINE_EVERY_S:
             return
-        # A new best is worth a line of its own, but not more than one a second.
+        # Print each new best immediately, but at most one line per second.
         if time.monotonic() - self._drawn < 1.0:
             return
         self._output.remark(line(progress))
@@ -133,7 +133,7 @@ class Watcher:
 
 
 def _has_cursor() -> bool:
-    """Tell whether the panel can be drawn, which shows the steps of a start as well."""
+    """Return whether the terminal can show a panel, which also shows the steps of start-up."""
     return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_CURSOR
 
 
@@ -151,7 +151,7 @@ def _start(progress: Progress) -> str:
         found = f"best {microseconds(time_us)} {time_unit(progress)}" if time_us else "nothing measured yet"
         return f"resuming: {several(progress.resumed, 'trial')}, {found}, {left}"
     baseline = f"baseline {baseline_text(progress)}, " if progress.baseline else "no baseline, "
-    ends = "; Ctrl-C ends it, nothing is lost" if not progress.budget_s and not progress.trials_limit else ""
+    ends = "; stop with Ctrl-C, all results are saved" if not progress.budget_s and not progress.trials_limit else ""
     return f"searching: {baseline}{left}{ends}"
 
 
@@ -159,7 +159,7 @@ def line(progress: Progress) -> str:
     """Return the progress as one line."""
     parts = [
         spent_text(progress),
-        f"best {best_text(progress)}",
+        f"best {best_text(progress)}" if progress.best else best_text(progress),
         *arm_texts(progress),
         f"{progress.trials_per_minute:.0f} trials/min",
         f"device busy {100 * progress.busy_share:.0f} %",

@@ -1,4 +1,4 @@
-"""A running search in words and rows, which a terminal's panel and a notebook's both show; the notebook's panel."""
+"""Progress of a running search as text rows, for the panels in terminals and notebooks."""
 
 from evokern.progress.notebook import NotebookPanel, notebook_panel
 from evokern.progress.rows import (

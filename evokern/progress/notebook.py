@@ -1,4 +1,4 @@
-"""The panel of a running search below a notebook's cell, updated in place."""
+"""Panel of a running search below a notebook cell, updated in place."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from evokern.search import Progress
 
 REFRESH_S = 0.5
-"""Least time between two updates, seconds: each is a message to the notebook's page."""
+"""Minimum time between two updates, seconds; each update is a message to the browser."""
 _ENDED = {
-    "budget": "its budget is used up",
-    "trials": "its trials are done",
-    "exhausted": "nothing is left to try",
-    "interrupted": "interrupted; the same call goes on",
-    "paused": "paused before its end; the same call goes on",
+    "budget": "the budget is used up",
+    "trials": "the trial limit is reached",
+    "exhausted": "every candidate has been tried",
+    "interrupted": "interrupted; repeat the call to resume",
+    "paused": "paused before the end; repeat the call to resume",
 }
-"""`Progress.end` → why a search ended."""
+"""`Progress.end` → reason why the search ended."""
 
 
 def notebook_panel() -> NotebookPanel | None:
-    """Return a panel where this process is the kernel of a notebook, else None.
+    """Return a panel if this process is the kernel of a notebook, else None.
 
-    Whoever runs in a notebook's kernel was started by IPython, so IPython is asked only where it is imported already.
-    A terminal's IPython has a shell without a kernel.
+    The kernel of a notebook has always imported IPython, so this function does not import it. IPython in a terminal has
+    a shell without a kernel.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
@@ -36,14 +36,14 @@ def notebook_panel() -> NotebookPanel | None:
 
 
 class NotebookPanel:
-    """Shows each `Progress` that it is called with."""
+    """Notebook panel, called with each `Progress`."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._drawn = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
-        """Show one event; begin and end are always drawn, what happens between as often as a page can follow."""
+        """Show one event. Start and end are always drawn, events in between at most every `REFRESH_S` seconds."""
         passing = progress.event in ("trial", "idle")
         if passing and time.monotonic() - self._drawn < REFRESH_S:
             return
@@ -58,14 +58,14 @@ class NotebookPanel:
 
 
 def panel_html(progress: Progress) -> str:
-    """Return the panel as HTML, every text escaped."""
+    """Return the panel as HTML with all text escaped."""
     from evokern.templating import environment
 
     rows = progress_rows(progress)
     if progress.event == "opening":
         rows = [row for row in rows if row.kind == "step" or row.share is not None]
     if progress.set_aside:
-        rows.append(ProgressRow("set aside", f"the earlier study is now {progress.set_aside}"))
+        rows.append(ProgressRow("old study", f"the earlier study is now {progress.set_aside}"))
     rows += [ProgressRow("note", note) for note in progress.notes]
     if progress.end:
         rows.append(ProgressRow("ended", _ENDED[progress.end]))

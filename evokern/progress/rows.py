@@ -1,4 +1,4 @@
-"""How a running search stands, as labelled rows of text."""
+"""Progress of a running search as labelled rows of text."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from evokern.search import Progress
 
 SHOWN_CONSTRAINTS = 4
-"""Constraints that are named, those that turned away most."""
+"""Number of constraints shown, those with the most rejections."""
 SHOWN_FAILURES = 6
-"""Kinds of failures that are shown, those that happened last."""
+"""Number of kinds of failures shown, most recent first."""
 LEVELS = "▁▂▃▄▅▆▇█"
-"""Heights of a sparkline."""
+"""Characters of a sparkline, from low to high."""
 
 
 @dataclass(frozen=True)
 class ProgressRow:
-    """One row."""
+    """One row of a progress panel."""
 
     label: str
-    """What it is about; empty where it goes on about the row above."""
+    """Label of the row; empty if the row continues the one above."""
     text: str = ""
-    """What it shows."""
+    """Text of the row."""
     kind: Literal["plain", "best", "faster", "failure", "step"] = "plain"
-    """How it stands out: the champion, one that beats the baseline, a failure, what happens now."""
+    """Style: the champion, a champion that beats the baseline, a failure, or the current step."""
     share: float | None = None
-    """Length of a bar that is drawn instead of text, 0 to 1."""
+    """Filled share of a bar that replaces the text, 0 to 1."""
     points: tuple[tuple[float, float], ...] = ()
-    """Of the best over time, as `sparkline` draws it before the text."""
+    """Points (seconds, µs) of a sparkline before the text."""
     tail: str = ""
-    """What follows the text and stays where the text is cut."""
+    """Text after `text` that is kept when `text` is cut."""
     priority: int = 0
-    """Which rows are left out first where there is little room: those of the highest."""
+    """Priority; rows with high numbers are dropped first if space is short."""
     most: int = 1
-    """Lines that it may take."""
+    """Maximum number of lines."""
 
 
 def time_unit(progress: Progress) -> str:
@@ -49,41 +49,41 @@ def time_unit(progress: Progress) -> str:
 
 
 def baseline_text(progress: Progress) -> str:
-    """Return name and time of the baseline."""
+    """Return the name and time of the baseline."""
     if progress.baseline is None:
         return "not measured"
     return f"{progress.baseline[0]} {microseconds(progress.baseline[1])} {time_unit(progress)}"
 
 
 def best_text(progress: Progress) -> str:
-    """Return time, trial and speedup of the champion, and what its verification said."""
+    """Return time, trial, speedup and verification of the champion."""
     if progress.best is None:
         return "nothing measured yet"
-    times = f", {progress.speedup:.2f}× the baseline" if progress.speedup else ""
+    times = f", {progress.speedup:.2f}× speedup" if progress.speedup else ""
     time_us, number = progress.best.evaluation.time_us, progress.best.number
     proof = {True: ", verified", False: ", refuted", None: ""}[progress.proofs.get(number)]
     return f"{microseconds(time_us)} {time_unit(progress)} (trial {number}){times}{proof}"
 
 
 def spent_text(progress: Progress) -> str:
-    """Return time and trials spent, of how many."""
+    """Return the time and trials used, and their limits."""
     budget = f" of {duration(progress.budget_s)}" if progress.budget_s else ""
     return f"{duration(progress.elapsed_s)}{budget}, {_trials(progress)}"
 
 
 def _trials(progress: Progress) -> str:
-    """Return how many trials there were; under a limit those that it counts, the others apart."""
+    """Return the number of trials. With a limit, list the trials that do not count separately."""
     if not progress.trials_limit:
         return several(progress.trials, "trial")
     uncounted_ones = uncounted(progress.outcomes)
-    if progress.evaluated > progress.trials_limit:  # what was in flight under a larger limit is still evaluated
-        asked = f"; {progress.trials_limit} were asked for, and more had begun"
+    if progress.evaluated > progress.trials_limit:  # trials in flight under a larger limit are still evaluated
+        asked = f" (limit {progress.trials_limit}; more were already in flight)"
         return f"{progress.evaluated} trials evaluated{uncounted_ones}{asked}"
     return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{uncounted_ones}"
 
 
 def arm_texts(progress: Progress) -> list[str]:
-    """Return what each arm found, where there is a control."""
+    """Return the results of the sampler's and the control's trials if the study has a control."""
     texts = []
     for arm in progress.arms:
         time_us = arm.best.evaluation.time_us if arm.best else None
@@ -93,7 +93,7 @@ def arm_texts(progress: Progress) -> list[str]:
 
 
 def step_text(progress: Progress) -> str:
-    """Return what happens before the first result of a session, empty once there is one."""
+    """Return the current step of a session, or an empty text after its first result."""
     if progress.event == "opening":
         return progress.step.text if progress.step else "opening the device"
     if progress.trials > progress.resumed or progress.end:
@@ -112,7 +112,7 @@ def _flight(progress: Progress) -> str:
 
 
 def progress_rows(progress: Progress) -> list[ProgressRow]:
-    """Return everything that a panel shows of a search."""
+    """Return all rows of a progress panel."""
     rows = [ProgressRow("elapsed", spent_text(progress) + _flight(progress), most=2)]
     if progress.sweep:
         rows.append(ProgressRow("sweep", progress.sweep, priority=1, most=2))
@@ -137,7 +137,7 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
         rows.append(ProgressRow("champion", choices, priority=2, most=6))
     busy = f", device busy {100 * progress.busy_share:.0f} %" if progress.busy_share else ""
     if progress.trials > progress.resumed:
-        speed = f"{progress.trials_per_minute:.0f} trials a minute{busy}"
+        speed = f"{progress.trials_per_minute:.0f} trials/min{busy}"
         rows.append(ProgressRow("speed", speed, priority=4))
     if progress.executors:
         rows.append(ProgressRow("executors", _executors(progress.executors), priority=3, most=3))
@@ -146,21 +146,21 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
     if progress.rejections:
         most = sorted(progress.rejections.items(), key=lambda pair: -pair[1])[:SHOWN_CONSTRAINTS]
         others = " …" if len(progress.rejections) > SHOWN_CONSTRAINTS else ""
-        rows.append(ProgressRow("turned away", counts(dict(most)) + others, priority=7, most=3))
+        rows.append(ProgressRow("rejected", counts(dict(most)) + others, priority=7, most=3))
     numbers = progress.failure_counts or (1,) * len(progress.last_failures)
     found = zip(progress.last_failures[:SHOWN_FAILURES], numbers, strict=False)
     for index, (failure, number) in enumerate(found):
-        like = f" ({number} such)" if number > 1 else ""
+        like = f" ({number} similar)" if number > 1 else ""
         label = "failures" if index == 0 else ""
         rows.append(ProgressRow(label, failure, "failure", priority=4 if index == 0 else 6, tail=like))
     return rows
 
 
 def _executors(all_: Sequence[ExecutorState]) -> str:
-    """Return how many work at which rates, then whatever is worth a word."""
+    """Return the number and rates of working executors, followed by the faulty ones."""
     rates = sorted(one.per_minute for one in all_ if not one.state)
-    each = f"{rates[0]:.0f} to {rates[-1]:.0f} trials a minute each" if rates else ""
-    parts = [f"{len(rates)} of {len(all_)} work without a fault", each]
+    each = f"{rates[0]:.0f} to {rates[-1]:.0f} trials/min each" if rates else ""
+    parts = [f"{len(rates)} of {len(all_)} working", each]
     return "; ".join([", ".join(filter(None, parts)), *(f"{one.name} {one.state}" for one in all_ if one.state)])
 
 
@@ -169,7 +169,7 @@ def _listed(config: Mapping[str, object]) -> str:
 
 
 def _improved(progress: Progress) -> str:
-    """Return from where to where the best came, and how long ago it last did."""
+    """Return the first and last best time, and the time since the last improvement."""
     first, (when, last) = progress.improvements[0][1], progress.improvements[-1]
     unit = time_unit(progress)
     if len(progress.improvements) == 1:
@@ -179,12 +179,12 @@ def _improved(progress: Progress) -> str:
 
 
 def sparkline(points: Sequence[tuple[float, float]], width: int, levels: str = LEVELS) -> str:
-    """Return the best over time as a line of blocks, the lower the faster, on a logarithmic scale.
+    """Return a text plot of the best time so far, on a logarithmic scale.
 
     Args:
-        points: seconds and µs of each improvement in order; the last one is now.
-        width: characters.
-        levels: characters from the lowest to the highest.
+        points: (seconds, µs) of each improvement in order; the last point is the current time.
+        width: number of characters.
+        levels: characters from low (fast) to high (slow).
     """
     begin, end = points[0][0], points[-1][0]
     logs = [math.log(max(time_us, 1e-9)) for _, time_us in points]

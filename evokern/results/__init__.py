@@ -1,4 +1,4 @@
-"""Results from Python: `evokern.load_study(...)`, from the database alone, on any machine."""
+"""Results in Python: `evokern.load_study(...)` reads a database on any machine."""
 
 from evokern.results.study import StudyResults, load_study
 

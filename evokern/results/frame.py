@@ -1,4 +1,4 @@
-"""A study's trials as a data frame."""
+"""Trials of a study as a pandas data frame."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def trials_dataframe(trials: Iterable[Trial], genes: Sequence[str]) -> pandas.DataFrame:
-    """Return one row per trial (see `StudyResults.trials_dataframe`).
+    """Return a data frame with one row per trial (see `StudyResults.trials_dataframe`).
 
     Args:
         trials: the trials.
-        genes: names of the genes, in declared order.
+        genes: names of the genes, in the order of their declaration.
 
     Raises:
         UsageError: pandas is not installed.
@@ -27,8 +27,7 @@ def trials_dataframe(trials: Iterable[Trial], genes: Sequence[str]) -> pandas.Da
         import pandas
     except ImportError as error:
         raise UsageError(
-            "trials_dataframe needs pandas, which evokern does not install: `pip install pandas`; "
-            "`.trials` gives the same without it"
+            "trials_dataframe needs pandas, which is not installed; run `pip install pandas`, or use `.trials` instead"
         ) from error
     rows = [_row(trial, genes) for trial in trials]
     return pandas.DataFrame({column: [row[column] for row in rows] for column in _columns(genes)}).astype(

@@ -1,4 +1,4 @@
-"""A study at a glance: one line of text, and what a notebook shows of it."""
+"""Summary of a study as one line of text, and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from evokern.templating import environment
 from evokern.wording import changed, duration, microseconds, outcome_counts, several, speedup
 
 FASTEST = 10
-"""Trials that are listed."""
+"""Number of trials in the list of the fastest."""
 
 
 def standing(summary: Mapping[str, Any]) -> str:
-    """Return how a study stands, in a line.
+    """Return the number of trials and the best time in one line.
 
     Args:
         summary: the object that `show --json` prints.
@@ -25,12 +25,12 @@ def standing(summary: Mapping[str, Any]) -> str:
     if best is None:
         return f"{trials}, none measured"
     unit = "µs predicted" if summary["predicted"] else "µs"
-    times = f", {best['speedup']:.2f}× {summary['baseline']['name']}" if best["speedup"] else ""
+    times = f", {best['speedup']:.2f}× as fast as {summary['baseline']['name']}" if best["speedup"] else ""
     return f"{trials}, best {microseconds(best['time_us'])} {unit} (trial {best['trial']}){times}"
 
 
 def overview_html(reader: Reader, record: StudyRecord) -> str:
-    """Return a study as HTML for a notebook, every text escaped: headline, champion, outcomes, the fastest trials."""
+    """Return a study as HTML for a notebook: headline, champion, outcomes, fastest trials. All text is escaped."""
     summary = reader.summary(record)
     trials = list(reader.trials(record))
     timed = [t for t in trials if t.outcome is Outcome.MEASURED]
@@ -72,7 +72,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
 
 
 def _fast(trial: Trial, record: StudyRecord, baseline_us: float | None) -> tuple[str, ...]:
-    time_us = trial.evaluation.time_us or 1.0  # a measured trial has a time: `Evaluation` checks it
+    time_us = trial.evaluation.time_us or 1.0  # never 1.0: `Evaluation` requires a time for measured trials
     used = trial.evaluation.resources
     return (
         f"{trial.number}{' control' if trial.control else ''}",

@@ -1,6 +1,6 @@
-"""A study of a database as a Python object: champion, trials, data frame, report, export.
+"""A stored study as a Python object: champion, trials, data frame, report, export.
 
-Importing this module is cheap: what reads databases is imported when something is read.
+Importing this module is cheap, because the code that reads databases is imported only when needed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from evokern.study.trial import Trial
 
 Format = Literal["cu", "t4", "trace"]
-"""What `StudyResults.export` writes."""
+"""Output format of `StudyResults.export`."""
 FORMATS: tuple[Format, ...] = ("cu", "t4", "trace")
 
 
 def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> StudyResults:
-    """Return a study of a database. It needs no GPU, no kernel folder and no study file.
+    """Load a study from a database. No GPU, kernel folder or study file is needed.
 
     Args:
-        name: the study's name; None takes the one searched last.
-        db: database that keeps the results.
+        name: name of the study; None for the study searched last.
+        db: database that stores the results.
 
     Raises:
-        StoreError: there is no such database, or it cannot be read.
-        StudyError: it holds no such study; the message names those that it holds.
+        StoreError: the database does not exist or cannot be read.
+        StudyError: the database does not contain the study; the message lists the studies that it contains.
     """
     from evokern.store import open_readonly
 
@@ -45,52 +45,55 @@ def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> Stu
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StudyResults:
-    """What a study found.
+    """Results of a study.
 
-    It is read whenever it is asked for, so that a search which still runs is seen as it stands. Every access raises
-    StoreError where the database cannot be read, and StudyError where the study was deleted.
+    Every access reads the database, so the results of a running search are up to date. An access raises StoreError if
+    the database cannot be read, and StudyError if the study was deleted.
     """
 
     db: Path
     """The database."""
     record: StudyRecord
-    """The study as it stood when it was loaded: kernel, genes, problems, device, sampler, settings, budgets."""
+    """The study at the time of loading: kernel, genes, problems, device, sampler, settings, budgets."""
 
     @property
     def name(self) -> str:
-        """The study's name."""
+        """Name of the study."""
         return self.record.name
 
     @property
     def best(self) -> Trial | None:
-        """The champion with its samples, or None while nothing is measured.
+        """The champion with its timing samples, or None if no trial has been measured.
 
-        After a playoff (`evokern verify`) it is the playoff's winner, at the time that the playoff gave it.
+        After a playoff (`evokern verify`), the champion is its winner, with the time measured in the playoff.
         """
         with self._reading() as (reader, record):
             return reader.best(record)
 
     @property
     def trials(self) -> list[Trial]:
-        """Every recorded trial in number order, without timing samples."""
+        """All recorded trials in the order of their numbers, without timing samples."""
         with self._reading() as (reader, record):
             return list(reader.trials(record))
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The object that `evokern show --json` prints: outcomes, baseline, best, limit, cost, control, hints."""
+        """Summary as printed by `evokern show --json`: outcomes, baseline, best, limit, cost, control, hints."""
         from evokern.analysis.wrong_trials import hints
 
         with self._reading() as (reader, record):
             return {**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))}
 
     def trials_dataframe(self) -> pandas.DataFrame:
-        """Return the trials as a data frame of pandas, one row each in number order.
+        """Return the trials as a pandas data frame, one row per trial in the order of their numbers.
 
-        Columns: `number`, `outcome`, `time_us` (µs; NaN where there is none), `params_GENE` for every gene,
-        `ci95_low_us` and `ci95_high_us` (95 % interval of the time), `reason`, `control` (whether random search drew
-        it), `seconds` (study time at which it was recorded), `compile_s` and `device_s`, `registers` of a thread,
-        `spill_bytes` of a thread, `shared_bytes` of a block, `occupancy` (0 to 1), `fingerprint` of the program.
+        Columns:
+
+        - `number`, `outcome`, `reason`, `params_GENE` for every gene, `fingerprint` of the program
+        - `control`: whether the trial belongs to the control
+        - `time_us`: time in µs, or NaN; `ci95_low_us`, `ci95_high_us`: its 95 % interval
+        - `seconds`: study time when the trial was recorded; `compile_s`, `device_s`: time spent on it
+        - `registers`, `spill_bytes`: per thread; `shared_bytes`: per block; `occupancy`: 0 to 1
 
         Raises:
             UsageError: pandas is not installed.
@@ -101,10 +104,10 @@ class StudyResults:
             return trials_dataframe(reader.trials(record), [gene.name for gene in record.genes])
 
     def report(self, path: str | Path = "report.html") -> Path:
-        """Write the report, one HTML page that needs no network, and return its path.
+        """Write an HTML report that works offline, and return its path.
 
         Args:
-            path: the file.
+            path: file to write.
 
         Raises:
             UsageError: the file cannot be written.
@@ -123,30 +126,30 @@ class StudyResults:
         problem: int = 0,
         trust: bool = False,
     ) -> Path:
-        """Write a candidate as a program of its own, or the study for other tools, and return the file's path.
+        """Export a trial as a CUDA program, or the study for other tools, and return the path of the file.
 
         Args:
-            path: the file; a T4 file or a trace whose name ends in `.gz` is compressed.
-            format: `cu`: one trial as a `.cu` that builds with nvcc alone, for which the kernel's folder is needed.
-                `t4`: every trial as a T4 file, for other auto-tuners. `trace`: when each trial was compiled, checked
-                and timed, as Chrome's trace-event JSON, which ui.perfetto.dev opens.
-            trial: number of the trial; None takes the champion.
-            problem: which of the study's problems the program is compiled for, counted from 0.
-            trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
+            path: file to write; a T4 file or a trace is compressed if its name ends in `.gz`.
+            format: `cu` for one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. `t4`
+                for all trials as a T4 file, for other auto-tuners. `trace` for a timeline of the search as Chrome
+                trace-event JSON, to open at ui.perfetto.dev.
+            trial: number of the trial; None for the champion.
+            problem: index of the study's problem, from 0, for which the program is compiled.
+            trust: load the database's copy of the kernel's declaration if the folder is missing or changed.
 
         Raises:
-            StudyError: there is no such trial or problem, or the trial was not measured; the study has no trial.
-            KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
-            UsageError: the format is unknown or takes no trial, or the file cannot be written.
+            StudyError: the trial or problem does not exist, the trial was not measured, or the study has no trials.
+            KernelError: the code of the kernel is not the code that the trial ran, and is not trusted.
+            UsageError: the format is unknown or does not take a trial, or the file cannot be written.
         """
         if format not in FORMATS:
-            raise UsageError(f"there is no format {format!r} to export to: {nearest(str(format), FORMATS)}")
+            raise UsageError(f"unknown export format {format!r}: {nearest(str(format), FORMATS)}")
         file = Path(path)
         with self._reading() as (reader, record):
             if format != "cu":
                 if trial is not None or problem:
                     name = {"t4": "a T4 file", "trace": "a trace"}[format]
-                    raise UsageError(f"{name} holds every trial and problem; leave trial and problem away")
+                    raise UsageError(f"{name} contains all trials and problems; omit trial and problem")
                 from evokern.export.search_trace import search_trace
                 from evokern.export.t4 import json_bytes, t4
 
@@ -175,15 +178,15 @@ class StudyResults:
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Reader, StudyRecord]]:
-        """Open the database, and find the study by its identity: a fresh search may have taken its name over."""
+        """Open the database and find the study by its UUID, because a new study may have taken over its name."""
         from evokern.store import open_readonly
 
         with open_readonly(self.db) as reader:
             record = next((one for one in reader.studies() if one.uuid == self.record.uuid), None)
             if record is None:
                 raise StudyError(
-                    f"study {self.name!r} is no longer in {self.db}; evokern.load_study(db={str(self.db)!r}) loads the "
-                    "one that was searched last"
+                    f"study {self.name!r} is no longer in {self.db}; load the study searched last with "
+                    f"evokern.load_study(db={str(self.db)!r})"
                 )
             yield reader, record
 
@@ -192,5 +195,5 @@ def _write(file: Path, content: bytes) -> Path:
     try:
         write_bytes(file, content)
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; give another path") from error
+        raise UsageError(f"cannot write {file}: {error.strerror}; choose another path") from error
     return file

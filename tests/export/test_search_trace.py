@@ -168,7 +168,7 @@ def test_what_cannot_be_traced(timed: Path, tmp_path: Path) -> None:
     assert (code, "has no trial yet, so there is nothing to trace" in remarks) == (2, True)
     for more in (("--trial", "0"), ("--problem", "1")):
         code, _, remarks = invoke(*trace, str(timed), *more)
-        assert (code, "--format trace writes every trial; leave --trial and --problem away" in remarks) == (2, True)
+        assert (code, "omit --trial and --problem" in remarks) == (2, True)
     assert not (tmp_path / "x.json").exists()
     code, told, _ = invoke(*trace, str(timed), "--json")
     assert (code, json.loads(told)["spans"], json.loads(told)["trials"]) == (0, 12, 3)

@@ -172,7 +172,7 @@ def test_the_end_of_a_search_measures_what_the_limit_needs(tmp_path: Path) -> No
     assert 1e9 / 4.3e6 / 500 == pytest.approx(limit["share"])
     shown = CliRunner().invoke(app, ["show"]).stdout
     setter = "by memory (DRAM) at the rates measured on this GPU (790 TFLOP/s fp16, 4.30 TB/s)"
-    assert f"47 % of the limit, 233 µs, bound {setter}" in shown
+    assert f"47 % of the roofline bound (233 µs), limited {setter}" in shown
     assert limit == json.loads(CliRunner().invoke(app, ["show", "--json"]).stdout)["limit"]
     with open_readonly(tmp_path / "evokern.db") as reader:
         report = page(reader)

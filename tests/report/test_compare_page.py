@@ -86,4 +86,4 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     assert (done.exit_code, "wrote " in done.output) == (0, True), done.output
     assert "no relevant difference" in (tmp_path / "c.html").read_text(encoding="utf-8")
     refused = CliRunner().invoke(app, [*command, str(tmp_path / "absent" / "c.html")])
-    assert (refused.exit_code, "name another file with --html" in refused.output) == (2, True), refused.output
+    assert (refused.exit_code, "another file with --html" in refused.output) == (2, True), refused.output

@@ -132,4 +132,4 @@ def test_profile_writes_the_page(here: Path) -> None:
     number = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if "__syncthreads" in text)
     assert int(found[f"kernel.cu:{number}"][3].replace(",", "")) > 0
     refused = CliRunner().invoke(app, [*command, "nowhere/p.html"])
-    assert (refused.exit_code, "name another file with --html" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "another file with --html" in refused.stderr) == (2, True)

@@ -259,12 +259,12 @@ def test_an_interrupt_ends_it_cleanly(words: tuple[str, ...], tmp_path: Path) ->
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert re.search(r"small is shown at http://127\.0\.0\.1:\d+/[\w-]{20,}/ until Ctrl-C", line), line
+            assert re.search(r"small at http://127\.0\.0\.1:\d+/[\w-]{20,}/; stop with Ctrl-C", line), line
             os.kill(process.pid, signal.SIGINT)
             out, err = process.communicate(timeout=30)
         finally:
             process.kill()  # of no effect once it ended; else the end of `with` would wait for it
-    assert (process.returncode, out, err) == (0, "no longer shown\n", "")
+    assert (process.returncode, out, err) == (0, "server stopped\n", "")
     assert {one.name for one in tmp_path.iterdir()} == {"r.db"}
 
 

@@ -64,7 +64,7 @@ def test_a_notebook_shows_one_panel_to_the_end(
     text = " ".join(Markup(shown[-1]).texts)
     best = result.best
     assert best is not None
-    for told in ("small on", "5 of 5 trials evaluated", f"(trial {best.number})", "its trials are done"):
+    for told in ("small on", "5 of 5 trials evaluated", f"(trial {best.number})", "the trial limit is reached"):
         assert told in text, text
     assert (heard[0], heard[-1], heard.count("trial") >= 5) == ("opening", "end", True)
     assert capsys.readouterr() == ("", "")
@@ -119,7 +119,7 @@ def test_the_panel_tells_what_a_terminals_does() -> None:
     assert ("progress", "max", "value") in found.tags
     assert "0.500" in found.values
     assert "a foreign load" in texts
-    assert "its budget is used up" in texts
+    assert "the budget is used up" in texts
     assert "opening the device" in panel_html(replace(progress_told(), event="opening"))
 
 

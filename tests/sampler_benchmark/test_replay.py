@@ -225,7 +225,7 @@ def test_progress_is_told_for_each_repeat() -> None:
 def test_progress_is_a_line_per_sampler() -> None:
     """Where many searches are quick, a line tells of all those of a sampler."""
     _, _, remarks = _invoke("replay", str(SMALL), "--samplers", "random,grid", "--trials", "4", "--repeats", "5")
-    assert [text.partition(" is done, best ")[0] for text in remarks.splitlines()] == [
+    assert [text.partition(" is finished, best ")[0] for text in remarks.splitlines()] == [
         "5 of 10: random",
         "10 of 10: grid",
     ]
@@ -238,8 +238,8 @@ def test_progress_is_a_line_per_sampler() -> None:
         (("none.db:some",), "there is no recording none.db:some, nor a database none.db"),
         ((".",), "cannot read recording .: Is a directory; give a Kernel Tuner cache"),
         ((str(SMALL), "--samplers", "evi"), "did you mean 'evo'"),
-        ((str(SMALL), "--samplers", ","), "names none"),
-        ((str(SMALL), "--plot", "/nowhere/out.html"), "no folder /nowhere"),
+        ((str(SMALL), "--samplers", ","), "names no sampler"),
+        ((str(SMALL), "--plot", "/nowhere/out.html"), "folder /nowhere does not exist"),
         ((str(SMALL), "--budget", "soon"), "'soon' is no duration"),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_draft_with_its_references_is_sound(here: Path) -> None:
     _invoke("init", "saxpy.cu")
     _write_references(here / "kernels" / "saxpy", "2.5 * ")
     code, told, _ = _invoke("check", "saxpy")
-    assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
+    assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "all checks passed")
 
 
 def _write_references(folder: Path, factor: str) -> None:
@@ -160,7 +160,7 @@ def test_a_draft_in_clusters_is_sound(here: Path) -> None:
     assert (launch.cluster, launch.grid) == ((2, 1, 1), (4, 1, 1))
     _write_references(here / "kernels" / "twice", "2 * ")
     code, told, _ = _invoke("check", "twice")
-    assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
+    assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "all checks passed")
     assert "is right on" in told
 
 

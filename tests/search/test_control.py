@@ -111,7 +111,7 @@ def test_show_tells_both_arms(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["show", "--json", "--db", str(db)]).output
     assert json.loads(shown)["control"] == table
     assert json.loads(CliRunner().invoke(app, ["show", "--trial", "3", "--json", "--db", str(db)]).output)["control"]
-    assert "trial 3 drawn by the control" in CliRunner().invoke(app, ["show", "--trial", "3", "--db", str(db)]).output
+    assert "trial 3 (control)" in CliRunner().invoke(app, ["show", "--trial", "3", "--db", str(db)]).output
 
 
 def test_the_panel_tells_both_arms(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_control_is_fixed_when_a_study_begins(tmp_path: Path) -> None:
     """Another control than the study began with is refused, whatever `--go-on` says; the unsaid one stays."""
     go(tmp_path / "a.db", trials=5)
     with pytest.raises(StudyError, match=r"began without a control.*search with a random control.*--fresh"):
-        go(tmp_path / "a.db", trials=8, control="random", go_on=True)
+        go(tmp_path / "a.db", trials=8, control="random", allow_changes=True)
     go(tmp_path / "b.db", trials=6, control="random")
     with pytest.raises(StudyError, match=r"began with a random control.*search without a control"):
         go(tmp_path / "b.db", trials=8, control="none")

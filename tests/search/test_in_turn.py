@@ -143,11 +143,11 @@ def test_what_is_told_comes_from_turns(tmp_path: Path) -> None:
     assert best["speedup"] == pytest.approx(1.6)  # 9.2 ÷ 5.5 is what both took apart from each other
     assert best["speedup_ci95"] == pytest.approx([1.6, 1.6])
     assert best["in_turn"] == {"name": "cudnn", "time_us": pytest.approx(11.6), "champion_us": pytest.approx(7.25)}
-    both = "measured in turn: 7.25 µs against 11.6"
+    both = "head-to-head: 7.25 µs vs 11.6"
     assert speedup(best) == f"1.60× (within .005, {both})"
     assert speedup(best | {"speedup_ci95": [1.58, 1.62]}) == f"1.60× (1.58 to 1.62, {both})"
     done = CliRunner().invoke(app, ["show", "--db", str(tmp_path / "a.db")])
-    assert f"1.60× (within .005, {both}) the baseline" in done.stdout
+    assert f"1.60× (within .005, {both}) as fast" in done.stdout
     with open_readonly(tmp_path / "a.db") as reader:
         speed = first_screen(gather(reader, None), curve=False)["speed"]
     assert (speed["speedup"], speed["speedup_interval"]) == ("1.60×", f"1.60 to 1.60, {both}")

@@ -102,7 +102,7 @@ def test_a_study_of_other_rules_is_refused_with_the_remedy(tmp_path: Path, monke
         go(db, trials=4, sampler="evo")
     with pytest.raises(StudyError, match=r"rules of sampler evo were version 1 .*, are version 7.*--fresh.*--go-on"):
         go(db, trials=8, sampler="evo")
-    go(db, trials=8, sampler="evo", go_on=True)
+    go(db, trials=8, sampler="evo", allow_changes=True)
     assert 8 == sum(trial.outcome.evaluated for trial in trials_of(db))
     go(db, trials=12, sampler="evo")  # from now on by these rules
 
@@ -289,7 +289,7 @@ def test_another_device_is_refused(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     go(db, trials=5)
     with pytest.raises(DeviceError, match=r"replay:table_small.*replay:tiny.*--fresh"):
-        go(db, tiny_table(), go_on=True)
+        go(db, tiny_table(), allow_changes=True)
     assert len(trials_of(db)) == 5
 
 
@@ -300,7 +300,7 @@ def test_changed_settings_are_named_and_may_be_let_pass(tmp_path: Path) -> None:
     changed = study(timing=TimingSettings(race=1.3), seed=4)
     with pytest.raises(StudyError, match=r"seed was 0, is 4; timing.race was 1.1, is 1.3.*--fresh.*--go-on"):
         go(db, trials=8, study=changed)
-    go(db, trials=8, study=changed, go_on=True)
+    go(db, trials=8, study=changed, allow_changes=True)
     with open_readonly(db) as reader:
         record = reader.study()
     assert (record.seed, record.settings["timing"]["race"]) == (4, 1.3)
@@ -486,7 +486,7 @@ def test_changed_code_is_named_and_may_be_let_pass(toy: Study, tmp_path: Path) -
     (tmp_path / "kernels" / "toy" / "kernel.cu").write_text("__global__ void toy() { /* better */ }\n")
     with pytest.raises(StudyError, match=r"kernel code \(kernel.cu\).*--go-on"):
         search(toy, device=FakeDevice(), trials=5)
-    search(toy, device=FakeDevice(), trials=5, go_on=True)
+    search(toy, device=FakeDevice(), trials=5, allow_changes=True)
     with open_readonly("evokern.db") as reader:
         study = reader.study()
         assert study.seed == 7
@@ -501,7 +501,7 @@ def test_changed_genes_need_a_fresh_study(toy: Study, tmp_path: Path) -> None:
     path = tmp_path / "kernels" / "toy" / "kernel.py"
     path.write_text(KERNEL.replace('"UNROLL", (1, 2, 4)', '"UNROLL", (1, 2, 4, 8)'))
     with pytest.raises(StudyError, match=r"UNROLL was \[1, 2, 4\], is \[1, 2, 4, 8\].*--fresh"):
-        search(toy, device=FakeDevice(), go_on=True)
+        search(toy, device=FakeDevice(), allow_changes=True)
     assert search(toy, device=FakeDevice(), fresh=True).end == "exhausted"
 
 
@@ -524,7 +524,7 @@ def test_times_of_two_rules_do_not_mix(toy: Study) -> None:
         pattern = rf"timed by rule {rule}, and this evokern times by rule {TIMING_RULE}.*--warm-start evokern.db:toy`"
         for allowed in (False, True):
             with pytest.raises(StudyError, match=pattern):
-                search(toy, device=TimingDevice(), trials=5, go_on=allowed, verify=False)
+                search(toy, device=TimingDevice(), trials=5, allow_changes=allowed, verify=False)
     begun = search(toy, device=TimingDevice(), trials=5, fresh=True, warm_start="evokern.db:toy", verify=False)
     assert begun.summary["trials"] == 5
     with sqlite3.connect("evokern.db") as db:

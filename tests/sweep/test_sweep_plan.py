@@ -137,7 +137,7 @@ def test_the_command_line_tells_mistakes(tmp_path: Path, monkeypatch: pytest.Mon
         (["run", str(path), "--budget", "3x"], "'3x' is no duration"),
         (["run", str(path), "--db", str(path)], "cannot be the folder of a sweep: it is a file"),
         (["show", "absent.toml"], "cannot read sweep absent.toml: No such file"),
-        (["export", str(path), "-o", str(path)], "it is a file; name another folder with -o"),
+        (["export", str(path), "-o", str(path)], "another folder with -o"),
     ):
         done = CliRunner().invoke(app, ["sweep", *words])
         assert (2, True) == (done.exit_code, told in done.stderr), done.stderr

@@ -1,4 +1,4 @@
-"""One trial for people and for scripts: what was tried, what came of it, and why."""
+"""Details of one trial as text and as JSON: configuration, outcome and reason."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
 
 _PROBLEMS = ("problem", "finding_problem", "own_problem")
-"""Facts that name a problem by its key, or are tables by problem."""
+"""Facts that contain a problem key, or that are tables with problems as keys."""
 _COVERED_BY_FINDING = ("diagnosis", "message")
-"""Evidence that says in a sentence what the finding below it says in full."""
+"""Evidence that only summarises the finding, so that it is not shown next to one."""
 STORED_RESTART = "excursion "
-"""How the database calls a niche restart (`evokern.samplers.evo`); stored words keep their names."""
+"""Stored name of a niche restart (`evokern.samplers.evo`). Stored names never change."""
 
 
 def show_trial(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord) -> None:
-    """Print everything that is known of one trial."""
+    """Print all facts about one trial."""
     from evokern.study.trial import Outcome
 
     facts = _facts(reader, record, found)
@@ -30,12 +30,12 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         output.emit(facts)
         return
     evaluation = found.trial.evaluation
-    drawn = " drawn by the control" if found.trial.control else ""
+    drawn = " (control)" if found.trial.control else ""
     guessed = " predicted" if record.predicted and evaluation.outcome is Outcome.MEASURED else ""
     mean = mean_of(len(record.problems)) if evaluation.outcome is Outcome.MEASURED else ""
     result = f"{facts['outcome']}, {facts['reason']}{guessed}{mean}"
     show_line(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {result}")
-    show_line("configuration (* differs from the default candidate)")
+    show_line("configuration (* marks a change from the default candidate)")
     for gene in record.genes:
         value = found.trial.config.get(gene.name)
         show_line(f"  {'*' if value != gene.default else ' '} {gene.name:<24}{value}")
@@ -73,12 +73,12 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         about = {key: facts["profile"][key] for key in ("source", "device", "problem", "created")}
         _section("profile", _in_words(record, about))
         _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
-    show_line(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
-    show_line(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
+    show_line(f"compile time {evaluation.compile_s:.2f} s, device time {evaluation.device_s:.2f} s", end="")
+    show_line(f", recorded at {duration(found.trial.seconds)} of study time; kernel digest {found.kernel_digest[:12]}")
 
 
 def _in_words(record: StudyRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with their problems as people read them, in values and in the names of tables."""
+    """Return the facts with problem keys replaced by readable problems, in values and table keys."""
     told = dict(facts)
     for name in _PROBLEMS:
         if isinstance(told.get(name), str):
@@ -129,7 +129,7 @@ def _profile(reader: Reader, record: StudyRecord, number: int) -> dict[str, Any]
 
 
 def _named(reader: Reader, record: StudyRecord, found: TrialRecord) -> str:
-    """Return the name of the kernel's source file, as far as the kept files tell."""
+    """Return the name of the source file that contains the finding's line, or a description of it."""
     finding = found.trial.evaluation.evidence["finding"]
     for name, text in reader.source(found.kernel_digest, shown=True).items():
         lines = text.splitlines()
@@ -140,7 +140,7 @@ def _named(reader: Reader, record: StudyRecord, found: TrialRecord) -> str:
 
 
 def proposal_words(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a sampler said of its proposal, with the stored word for a niche restart as people know it."""
+    """Return the sampler's notes on its proposal, with the stored name of a niche restart made readable."""
     words = dict(info)
     turn = str(words.get("turn", ""))
     if turn.startswith(STORED_RESTART):
@@ -149,11 +149,11 @@ def proposal_words(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:
-    """Yield a finding of the sanitizer for people.
+    """Yield the lines of a sanitizer finding.
 
     Args:
-        finding: as `sanitize --json` prints it.
-        file: name of the kernel's source file, for places that are in no header.
+        finding: a finding as printed by `sanitize --json`.
+        file: name of the kernel's source file, for places outside headers.
     """
     kind = finding["kind"].replace("_", " ")
     yield f"{kind} at {_place(finding.get('file') or file, finding['line'])}"
@@ -164,7 +164,7 @@ def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:
     if finding["allocation"]:
         yield f"memory        {finding['allocation']}, byte {finding['offset']:,} (address {finding['address']:#x})"
     if finding["other_line"]:
-        yield f"other party   {_place(finding.get('other_file') or file, finding['other_line'])}"
+        yield f"other access  {_place(finding.get('other_file') or file, finding['other_line'])}"
     for name, line in finding.get("called_from", ()):
         yield f"called from   {_place(name or file, line)}"
     yield f"instruction   {finding['instruction']}"
@@ -173,14 +173,14 @@ def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:
 
 
 def _place(file: str, line: int) -> str:
-    return f"{file}:{line}" if line else f"a line of {file} that the compiler does not name"
+    return f"{file}:{line}" if line else f"unknown line of {file}"
 
 
 def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the gate measured, problem by problem.
+    """Yield the measurements of the gate for each problem.
 
     Args:
-        gate: problem in words → report, as `evokern.gate.verdict` makes it.
+        gate: readable problem → report of `evokern.gate.verdict`.
     """
     for problem, report in gate.items():
         if not (isinstance(report, Mapping) and {"worst", "checks"} <= set(report)):
@@ -189,7 +189,8 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         worst, checks = report["worst"], report["checks"]
         runs = f"{report['runs']} run{'s' if report['runs'] != 1 else ''}"
         yield f"gate at {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
-        yield f"  relative error {_text(report['relative_error'])}, {_text(report['tolerance_spent'])} of the tolerance"
+        used = _text(report["tolerance_spent"])
+        yield f"  relative error {_text(report['relative_error'])}, share of the tolerance used: {used}"
         at = ", ".join(map(str, worst["index"]))
         got, expected = told_apart(float(worst["got"]), float(worst["expected"]))
         yield (
@@ -200,7 +201,7 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    """Return a value of the evidence for people: numbers with four digits, tables and lists in a line."""
+    """Return a value of the evidence as text: numbers with four digits, tables and lists in one line."""
     match value:
         case float():
             return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""`evokern ablate [STUDY]`: what each choice of the champion is worth."""
+"""`evokern ablate [STUDY]`: measure the gain of each choice of the champion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredTrustOption, StudyArgument, TrialOption
+from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredStudyArgument, StoredTrustOption, TrialOption
 from evokern.cli._output import Output, save
 from evokern.cli._text import table
 
@@ -23,22 +23,28 @@ from evokern.cli._text import table
 )
 def ablate(
     output: Output,
-    study: StudyArgument = None,
+    study: StoredStudyArgument = None,
     trial: TrialOption = None,
     path: Annotated[
-        bool, typer.Option("--path/--no-path", help="Look for the greedy path from the default to the champion too.")
+        bool,
+        typer.Option(
+            "--path/--no-path",
+            help="Also find the greedy path from the default candidate to the champion. Default: --path.",
+        ),
     ] = True,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.")
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables to FILE as Markdown.")
     ] = None,
     device: DeviceOption = None,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Take the champion's choices back to the default, one at a time, and find the greedy path to it.
+    """Measure the gain of each choice of the champion.
 
-    On a GPU each row is measured in turn with the champion, with an interval; on a simulated device times are predicted
-    and the path, about half the square of the changed genes in candidates, takes minutes: --no-path leaves it out.
+    The command reverts one choice at a time to its default. It also finds the greedy path, which starts from the
+    default candidate and adds the most helpful change at each step. On a GPU, every candidate is timed head-to-head
+    with the champion. On a simulated device, times are predicted. The path needs about n²/2 candidates for n changed
+    genes, which can take minutes; --no-path skips it.
     """
     from evokern.analysis.candidates import device_for, subject
     from evokern.analysis.genes.ablate import Row, cells, choices, nothing
@@ -65,18 +71,18 @@ def ablate(
         output.emit(found.as_dict())
         return
     unit = "predicted µs" if found.predicted else "µs"
-    header = (unit, "of champion", "95 % interval", "GB/s", "occupancy", "speedup", "change")
+    header = (unit, "vs champion", "95 % interval", "GB/s", "occupancy", "speedup", "change")
 
     def print_rows(rows: list[tuple[Row, str]]) -> None:
         texts = [cells(row, unnamed) for row, unnamed in rows]
         for line in table(header, [(*text[1:], text[0]) for text in texts]):
             output.say(line)
 
-    output.say(f"trial {found.trial} of {found.study} on {found.device}, each choice back at the default alone")
-    print_rows([(found.champion, "the champion"), *((row, "") for row in found.alone)])
+    output.say(f"trial {found.trial} of {found.study} on {found.device}, with one choice at a time reverted")
+    print_rows([(found.champion, "champion"), *((row, "") for row in found.alone)])
     if found.path:
         output.say("")
-        output.say("from the default to the champion, a change at a time")
+        output.say("greedy path from the default candidate to the champion, one change per row")
         print_rows(
-            [(row, "the default" if n == 0 else "all other choices together") for n, row in enumerate(found.path)]
+            [(row, "default candidate" if n == 0 else "all other changes together") for n, row in enumerate(found.path)]
         )

@@ -1,4 +1,4 @@
-"""`evokern check KERNEL`: is this kernel folder sound?"""
+"""`evokern check KERNEL`: check a kernel folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ _MARKS = {True: "ok", False: "FAILED", None: "-"}
     """,
 )
 def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) -> int:
-    """Check that a kernel folder is sound: everything that can be known without a GPU.
+    """Check a kernel folder without a GPU.
 
-    Its entry points and macros are in the source, the default candidate is feasible and compiles for every
-    architecture, its functions raise for no candidate, both references agree, rounding stays within the tolerance, and
-    the default candidate is right on its smallest problem, simulated. Exits with 1 when a check fails; a warning does
-    not count.
+    The checks cover entry points, macros, constraints and compilation for every architecture. They compare both
+    references and test whether rounding stays within the tolerance. They also run the default candidate on a small
+    problem, simulated. The exit code is 1 if a check fails; warnings do not count.
     """
     from evokern.analysis.check.soundness import check_kernel
     from evokern.study.discovery import find_kernel
@@ -33,7 +32,7 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     output.say(f"{loaded.name}: {loaded.folder}, {len(loaded.genes)} genes, {loaded.space.size:,} combinations")
     marked = [text for gene in loaded.genes if (text := marks(gene))]
     if marked:
-        output.say(f"values that evo tries late: {'; '.join(marked)}")
+        output.say(f"low-priority values: {'; '.join(marked)}")
     findings = []
     for finding in check_kernel(loaded):
         findings.append(finding)
@@ -51,4 +50,4 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
 
 def _sound(name: str) -> str:
     sanitize = command_line("sanitize", name)
-    return f"the folder is sound; `{sanitize}` runs it at other sizes, `evokern search` compares candidates"
+    return f"all checks passed; next, run it at other sizes with `{sanitize}`, or start `evokern search`"

@@ -1,4 +1,4 @@
-"""`evokern compare OLD NEW`: is the new one slower?"""
+"""`evokern compare OLD NEW`: test whether the new program is slower."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evokern.wording import microseconds
 if TYPE_CHECKING:
     from evokern.analysis.compare.compare import Comparison
 
-_RUN = "FILE.db, FILE.db:STUDY, or an exported FILE.cu."
+_RUN = "FILE.db, FILE.db:STUDY, or an exported FILE.cu"
 
 
 @command(
@@ -32,40 +32,49 @@ _RUN = "FILE.db, FILE.db:STUDY, or an exported FILE.cu."
 )
 def compare(
     output: Output,
-    old: Annotated[str, typer.Argument(metavar="OLD", help=f"What sets the standard: {_RUN}")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help=f"What must not be slower: {_RUN}")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help=f"Baseline run: {_RUN}.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help=f"Run under test: {_RUN}.")],
     threshold: Annotated[
-        float, typer.Option("--threshold", metavar="SHARE", help="Slower by more than this share is too slow.")
+        float,
+        typer.Option("--threshold", metavar="SHARE", help="Largest acceptable slowdown, as a share of the old time."),
     ] = 0.03,
-    level: Annotated[float, typer.Option("--level", metavar="P", help="Probability of a false alarm.")] = 0.01,
+    level: Annotated[
+        float, typer.Option("--level", metavar="P", help="Significance level: probability of a false alarm.")
+    ] = 0.01,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Judge by stored samples even where both could run here, in turn.")
+        bool, typer.Option("--stored", help="Compare stored samples even if both programs can run on this machine.")
     ] = False,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - for stdout.")
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write the result to FILE as Markdown, or to stdout with -."),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page: the verdict, both times, how their samples lie."),
+        typer.Option(
+            "--html", metavar="FILE", help="Write an HTML page with the verdict, both times and their distributions."
+        ),
     ] = None,
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
-            help="Run the kernel.py that a database keeps a copy of, where the folder is gone, changed or not yours; "
-            "run programs that others may write.",
+            help="Run the database's copy of kernel.py if the kernel folder is missing, changed or not trusted, and "
+            "run programs that other users can modify.",
         ),
     ] = False,
 ) -> int:
-    """Compare the champions of two studies, or two exported programs, of one kernel on one chip.
+    """Test whether a new champion or program is slower than an old one.
 
-    Where this machine has that chip and nvcc both are run in turn; otherwise stored samples are compared. Exits with 1
-    when the new one is slower by more than the threshold and that is no accident.
+    Both runs must be of the same kernel on the same chip. If this machine has that chip and nvcc, both programs run
+    head-to-head; otherwise their stored samples are compared. The exit code is 1 if the new run is slower by more than
+    the threshold and the difference is statistically significant.
     """
     from evokern.analysis.compare.compare import markdown as as_markdown
 
     if not 0 < level < 1 or not 0 <= threshold < 1:
-        raise UsageError(f"--level {level} --threshold {threshold}: both are shares between 0 and 1; 0.03 is 3 %")
+        raise UsageError(
+            f"--level {level} --threshold {threshold}: both must be between 0 and 1; for example, 0.03 is 3 %"
+        )
     found = _found(output, old, new, threshold, level, stored, trust)
     code = 1 if found.verdict == "slower" else 0
     if markdown is not None and str(markdown) != "-":
@@ -95,19 +104,19 @@ def _found(output: Output, old: str, new: str, threshold: float, level: float, s
     comparable(one, two)
     reason = "--stored was given" if stored else why_not(one.device)
     if reason is None:
-        output.remark("running both in turn on this machine")
+        output.remark("running both head-to-head on this machine")
         with TemporaryDirectory(prefix="evokern-") as scratch:
             programs = [_program(text, Path(scratch) / f"{n}.cu", trust) for n, text in enumerate((old, new))]
             return compare_paired(one, two, pair(programs, level=level), threshold=threshold)
-    output.remark(f"not run side by side: {reason}")
+    output.remark(f"comparing stored samples: {reason}")
     return compare(one, two, threshold=threshold, level=level)
 
 
 def _program(text: str, target: Path, trust: bool) -> Path:
-    """Return an exported program; a study's champion is exported into the target.
+    """Return the path of an exported program. Export the champion of a study to the target first.
 
     Raises:
-        UsageError: somebody else may write the program.
+        UsageError: another user can modify the program.
     """
     from evokern.analysis.compare.compared_runs import split
     from evokern.export import export_trial
@@ -118,7 +127,7 @@ def _program(text: str, target: Path, trust: bool) -> Path:
         foreign = why_foreign(path.resolve().parent, within=True) or why_foreign(path.resolve())
         if foreign and not trust:
             raise UsageError(
-                f"{path} is a program that would be built and run, {foreign}; look at it, then say --trust"
+                f"{path} is a program that would be built and run, {foreign}; inspect it, then pass --trust"
             )
         return path
     with open_readonly(path) as reader:

@@ -1,4 +1,4 @@
-"""`evokern doctor`: what is there, what is missing, how to get it."""
+"""`evokern doctor`: check the installation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MARKS = {"ok": "ok", "missing": "MISSING", "optional": "-"}
     """,
 )
 def doctor(output: Output) -> int:
-    """Look for GPU, driver, CuPy, NVRTC, headers and tools, and say how to get what is missing.
+    """Check the installation: GPU, driver, libraries, headers and tools.
 
-    Exits with 1 when something is missing that evokern cannot do without on this machine.
+    For each missing component, the command prints how to install it. The exit code is 1 if a required one is missing.
     """
     from evokern.doctor import diagnose
 
@@ -32,5 +32,5 @@ def doctor(output: Output) -> int:
     if output.json:
         output.emit({"ok": not missing, "checks": [vars(check) for check in checks]})
     else:
-        output.say(f"missing: {', '.join(missing)}" if missing else "nothing that is needed is missing")
+        output.say(f"missing: {', '.join(missing)}" if missing else "no required component is missing")
     return 1 if missing else 0

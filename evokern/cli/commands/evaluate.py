@@ -1,4 +1,4 @@
-"""`evokern evaluate KERNEL --source candidate.cu`: is a source from outside right, and how fast is it?"""
+"""`evokern evaluate KERNEL --source candidate.cu`: check and time external sources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    "evaluate",
+    "evaluate",  # words: the examples are commands
     examples="""
     evokern evaluate rmsnorm --source candidate.cu --problem "ROWS=64 COLS=1024"
     evokern evaluate rmsnorm --source candidates/ --problem 8192,8192 --device cuda:0 --json
@@ -43,7 +43,7 @@ def evaluate(
         typer.Option(
             "--source",
             metavar="FILE.cu|FOLDER",
-            help="A source with the kernel's signature, or a folder of them; may be repeated.",
+            help="CUDA file with the kernel's signature, or a folder of such files; may be repeated.",
         ),
     ] = [],  # noqa: B006 (typer makes a new list for every call)
     problem: Annotated[
@@ -51,7 +51,7 @@ def evaluate(
         typer.Option(
             "--problem",
             metavar="P",
-            help=f"Problem, {PROBLEM_FORMS}. Default: that of the kernel's first study, else a small one.",
+            help=f"Problem to run, {PROBLEM_FORMS}. Default: from the kernel's first study, else a small problem.",
         ),
     ] = None,
     device: Annotated[
@@ -59,17 +59,18 @@ def evaluate(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="auto (a GPU, else a simulated L4), cuda:N or sim:CHIP.",
+            help="Device: auto (a GPU, else a simulated L4), cuda:N or sim:CHIP.",
             autocompletion=complete_devices,
         ),
     ] = "auto",
     set_: SetOption = [],  # noqa: B006
     grid: Annotated[
-        str | None, typer.Option("--grid", metavar="X,Y,Z", help="Blocks. Default: as the kernel's launches have it.")
+        str | None,
+        typer.Option("--grid", metavar="X,Y,Z", help="Number of blocks. Default: from the kernel's declaration."),
     ] = None,
     block: Annotated[
         str | None,
-        typer.Option("--block", metavar="X,Y,Z", help="Threads of a block. Default: as the kernel's launches have it."),
+        typer.Option("--block", metavar="X,Y,Z", help="Threads per block. Default: from the kernel's declaration."),
     ] = None,
     smem: Annotated[
         int | None,
@@ -77,22 +78,21 @@ def evaluate(
             "--smem",
             metavar="BYTES",
             min=0,
-            help="Dynamic shared memory of a block. Default: as the kernel's launches have it.",
+            help="Dynamic shared memory per block. Default: from the kernel's declaration.",
         ),
     ] = None,
     trust: TrustOption = False,
 ) -> int:
-    """Judge sources from outside: is each one right, and how fast is it beside the baseline?
+    """Check and time external CUDA sources.
 
-    A source takes the place of the kernel's own source file; everything else of the declaration stays: macros,
-    headers, buffers, reference, tolerance, launches. It goes through feasibility, compiler, gate and timing in
-    processes of their own, so that nothing it does reaches this one. Nothing is written to a database. Exits with 0
-    when every source is right, with 1 when one is not.
+    Each source replaces the kernel's own source file; macros, headers, buffers, reference, tolerance and launches stay.
+    Sources are compiled, checked and timed against the baseline in separate processes. Nothing is written to a
+    database. The exit code is 1 if a source is not correct.
     """
     from evokern.analysis.evaluate import Evaluator, sources_of
 
     if not source:
-        raise UsageError("nothing to evaluate: name a CUDA file or a folder of them with --source")
+        raise UsageError("nothing to evaluate; give a CUDA file, or a folder of them, with --source")
     sources = list(sources_of(source))
     judge = Evaluator(
         kernel,
@@ -127,7 +127,7 @@ def evaluate(
 
 
 def lines(judge: Evaluator, results: Sequence[SourceResult]) -> Iterator[str]:
-    """Yield what people read: where, the baseline, and a line for each source."""
+    """Yield the lines of the text output: problem, device, baseline, and one line per source."""
     unit = "predicted µs" if judge.predicted else "µs"
     against = f", {judge.baseline[0]} takes {microseconds(judge.baseline[1])} µs" if judge.baseline else ""
     yield f"{judge.kernel.name} at {judge.problem} on {judge.device}{against}"
@@ -145,7 +145,7 @@ def lines(judge: Evaluator, results: Sequence[SourceResult]) -> Iterator[str]:
     ]
     yield from table(header, rows)
     if len(results) > 1:
-        yield f"{sum(result.right for result in results)} of {len(results)} are right"
+        yield f"{sum(result.right for result in results)} of {len(results)} sources are correct"
 
 
 def _why(result: SourceResult) -> str:

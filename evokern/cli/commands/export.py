@@ -1,4 +1,4 @@
-"""`evokern export [STUDY] -o best.cu`: a result as a program of its own, or a study in a format that others read."""
+"""`evokern export [STUDY] -o best.cu`: export a trial as a program, or a study for other tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, StoredTrustOption, StudyArgument, TrialOption
+from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument, StoredTrustOption, TrialOption
 from evokern.cli._output import Output, save
 from evokern.errors import UsageError
 from evokern.wording import command as command_line
@@ -18,7 +18,7 @@ from evokern.wording import mean_of, microseconds, proved, several
 
 
 class Format(StrEnum):
-    """What `export` writes."""
+    """Output format of `export`."""
 
     CU = "cu"
     T4 = "t4"
@@ -27,7 +27,7 @@ class Format(StrEnum):
 
 
 @command(
-    "export",
+    "export",  # words: the examples are commands
     examples="""
     evokern export -o best.cu
     evokern export attention-s512 --trial 42 -o trial42.cu --db runs.db
@@ -38,17 +38,22 @@ class Format(StrEnum):
 )
 def export(
     output: Output,
-    study: StudyArgument = None,
+    study: StoredStudyArgument = None,
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout. Default: best.cu."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File to write, or - for stdout. Default: best.cu, study.json, space.json or trace.json.",
+        ),
     ] = None,
     format_: Annotated[
         Format,
         typer.Option(
             "--format",
-            help="cu: one trial as a program. t4: every trial, for other auto-tuners. t1: the space, for them. "
-            "trace: when each trial was compiled, checked and timed, for Perfetto.",
+            help="cu: one trial as a CUDA program. t4: all trials, for other auto-tuners. t1: the search space, for "
+            "other auto-tuners. trace: a timeline of the search for Perfetto.",
         ),
     ] = Format.CU,
     trial: TrialOption = None,
@@ -57,20 +62,21 @@ def export(
         typer.Option(
             "--problem",
             metavar="P",
-            help="Which of the study's problems: as reports print it, or its place counted from 0. Default: the first.",
+            help="Problem to specialise the program for: as shown in reports, or its index from 0. Default: the first.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write a trial that its verification refuted.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Export a trial even if its verification failed.")] = False,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as T4, T1 or a trace.
+    """Export the champion as a CUDA program, or the study for other tools.
 
-    The .cu holds the specialised kernel, a launcher with shape and alignment checks, and a main that checks its answers
-    against the reference and times itself. The T4 file holds every trial; `evokern replay` reads it, and so do other
-    auto-tuners (a name that ends in .gz is compressed). The T1 file holds the space: genes, constraints, launch and
-    arguments, for other auto-tuners to search; what it has no words for is said. The trace is Chrome's trace-event
-    JSON, which ui.perfetto.dev opens: a track for each worker with what each trial took, its outcome and its genes.
+    The CUDA program is one .cu file that builds with nvcc alone. It contains the specialised kernel and a launcher that
+    checks shapes and alignment. Its main function checks the results against the reference and times the kernel.
+
+    A T4 file contains all trials; `evokern replay` and other auto-tuners read it (a name ending in .gz is compressed).
+    A T1 file contains the search space: genes, constraints, launch and arguments; the command lists what T1 cannot
+    express. A trace shows each trial on the timeline of its worker; open it at ui.perfetto.dev.
     """
     from evokern.export import export_trial
     from evokern.export.banner import build_commands
@@ -78,17 +84,17 @@ def export(
 
     if format_ is Format.T4:
         if trial is not None or problem not in (None, "0"):
-            raise UsageError("--format t4 writes every trial and problem; leave --trial and --problem away")
+            raise UsageError("--format t4 exports all trials and problems; omit --trial and --problem")
         _study(output, study, file or Path("study.json"), db)
         return
     if format_ is Format.TRACE:
         if trial is not None or problem not in (None, "0"):
-            raise UsageError("--format trace writes every trial; leave --trial and --problem away")
+            raise UsageError("--format trace exports all trials; omit --trial and --problem")
         _trace(output, study, file or Path("trace.json"), db)
         return
     if format_ is Format.T1:
         if trial is not None:
-            raise UsageError("--format t1 writes the space, not a trial; leave --trial away")
+            raise UsageError("--format t1 exports the search space, not a trial; omit --trial")
         _space(output, study, file or Path("space.json"), db, problem, trust)
         return
     file = file or Path("best.cu")
@@ -111,7 +117,10 @@ def export(
         where = mean_of(made.problems) if made.is_mean else f" at {made.problem}"
     output.say(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}{where}")
     if made.problems > 1:
-        output.say(f"compiled for {made.problem}, one of the study's {made.problems} problems; --problem names another")
+        output.say(
+            f"specialised for {made.problem}, one of the study's {made.problems} problems; "
+            "choose another with --problem"
+        )
     output.say(proved(made.proof.as_dict()))
     output.say(f"build and run: {build} && {run}")
 
@@ -125,7 +134,7 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         made = t4(reader, record)
     if _written(output, file, made, {"study": record.name, "trials": len(made["results"])}):
         output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
-        output.say(f"{command_line('replay', file)}   compares samplers on it")
+        output.say(f"to compare samplers on it: {command_line('replay', file)}")
 
 
 def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
@@ -139,7 +148,7 @@ def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
     if not _written(output, file, made, facts):
         return
     told = f"{facts['spans']} spans of {several(facts['trials'], 'trial')} of {record.name}"
-    output.say(f"wrote {file}: {told}; ui.perfetto.dev opens it")
+    output.say(f"wrote {file}: {told}; open it at ui.perfetto.dev")
     if facts["missing"]:
         output.say(facts["missing"])
 
@@ -159,17 +168,17 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: str
         return
     output.say(f"wrote {file}: {parameters} parameters and {conditions} conditions of {record.name}")
     for what in left_out:
-        output.say(f"T1 has no words for {what}")
+        output.say(f"T1 cannot express {what}")
 
 
 def _written(output: Output, file: Path, made: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Write JSON to a file, or alone to stdout; tell whether it is a file that there is something to say of.
+    """Write JSON to a file or to stdout; return whether it was written to a file.
 
     Args:
-        output: where the command prints.
-        file: the file, `-` for stdout.
-        made: what is written.
-        facts: what `--json` says of it beside the file's name.
+        output: output of the command.
+        file: the file, or `-` for stdout.
+        made: the content.
+        facts: facts about the content that `--json` prints in addition to the file name.
     """
     from evokern.export.t4 import json_bytes
 

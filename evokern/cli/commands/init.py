@@ -1,4 +1,4 @@
-"""`evokern init FILE`: a kernel folder and a study from a CUDA file, a tuning script, a T1 file or a torch module."""
+"""`evokern init FILE`: draft a kernel folder and a study from an existing file."""
 
 from __future__ import annotations
 
@@ -28,29 +28,37 @@ def init(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A CUDA file with a __global__ function, a tuning script of Kernel Tuner's, a T1 file, or a task of "
-            "KernelBench.",
+            help="CUDA file with a __global__ function, Kernel Tuner script, T1 file, or KernelBench task.",
         ),
     ],
     entry: Annotated[
-        str | None, typer.Option("--entry", metavar="NAME", help="Which kernel, where the file has several.")
+        str | None, typer.Option("--entry", metavar="NAME", help="Kernel to use if the file contains several.")
     ] = None,
     include: Annotated[
-        list[Path], typer.Option("--include", "-I", metavar="DIR", help="Folder with the file's own headers.")
+        list[Path], typer.Option("--include", "-I", metavar="DIR", help="Add an include folder; may be repeated.")
     ] = [],  # noqa: B006 (typer makes a new list for every call)
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the kernel and study.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the new kernel and study. Default: from the file."),
+    ] = None,
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="A tuning script may run, up to its call of tune_kernel, or a task, in a child."),
+        typer.Option(
+            "--trust",
+            help="Allow the Kernel Tuner script (up to its call of tune_kernel) or KernelBench task to run in a "
+            "subprocess.",
+        ),
     ] = False,
 ) -> None:
-    """Write kernels/NAME/ and studies/NAME.toml from a CUDA file, a tuning script, a T1 file or a torch module.
+    """Draft a kernel folder and a study from an existing file.
 
-    Macros, template parameters and the block's extents become parameters. The kernel runs on the simulator with guessed
-    problems: what it reads and writes says which pointers are inputs and outputs, how far they reach, and which grid
-    covers them. Host code and other kernels are left out. Guesses are marked in the files; what only you can know is
-    listed here. A Kernel Tuner script or T1 file gives parameters, restrictions, grid, arguments and constant memory. A
-    task of KernelBench gives everything but the kernel: reference, buffers, fields and tolerance of its torch module.
+    The command writes kernels/NAME/ and studies/NAME.toml. Guesses are marked in the files, and the command lists what
+    you must confirm or add.
+
+    From a CUDA file, macros, template parameters and block extents become genes. The kernel runs on the simulator to
+    guess inputs, outputs, shapes and grid; host code and other kernels are dropped. A Kernel Tuner script or T1 file
+    provides parameters, restrictions, grid, arguments and constant memory. A KernelBench task provides everything
+    except the kernel.
     """
     from evokern.scaffold import scaffold
 
@@ -61,7 +69,7 @@ def init(
     here = Path.cwd()
     for path in made.files:
         output.say(f"wrote {path.relative_to(here)}")
-    output.say("Now:")
+    output.say("To do:")
     for note in made.confirm:
         output.say(f"  - {note}")
-    output.say(f"Then: {command_line('check', made.name)}")
+    output.say(f"Then run: {command_line('check', made.name)}")

@@ -1,4 +1,4 @@
-"""`evokern list`: kernels, studies and devices that can be named here."""
+"""`evokern list`: list the available kernels, studies and devices."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from evokern.files import read_text
 def list_(
     output: Output,
     db: Annotated[
-        Path | None, typer.Option("--db", metavar="FILE", help="List what a database holds as well: its studies.")
+        Path | None, typer.Option("--db", metavar="FILE", help="Also list the studies in this database.")
     ] = None,
 ) -> None:
-    """List the kernels, studies and devices that can be named here, with what each study asks.
+    """List the available kernels, studies and devices.
 
-    Kernels and studies are looked for in ./kernels and ./studies, then in the installed package. A study that cannot be
-    searched says why: its file, its kernel, or a problem, limit, gene or sampler option that cannot be. No code of a
-    kernel runs.
+    Kernels and studies come from ./kernels and ./studies, and from the installed package. For each study, the list
+    shows its kernel, its problems and the question that it answers. If a study cannot be searched, the list shows the
+    reason, such as an invalid problem or gene. No kernel code runs.
     """
     from evokern.hardware.driver import probe
     from evokern.hardware.profiles import CHIPS
@@ -78,20 +78,20 @@ def list_(
     for gpu in driver.gpus:
         show_line(f"  cuda:{gpu.index:<19}{gpu.model}, {gpu.memory_bytes / 2**30:.0f} GiB")
     if not driver.gpus:
-        show_line(f"  {'cuda':<24}none: {driver.problem}")
+        show_line(f"  {'cuda':<24}no GPU: {driver.problem}")
     for name, chip in CHIPS.items():
-        show_line(f"  {'sim:' + name:<24}{chip.model}, simulated: times are predicted")
-    show_line(f"  {'replay:FILE':<24}recorded answers")
+        show_line(f"  {'sim:' + name:<24}{chip.model}, simulated (predicted times)")
+    show_line(f"  {'replay:FILE':<24}results from a recording")
     if stored is None:
         return
-    show_line(f"Database {db}" if stored else f"Database {db}: no study yet")
+    show_line(f"Database {db}" if stored else f"Database {db}: contains no study")
     for row in stored:
         show_line(f"  {row['name']:<24}{row['kernel']} at {words[row['name']]} on {row['device']}")
-        show_line(f"  {'':<24}{row['standing']}, begun {row['created']}")
+        show_line(f"  {'':<24}{row['standing']}, started {row['created']}")
 
 
 def _stored(db: Path) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
-    """Return the studies of a database, the one searched last first, each one's problems in words, and damaged rows."""
+    """Return the studies of a database (last searched first), their problems as text, and damaged rows."""
     from evokern.results.overview import standing
     from evokern.store import open_readonly
 
@@ -116,7 +116,7 @@ def _stored(db: Path) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Return what a study is about, and what is wrong with it: one broken study must not hide the others."""
+    """Return a summary of a study file, or its error: one broken study must not hide the others."""
     from evokern.analysis.check.study_soundness import require_sound
     from evokern.errors import UsageError
     from evokern.study.file import read_study
@@ -133,9 +133,9 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def asked(path: Path) -> str | None:
-    """Return the question that a study's file begins with, `# Asks: …`; None where it has none.
+    """Return the question at the top of a study file, `# Asks: …`, or None if there is none.
 
-    It ends with the comment, or where the next sentence of its own line begins, such as `# Found on …`.
+    The question ends with the comment, or before a sentence that starts on a new line, such as `# Found on …`.
     """
     words: list[str] = []
     for line in read_text(path).splitlines():
@@ -152,6 +152,6 @@ def asked(path: Path) -> str | None:
 
 
 def _short(path: Path) -> str:
-    """Return a path relative to the working directory where it lies below it."""
+    """Return a path, relative to the working directory if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

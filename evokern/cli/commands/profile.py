@@ -1,4 +1,4 @@
-"""`evokern profile [STUDY|KERNEL]`: where a candidate's time goes, by the GPU's counters or line by line."""
+"""`evokern profile [STUDY|KERNEL]`: profile a candidate with GPU counters or with the simulator."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from evokern.analysis.profile.subject import ProfileSubject
 
 WORST_BOUND = 0.02
-"""Terms and lines below this share of the largest are left out of the text."""
+"""Components and lines below this share of the largest are omitted from the text."""
 
 WIDTH = 120
-"""Columns of the text; what does not fit is wrapped, source lines are cut (`--json` has them whole)."""
+"""Width of the text in columns. Longer text is wrapped; source lines are cut, except with `--json`."""
 _CALLS_SHOWN = 3
 
 
@@ -46,7 +46,7 @@ def _complete(incomplete: str) -> list[str]:
 
 
 @command(
-    "profile",
+    "profile",  # words: the examples are commands
     examples="""
     evokern profile --trial 42
     evokern profile attention-s512 --device cuda:0 --keep best.ncu-rep
@@ -60,8 +60,8 @@ def profile(
     study: Annotated[
         str | None,
         typer.Argument(
-            metavar="[STUDY|KERNEL]",
-            help="A study's name or file, or a kernel. Default: the study searched last.",
+            metavar="STUDY|KERNEL",
+            help="Name or TOML file of a study, or name or folder of a kernel. Default: the study searched last.",
             autocompletion=_complete,
         ),
     ] = None,
@@ -70,8 +70,8 @@ def profile(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="cuda:N counts on a GPU; sim:l4, sim:h200, sim:h100, sim:a100, sim:rtx4090 simulate. "
-            "Default: the study's GPU where it is here, else its chip, simulated.",
+            help="Device: cuda:N for GPU counters; sim:l4, sim:h200, sim:h100, sim:a100 or sim:rtx4090 for simulation. "
+            "Default: the study's GPU if this machine has it, else its chip simulated.",
         ),
     ] = None,
     trial: TrialOption = None,
@@ -80,30 +80,32 @@ def profile(
         str | None,
         typer.Option("--problem", metavar="P", help=f"Problem to run, {PROBLEM_FORMS}. Default: the study's first."),
     ] = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Lines to show of a simulated profile.")] = 5,
-    all_: Annotated[bool, typer.Option("--all", help="Show every line of a simulated profile.")] = False,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="Number of source lines to show when simulated.")
+    ] = 5,
+    all_: Annotated[bool, typer.Option("--all", help="Show every source line when simulated.")] = False,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="FILE", help="Keep Nsight Compute's report, FILE.ncu-rep.")
+        Path | None, typer.Option("--keep", metavar="FILE", help="Save the report of Nsight Compute as FILE.ncu-rep.")
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page: the source, and beside each line what it costs."),
+        typer.Option("--html", metavar="FILE", help="Write an HTML page with the source and the cost of each line."),
     ] = None,
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
-            help="Of a study in the database, run the kernel.py that it keeps a copy of, where the folder is gone, "
-            "changed or not yours; of a study file or a kernel, remember that the folder's kernel.py may run.",
+            help="For a study in the database, run its copy of kernel.py if the kernel folder is missing, changed or "
+            "not trusted. For a study file or kernel, trust the folder, now and in later commands.",
         ),
     ] = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Tell what bounds a candidate, by which numbers, and which of its genes to try next.
+    """Show what limits the speed of a candidate, and which genes to try next.
 
-    On a GPU Nsight Compute (ncu) counts one call. Where there is none, sampled blocks run on the CPU as the target
-    chip's compiler made them: counters per source line and a predicted time, nothing measured. A line's time is what
-    its instructions alone would take on the resource they load most; lines overlap. A trial's profile is kept with it.
+    On a GPU, Nsight Compute (ncu) profiles one call. Without a GPU, sampled blocks run on the CPU, which gives counters
+    per source line and a predicted time. The time of a line counts its instructions alone, on the resource that they
+    use most. Lines can overlap, so their times do not add up to the total. The profile of a trial is stored with it.
     """
     from evokern.analysis.profile.counters import missing_profiler, profile_counted
     from evokern.analysis.profile.simulated import profile_simulated
@@ -114,7 +116,9 @@ def profile(
         notes = list(subject.remarks)
         lacking = missing_profiler() if subject.gpu else None
         if keep is not None and (subject.gpu is None or lacking):
-            raise UsageError(f"--keep {keep}: {lacking or 'a simulated chip leaves no report of Nsight Compute'}")
+            raise UsageError(
+                f"--keep {keep}: {lacking or 'there is no Nsight Compute report for a simulated chip; omit --keep'}"
+            )
         notes += [lacking] if lacking else []
         for note in notes:
             output.remark(note)
@@ -139,7 +143,7 @@ def profile(
 
 
 def _page(subject: ProfileSubject, found: CountedCandidate | CandidateProfile, html: Path) -> None:
-    """Write the profile as a page."""
+    """Write the profile as an HTML page."""
     from evokern.declaration.render import render
     from evokern.report.pages.profile_page import profile_page
 
@@ -149,7 +153,7 @@ def _page(subject: ProfileSubject, found: CountedCandidate | CandidateProfile, h
 
 
 def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:
-    """Keep a trial's profile with it; returns what its user should know."""
+    """Store the profile with its trial; return notes for the user."""
     from evokern.store import add_profile
 
     if subject.record is None or subject.trial is None:
@@ -157,16 +161,16 @@ def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[
     try:
         add_profile(db, subject.record, subject.trial.number, result)
     except StoreError as error:
-        return [f"the profile is not kept with the trial: {error}"]
+        return [f"could not store the profile with the trial: {error}"]
     return []
 
 
 def counted_lines(found: CountedCandidate) -> Iterator[str]:
-    """Yield a GPU's counters for people."""
+    """Yield the lines of a GPU profile."""
     from evokern.analysis.profile.nsight import METRICS
 
-    yield f"{found.title} at {found.in_words} on {found.device}, counted by Nsight Compute"
-    searched = f"{microseconds(found.time_us)} µs as searched, " if found.time_us else ""
+    yield f"{found.title} at {found.in_words} on {found.device}, profiled by Nsight Compute"
+    searched = f"{microseconds(found.time_us)} µs in the search, " if found.time_us else ""
     yield f"time {searched}{microseconds(found.duration_us)} µs under Nsight Compute"
     yield from _bottleneck(found.verdict)
     yield ""
@@ -175,7 +179,7 @@ def counted_lines(found: CountedCandidate) -> Iterator[str]:
         grid, block = ("×".join(map(str, extent)) for extent in (launch.grid, launch.block))
         blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
         yield f"{launch.entry}: {blocks:,} blocks ({grid}) of {block} threads"
-    header = ("counter", "value", *(("the launches, in order",) if several else ("unit",)))
+    header = ("counter", "value", *(("per launch",) if several else ("unit",)))
     rows = []
     for metric in METRICS:
         parts = " ".join(_value(launch.counters[metric.key], metric.unit) for launch in found.launches)
@@ -194,14 +198,16 @@ def _value(value: float | None, unit: str) -> str:
 def _bottleneck(bottleneck: Bottleneck) -> Iterator[str]:
     yield from _wrapped(f"{bottleneck.bound}: {'; '.join(bottleneck.evidence)}")
     if bottleneck.advice:
-        yield from _wrapped(f"what helps: {bottleneck.advice}")
+        yield from _wrapped(f"advice: {bottleneck.advice}")
     for index, suggestion in enumerate(bottleneck.suggestions):
         yield from _wrapped(f"{'try next: ' if index == 0 else '          '} {suggestion.text}")
     if bottleneck.advice and not bottleneck.suggestions:
-        how = f'say it in kernel.py, for example Parameter(…, relieves=("{bottleneck.bound.removesuffix("-bound")}",))'
-        none = "no gene of this kernel relieves that"
+        how = f'add it in kernel.py, for example Parameter(…, relieves=("{bottleneck.bound.removesuffix("-bound")}",))'
+        none = "no gene of this kernel relieves this bottleneck"
         yield from _wrapped(
-            f"this kernel's genes do not say what they relieve: {how}" if bottleneck.undeclared else none
+            f"this kernel's genes do not declare which bottlenecks they relieve; {how}"
+            if bottleneck.undeclared
+            else none
         )
 
 
@@ -213,12 +219,12 @@ def _wrapped(text: str, indent: int = 11) -> list[str]:
 
 
 def lines(found: CandidateProfile, top: int | None) -> Iterator[str]:
-    """Yield a profile's lines for people, of source lines the `top` most expensive or, with None, all."""
+    """Yield the lines of a simulated profile, with the `top` most expensive source lines or, with None, all."""
     word = "predicted" if found.predicted else "measured"
     yield f"{found.title} at {found.in_words} on {found.device}"
     yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}")
     if found.fault:
-        yield f"its results are wrong: {found.fault}"
+        yield f"the results are wrong: {found.fault}"
     yield from _bottleneck(found.verdict)
     for launch in found.launches:
         yield ""
@@ -235,12 +241,12 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
         f"  resources  {used.registers} registers, {used.spill_bytes} bytes spilled, shared memory "
         f"{used.static_shared_bytes:,} static and {used.dynamic_shared_bytes:,} dynamic bytes"
     )
-    yield f"  occupancy  {100 * used.occupancy:.0f} %, {several(launch.blocks_per_sm, 'block')} on an SM"
+    yield f"  occupancy  {100 * used.occupancy:.0f} %, {several(launch.blocks_per_sm, 'block')} per SM"
     waits = ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in launch.waits_clocks.items())
-    yield from _wrapped(f"  waits      {waits} clocks of a mean warp", 13)
+    yield from _wrapped(f"  waits      {waits} clocks (mean per warp)", 13)
     sampled = len(launch.sampled_blocks)
-    yield f"  counted    {sampled} of {blocks:,} blocks" + (", scaled to all" if sampled < blocks else "")
-    header = ("µs", "on", "warp instr.", "divergent", "wavefronts", "ideal", "sectors", "ideal", "line")
+    yield f"  sampled    {sampled} of {blocks:,} blocks" + (", scaled to all" if sampled < blocks else "")
+    header = ("µs", "resource", "warp instr.", "divergent", "wavefronts", "ideal", "sectors", "ideal", "line")
     least = WORST_BOUND * launch.lines[0].time_us if launch.lines and top is not None else 0.0
     shown = [line for line in launch.lines if line.time_us >= least][:top]
     rows = [
@@ -265,13 +271,13 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
         yield from _calls(found, line, width)
     rest = len(launch.lines) - len(shown)
     if rest:
-        yield f"and {rest} lines that cost less (--all, --top N, --json)"
+        yield f"{several(rest, 'cheaper line')} not shown (use --all, --top N or --json)"
 
 
 def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Iterator[str]:
-    """Yield a line for each place that pays for an inline function's line, where there are several.
+    """Yield the cost per call site of a line in an inline function, if it has several call sites.
 
-    The most expensive ones are shown, and what the others take together: all of them add up to the line's own time.
+    The most expensive call sites have a line each; the others share one. All of them add up to the time of the line.
     """
     if len(line.calls) < 2:
         return
@@ -303,7 +309,7 @@ def _count(number: int) -> str:
 
 
 def _terms(terms: Mapping[str, float]) -> str:
-    """Return the terms that matter, the largest first."""
+    """Return the significant components of a time, largest first."""
     most = max(terms.values())
     shown = sorted(((us, name) for name, us in terms.items() if us >= WORST_BOUND * most), reverse=True)
     return ", ".join(f"{name} {microseconds(us)}" for us, name in shown)

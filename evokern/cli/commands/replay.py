@@ -1,4 +1,4 @@
-"""`evokern replay SPACE`: samplers compared on a recorded space."""
+"""`evokern replay SPACE`: compare samplers on a recorded space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from evokern.sampler_benchmark import Repeat, ReplayResult, SamplerResult
 
 LINE_EVERY_S = 5.0
-"""Time between two lines while a sampler's searches run, seconds."""
+"""Seconds between two progress lines."""
 
 
 @command(
@@ -37,53 +37,64 @@ def replay(
     output: Output,
     space: Annotated[
         str,
-        typer.Argument(metavar="SPACE", help="A Kernel Tuner cache or T4 file (.json, .json.gz), or DB:STUDY."),
+        typer.Argument(
+            metavar="SPACE", help="Recorded space: a Kernel Tuner cache or T4 file (.json, .json.gz), or DB:STUDY."
+        ),
     ],
     samplers: Annotated[
-        str, typer.Option("--samplers", metavar="NAMES", help=f"Which to compare: {', '.join(SAMPLERS)}.")
+        str,
+        typer.Option(
+            "--samplers", metavar="NAMES", help=f"Samplers to compare, separated by commas: {', '.join(SAMPLERS)}."
+        ),
     ] = "evo,tpe,nsga2,random",
     trials: Annotated[
-        int, typer.Option("--trials", metavar="N", min=1, max=10**6, help="Evaluations of each search.")
+        int, typer.Option("--trials", metavar="N", min=1, max=10**6, help="Number of evaluations per search.")
     ] = 200,
     repeats: Annotated[
-        int, typer.Option("--repeats", metavar="N", min=1, max=10**5, help="Searches per sampler.")
+        int, typer.Option("--repeats", metavar="N", min=1, max=10**5, help="Number of searches per sampler.")
     ] = 30,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the first repeat.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed of the first search.")] = 0,
     window: Annotated[
         int | None,
         typer.Option(
             "--max-in-flight",
-            "--window",
-            metavar="W",
+            metavar="N",
             min=1,
             max=1024,
-            help="Most trials in flight; 1 shows every sampler every result. Default: as on a GPU beside 16 cores.",
+            help="Maximum number of concurrent trials; with 1, a sampler sees all earlier results. "
+            "Default: as on a machine with one GPU and 16 CPU cores.",
         ),
     ] = None,
     oracle: Annotated[
         bool,
-        typer.Option("--oracle", help="Hand samplers the list of the recorded configurations, which no GPU has."),
+        typer.Option(
+            "--oracle", help="Give samplers the list of recorded configurations, which a live search does not have."
+        ),
     ] = False,
     budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="Recorded time of each search: 90m, 45s.")
+        str | None,
+        typer.Option(
+            "--budget", metavar="TIME", help="Recorded time per search, such as 90m or 45s. Default: no limit."
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=1024, help="Searches side by side.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=1024, help="Number of parallel searches.")] = 1,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", dir_okay=False, help="Write the curves as one HTML file.")
+        Path | None, typer.Option("--plot", metavar="FILE", dir_okay=False, help="Plot the curves to an HTML file.")
     ] = None,
 ) -> None:
-    """Search a recorded space many times with several samplers, and compare how good their best is.
+    """Compare samplers on a recorded search space.
 
-    A fraction is the optimum ÷ the best found after so many evaluations. Failed candidates are evaluations; what the
-    recording does not have costs nothing. The score is 0 for random search and 1 for the optimum at once.
+    Each sampler searches the space many times. The table shows the optimum divided by the best time found after N
+    evaluations. Failed candidates count as evaluations; configurations that are not in the recording do not. The score
+    is 0 for random search and 1 if the first evaluation finds the optimum.
     """
     from evokern.sampler_benchmark import replay as run
 
     names = [name.strip() for name in samplers.split(",") if name.strip()]
     if not names:
-        raise UsageError(f"--samplers {samplers!r} names none; write for example --samplers evo,tpe")
+        raise UsageError(f"--samplers {samplers!r} names no sampler; write for example --samplers evo,tpe")
     if plot is not None and not is_folder(plot.absolute().parent):
-        raise UsageError(f"cannot write {plot}: there is no folder {plot.absolute().parent}")
+        raise UsageError(f"cannot write {plot}: folder {plot.absolute().parent} does not exist")
 
     progress = ReplayProgress(output, repeats)
     result = run(
@@ -104,7 +115,7 @@ def replay(
 
 
 class ReplayProgress:
-    """Prints how far a replay is: a line per sampler, and one every few seconds."""
+    """Progress of a replay: prints a line for each finished sampler, and one every few seconds."""
 
     def __init__(self, output: Output, repeats: int) -> None:
         self._output, self._repeats = output, repeats
@@ -112,13 +123,13 @@ class ReplayProgress:
         self._when = time.monotonic()
 
     def __call__(self, done: int, total: int, repeat: Repeat) -> None:
-        """Take one more finished search."""
+        """Record a finished search and print a line if one is due."""
         own = self._best.setdefault(repeat.sampler, [])
         own.append(repeat.best_us[-1] if repeat.best_us else None)
         if len(own) == self._repeats:
             known = [best for best in own if best is not None]
-            found = f"best {microseconds(min(known))} to {microseconds(max(known))} µs" if known else "nothing ran"
-            text = f"{done} of {total}: {repeat.sampler} is done, {found}"
+            found = f"best {microseconds(min(known))} to {microseconds(max(known))} µs" if known else "no candidate ran"
+            text = f"{done} of {total}: {repeat.sampler} is finished, {found}"
         elif time.monotonic() - self._when >= LINE_EVERY_S:
             text = f"{done} of {total}: {repeat.sampler}, {len(own)} of {self._repeats}"
         else:
@@ -130,16 +141,16 @@ class ReplayProgress:
 def _lines(result: ReplayResult) -> list[str]:
     repeats = len(result.samplers[0].curves)
     lines = [
-        f"{result.space}: optimum {microseconds(result.optimum_us)} µs; optimum ÷ best after so many evaluations, "
-        f"mean of {repeats} with its 95 % interval",
-        f"in flight: {result.in_flight}; samplers "
-        + ("have the list of the recorded configurations" if result.oracle else "ask whether one is recorded"),
+        f"{result.space}: optimum {microseconds(result.optimum_us)} µs",
+        f"columns: optimum ÷ best time after N evaluations, mean of {repeats} searches with 95 % interval",
+        f"concurrent trials: {result.in_flight}; samplers "
+        + ("know the list of recorded configurations" if result.oracle else "do not know which are recorded"),
         *result.notes,
     ]
     header = ("score", *(str(n) for n in result.checkpoints), "worst", "recorded time", "sampler")
     rows = [_row(result, sampler) for sampler in sorted(result.samplers, key=lambda s: -s.score)]
     expected = [f"{result.random_curve[n - 1]:.3f}" for n in result.checkpoints]
-    rows.append(("0.000", *expected, "-", "-", "random search, expected"))
+    rows.append(("0.000", *expected, "-", "-", "random search (expected value)"))
     return lines + table(header, rows)
 
 
@@ -151,7 +162,7 @@ def _row(result: ReplayResult, sampler: SamplerResult) -> tuple[str, ...]:
 
 
 def _mean(values: Sequence[float]) -> str:
-    """Return a mean with the half width of its 95 % interval."""
+    """Return a mean and the half width of its 95 % interval."""
     from evokern.sampler_benchmark.score import half_width
 
     return f"{fmean(values):.3f}" + (f" ± {half_width(values):.3f}" if len(values) > 1 else "")

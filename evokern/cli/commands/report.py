@@ -1,4 +1,4 @@
-"""`evokern report [STUDY] -o report.html`: everything about a study on one page."""
+"""`evokern report [STUDY] -o report.html`: an HTML page about a study."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument
+from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument
 from evokern.cli._output import Output, save
 from evokern.errors import UsageError
 
 NICENESS = 10
-"""How far behind a search the page that shows it stands for the processor (nice(2))."""
+"""Niceness of the report server (nice(2)), so that it does not slow down a running search."""
 
 
 @command(
@@ -32,37 +32,39 @@ NICENESS = 10
 )
 def report(
     output: Output,
-    study: StudyArgument = None,
+    study: StoredStudyArgument = None,
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout. Default: report.html."),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write, or - for stdout. Default: report.html."),
     ] = None,
     serve: Annotated[
         int | None,
         typer.Option(
             "--serve",
             metavar="[PORT]",
-            help="Show the page on this machine's own address while a search runs; a free port without PORT.",
+            help="Serve the page on localhost, with live updates, instead of writing a file. Default: a free port.",
         ),
     ] = None,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Write one HTML page about a study: which variant, how fast, proved or not, how it came about, what decides.
+    """Write an HTML report of a study.
 
-    Every trial can be opened, filtered and held against the champion. The page needs no network, and making it needs
-    neither the kernel folder nor a GPU. With --serve the same page shows a search while it runs, until Ctrl-C: new
-    trials appear within two seconds. Only this machine reaches it, with the token that its address has, and nothing
-    is written.
+    The report shows the champion, its speedup and verification, and which choices determine the time. It lists all
+    trials and compares any of them with the champion. The page works offline; writing it needs neither the kernel
+    folder nor a GPU.
+
+    With --serve, the page shows a running search, and new trials appear within two seconds. The server accepts only
+    connections from this machine that present the token in its address. Stop it with Ctrl-C.
     """
     if serve is not None:
         if file is not None:
-            raise UsageError(f"--serve writes no file; leave -o {file} away, or --serve")
+            raise UsageError(f"--serve writes no file; omit either --serve or -o {file}")
         _serve(output, db, study, serve)
         return
     from evokern.analysis.genes.forest import forest_process
 
     file = file or Path("report.html")
-    with forest_process(db) as forests:  # begins before the rest is imported
+    with forest_process(db) as forests:  # starts before the slow imports
         from evokern.report import gather, render_page
         from evokern.store import open_readonly
 
@@ -84,15 +86,15 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
     from evokern.report.live import FollowedStudy
     from evokern.report.server import ReportServer
 
-    # What watches a search waits for it, not the other way round.
+    # The server must not slow down the search that it shows.
     with suppress(OSError):
         os.nice(NICENESS)
     followed = FollowedStudy(db, study, said=output.say)
     server = ReportServer(followed, port)
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        # Not an exception: one that comes up inside a finalizer is printed and forgotten, and the page stays.
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
+        # No exception here: if raised inside a finalizer, it would be ignored and the server would keep running.
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C stops at once
         server.shut_down()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -101,8 +103,8 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
         if output.json:
             output.emit({"address": server.address, "study": followed.record.name})
         else:
-            output.say(f"{followed.record.name} is shown at {server.address} until Ctrl-C")
+            output.say(f"serving {followed.record.name} at {server.address}; stop with Ctrl-C")
         server.serve()
-        output.say("no longer shown")
+        output.say("server stopped")
     finally:
         server.close()

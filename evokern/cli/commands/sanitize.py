@@ -1,4 +1,4 @@
-"""`evokern sanitize KERNEL` and `evokern sanitize FILE.cu`: run a kernel with every access checked, without a GPU."""
+"""`evokern sanitize KERNEL` and `evokern sanitize FILE.cu`: run a kernel on the CPU and check every access."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from evokern.simt import Finding
 
 SOURCES = (".cu", ".cuh")
-"""A target that ends so is a plain file; anything else is a kernel folder."""
+"""File name suffixes of CUDA files; any other target is a kernel folder."""
 
 
 @command(
-    "sanitize",
+    "sanitize",  # words: the examples are commands
     examples="""
     evokern sanitize attention --set BLOCK_M=64 --problem "B=1 H=2 S=128 D=64"
     evokern sanitize my.cu --entry my_kernel --block 128 --arg in:f32[1024] --arg out:f32[1024] --arg i32=1024
@@ -43,7 +43,7 @@ def sanitize(
         str,
         typer.Argument(
             metavar="KERNEL|FILE.cu",
-            help="A kernel's name or folder, or a CUDA file.",
+            help="Name or folder of a kernel, or a CUDA file.",
             autocompletion=complete_kernels,
         ),
     ],
@@ -53,62 +53,79 @@ def sanitize(
         typer.Option(
             "--problem",
             metavar="P",
-            help=f"KERNEL: problem to run, {PROBLEM_FORMS}. Default: the kernel's small problems.",
+            help=f"KERNEL only: problem to run, {PROBLEM_FORMS}. Default: the kernel's small problems.",
         ),
     ] = None,
     entry: Annotated[
-        str | None, typer.Option("--entry", metavar="NAME", help="FILE: the kernel, where the file has several.")
+        str | None,
+        typer.Option("--entry", metavar="NAME", help="FILE only: kernel to run if the file contains several."),
     ] = None,
     grid: Annotated[
         str | None,
         typer.Option(
-            "--grid", metavar="X,Y,Z", help="FILE: blocks. Default: a thread per element of the largest output."
+            "--grid",
+            metavar="X,Y,Z",
+            help="FILE only: number of blocks. Default: enough for one thread per element of the largest output.",
         ),
     ] = None,
-    block: Annotated[str | None, typer.Option("--block", metavar="X,Y,Z", help="FILE: threads of a block.")] = None,
+    block: Annotated[
+        str | None, typer.Option("--block", metavar="X,Y,Z", help="FILE only: threads per block; required.")
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
             "--cluster",
             metavar="X,Y,Z",
-            help="FILE: blocks of a cluster, 8 at most, with --arch sm_90 or later. Default: as __cluster_dims__ says.",
+            help="FILE only: blocks per cluster, at most 8; needs --arch sm_90 or later. "
+            "Default: from __cluster_dims__.",
         ),
     ] = None,
     smem: Annotated[
-        int | None, typer.Option("--smem", metavar="BYTES", min=0, help="FILE: dynamic shared memory of a block.")
+        int | None,
+        typer.Option("--smem", metavar="BYTES", min=0, help="FILE only: dynamic shared memory per block. Default: 0."),
     ] = None,
     arg: Annotated[
         list[str],
         typer.Option(
             "--arg",
             metavar="ARG",
-            help="FILE: one per parameter, in order: in:f16[2,128,64] (random, read-only), out:f32[64] (to be "
-            "written), inout:…, zero:…, in:i32[64]=0..9 (a range), i32=128, f32=0.5, null.",
+            help="FILE only: one argument per kernel parameter, in order; may be repeated. Buffers: in:f16[2,128,64] "
+            "(random, read-only), in:i32[64]=0..9 (random within a range), out:f32[64] (the kernel must write it), "
+            "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable). Scalars: i32=128, f32=0.5, null.",
         ),
     ] = [],  # noqa: B006
     define: Annotated[
-        list[str], typer.Option("--define", "-D", metavar="NAME=VALUE", help="FILE: a macro; may be repeated.")
+        list[str],
+        typer.Option("--define", "-D", metavar="NAME=VALUE", help="FILE only: define a macro; may be repeated."),
     ] = [],  # noqa: B006
     include: Annotated[
-        list[Path], typer.Option("--include", "-I", metavar="DIR", help="FILE: folder with the file's own headers.")
+        list[Path],
+        typer.Option("--include", "-I", metavar="DIR", help="FILE only: add an include folder; may be repeated."),
     ] = [],  # noqa: B006
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="FILE: seed of the inputs.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="FILE only: random seed of the inputs. Default: 0.")
+    ] = None,
     arch: Annotated[
         str,
-        typer.Option("--arch", metavar="SM", help="Architecture to compile for: sm_80, sm_86, sm_89, sm_90, sm_90a."),
+        typer.Option("--arch", metavar="SM", help="Target architecture: sm_80, sm_86, sm_89, sm_90 or sm_90a."),
     ] = "sm_89",
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", min=1, help="Warp instructions after which a launch counts as a hang."),
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=1,
+            help="Instruction limit: report a hang after N warp instructions of a launch. Default: 20 million.",
+        ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings as well.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
     trust: TrustOption = False,
 ) -> int:
-    """Run a kernel on the CPU with every memory access, barrier, shuffle and asynchronous copy checked.
+    """Run a kernel on the CPU and check every memory access, barrier, shuffle and asynchronous copy.
 
-    Each finding names the kind, the source line, the block and thread, the address and the usual cause. Answers are
-    not compared with a reference. Races within a warp, and reads whose value nobody uses, are warnings. Exits with 1
-    when an error was found, with --strict for warnings too, else with 0.
+    Each finding gives the kind of error, source line, block, thread, address and usual cause. Results are not compared
+    with a reference. Races within a warp, and invalid reads whose value is never used, are only warnings. The exit
+    code is 1 if there is an error, or with --strict a warning.
     """
     from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, architecture, sanitize_kernel
 
@@ -164,20 +181,20 @@ def sanitize(
 
 
 def _refuse(what: str, options: Mapping[str, object]) -> None:
-    """Refuse options that say nothing about this kind of target."""
+    """Raise a UsageError for options that do not apply to this kind of target."""
     for name, value in options.items():
         if value not in (None, [], False):
             other = "a kernel folder" if what == "a CUDA file" else "a CUDA file"
-            raise UsageError(f"{name} is for {other}, and the target is {what}; leave it out")
+            raise UsageError(f"{name} applies only to {other}, but the target is {what}; omit {name}")
 
 
 def lines(report: SanitizeReport) -> Iterator[str]:
-    """Yield a report's lines for people."""
+    """Yield the lines of a report."""
     for run in report.runs:
         yield run.title
         yield from (f"  printed: {line}" for line in run.printed.splitlines())
         if not run.completed:
-            yield "  the run ended early; what comes after it was not checked"
+            yield "  the run ended early; the rest of it was not checked"
     for number, finding in enumerate(report.findings, 1):
         yield ""
         yield from _finding(report, number, finding)
@@ -192,7 +209,7 @@ def lines(report: SanitizeReport) -> Iterator[str]:
         yield f"{total} finding{'s' if total > 1 else ''}: {counts(kinds)}"
         if warnings := total - len(report.errors):
             what = "are warnings" if warnings > 1 else "is a warning"
-            yield f"{warnings} of them {what}: --strict fails for these too"
+            yield f"{warnings} of them {what}; with --strict, warnings also fail"
 
 
 def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[str]:
@@ -202,7 +219,7 @@ def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[
     level = "" if finding.matters else f"{finding.level}: "
     if finding.kind == UNWRITTEN:
         yield f"{number}. {level}unwritten output {finding.allocation}"
-        yield f"   first at      byte {finding.offset:,}"
+        yield f"   first byte    {finding.offset:,}"
         yield f"   elements      {finding.count:,}"
         yield f"   usual cause   {finding.hint}"
         return
@@ -214,7 +231,7 @@ def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[
     if finding.allocation:
         yield f"   memory        {finding.allocation}, byte {finding.offset:,} (address {finding.address:#x})"
     if finding.other_line:
-        yield f"   other party   {_place(report, finding.other_file, finding.other_line)}"
+        yield f"   other access  {_place(report, finding.other_file, finding.other_line)}"
         text = report.text(finding.other_file, finding.other_line)
         if text:
             yield f"     {text}"
@@ -226,4 +243,4 @@ def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[
 
 
 def _place(report: SanitizeReport, file: str, line: int) -> str:
-    return f"{file or report.file}:{line}" if line else f"a line of {report.file} that the compiler does not name"
+    return f"{file or report.file}:{line}" if line else f"unknown line of {report.file}"

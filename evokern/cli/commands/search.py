@@ -15,6 +15,7 @@ from evokern.cli._options import (
     NumCpusOption,
     NumGpusOption,
     RayAddressOption,
+    StoredStudyArgument,
     StoredTrustOption,
     StudyArgument,
     TrustOption,
@@ -31,29 +32,41 @@ if TYPE_CHECKING:
 
 BudgetOption = Annotated[
     str | None,
-    typer.Option("--budget", metavar="TIME", help="Total time over all sessions: 2h, 1h30m, 90m, 45s."),
+    typer.Option(
+        "--budget",
+        metavar="TIME",
+        help="Total time over all sessions, such as 2h, 1h30m or 45s. Default: the study's budget.",
+    ),
 ]
 ExtendOption = Annotated[
-    str | None, typer.Option("--extend", metavar="TIME", help="Time to add to the study's budget.")
+    str | None, typer.Option("--extend", metavar="TIME", help="Add TIME, such as 30m, to the study's budget.")
 ]
 TrialsOption = Annotated[
     int | None,
     typer.Option(
-        "--trials", metavar="N", min=1, help="Total of evaluated trials; infeasible, duplicate and lost ones apart."
+        "--trials",
+        metavar="N",
+        min=1,
+        help="Stop after N evaluated trials over all sessions. Infeasible, duplicate and lost trials do not count. "
+        "Default: the study's limit, if any.",
     ),
 ]
 PriceOption = Annotated[
     float | None,
     typer.Option(
-        "--cost-per-hour", metavar="PRICE", min=0, help="Price of an hour of the device: show tells the cost."
+        "--cost-per-hour", metavar="PRICE", min=0, help="Price of one device hour; `show` reports the total cost."
     ),
 ]
 NoVerifyOption = Annotated[
-    bool, typer.Option("--no-verify", help="End without verifying the champion; `evokern verify` does it later.")
+    bool, typer.Option("--no-verify", help="Skip verification of the champion; run `evokern verify` later instead.")
 ]
-GoOnOption = Annotated[
-    bool, typer.Option("--go-on", help="Continue although the study's file or the kernel's code changed.")
+AllowChangesOption = Annotated[
+    bool,
+    typer.Option("--allow-changes", help="Continue a study even if its study file or kernel code has changed."),
 ]
+
+
+_SEED = "Random seed of the sampler. Default: from the study file."
 
 
 def _complete_samplers(incomplete: str) -> list[str]:
@@ -65,7 +78,7 @@ def _complete_controls(incomplete: str) -> list[str]:
 
 
 @command(
-    "search",
+    "search",  # words: the examples are commands
     examples="""
     evokern search
     evokern search attention-s512 --budget 2h --seed 7 --db runs.db
@@ -87,7 +100,7 @@ def search(
         typer.Option(
             "--sampler",
             metavar="NAME",
-            help=f"Who proposes: {', '.join(SAMPLERS)}. Default: what the study says.",
+            help=f"Sampler: {', '.join(SAMPLERS)}. Default: from the study file.",
             autocompletion=_complete_samplers,
         ),
     ] = None,
@@ -95,15 +108,14 @@ def search(
     ray_address: RayAddressOption = None,
     num_cpus: NumCpusOption = None,
     num_gpus: NumGpusOption = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of the proposals.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help=_SEED)] = None,
     window: Annotated[
         int | None,
         typer.Option(
             "--max-in-flight",
-            "--window",
-            metavar="W",
-            help="Most trials in flight; fixed per study. At first 4 are, later a fifth of the trials before: "
-            "proposal n sees all results but those. Default: as many as keep the device at work.",
+            metavar="N",
+            help="Maximum number of concurrent trials; fixed when the study starts. The search ramps up from 4. "
+            "Default: enough to keep the device busy.",
         ),
     ] = None,
     control: Annotated[
@@ -111,7 +123,8 @@ def search(
         typer.Option(
             "--control",
             metavar="random|none",
-            help="random: every second trial is drawn at random, so that you see whether the sampler earned its keep.",
+            help="With random, draw every second trial at random, to compare the sampler with random search. "
+            "Default: from the study file.",
             autocompletion=_complete_controls,
         ),
     ] = None,
@@ -120,25 +133,25 @@ def search(
         typer.Option(
             "--warm-start",
             metavar="auto|none|sim|DB:STUDY|FILE",
-            help="What a new study begins with: what the database knows of the same kernel, the nearest problem first "
-            "(auto, the default; not beside a control or from a recording), nothing, a search of this GPU, simulated "
-            "(sim), another study or a recording.",
+            help="Earlier results that seed a new study: auto, none, sim, another study (DB:STUDY) or a recording "
+            "(FILE). auto takes studies of the same kernel from the database, nearest problem first. sim first "
+            "searches a simulation of this GPU. Default: auto, but none with a control or on a recording.",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Begin anew; an earlier study becomes NAME.1, or the next number that is free."),
+        typer.Option("--fresh", help="Start over; the old study is kept as NAME.1, or with the next free number."),
     ] = False,
-    go_on: GoOnOption = False,
+    allow_changes: AllowChangesOption = False,
     trust: TrustOption = False,
     no_verify: NoVerifyOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
-    """Search for the fastest right variant of a study's kernel, or go on where an earlier search stopped.
+    """Search for the fastest correct variant of a kernel, or resume an earlier search.
 
-    Without STUDY it is attention-s512. Every proposal is on disk before it runs and every result as it arrives: stop it
-    with Ctrl-C, lose the machine, and give the same command again. What was in flight runs again.
+    Every proposal is written to disk before it runs, and every result when it arrives. To resume after Ctrl-C or a
+    crash, run the same command again. Trials that were in flight are repeated.
     """
     from evokern.api import FACTORIES
     from evokern.cluster.request import ray_request
@@ -158,7 +171,7 @@ def search(
             warm_start=warm_start,
             cost_per_hour=cost_per_hour,
             fresh=fresh,
-            go_on=go_on,
+            go_on=allow_changes,
             trust=trust,
             verify=not no_verify,
         )
@@ -175,7 +188,7 @@ def search(
 )
 def resume(
     output: Output,
-    study: StudyArgument = None,
+    study: StoredStudyArgument = None,
     budget: BudgetOption = None,
     extend: ExtendOption = None,
     trials: TrialsOption = None,
@@ -184,14 +197,14 @@ def resume(
     num_cpus: NumCpusOption = None,
     num_gpus: NumGpusOption = None,
     cost_per_hour: PriceOption = None,
-    go_on: GoOnOption = False,
+    allow_changes: AllowChangesOption = False,
     trust: StoredTrustOption = False,
     no_verify: NoVerifyOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
-    """Go on with a study from what the database keeps of it; without STUDY the one searched last.
+    """Resume a study that is stored in the database.
 
-    Unlike `search` it needs no study file, and begins nothing new.
+    Unlike `search`, this command needs no study file and never starts a new study.
     """
     from evokern.api import FACTORIES
     from evokern.cluster.request import ray_request
@@ -205,7 +218,7 @@ def resume(
             extend=extend,
             trials=trials,
             cost_per_hour=cost_per_hour,
-            go_on=go_on,
+            go_on=allow_changes,
             trust=trust,
             verify=not no_verify,
         )
@@ -214,23 +227,23 @@ def resume(
 
 
 _ENDS = {
-    "budget": "the budget is used up (--extend 30m adds to it)",
-    "trials": "the trials are done (--trials N sets a larger total)",
+    "budget": "the budget is used up (add time with --extend 30m)",
+    "trials": "the trial limit is reached (raise it with --trials N)",
     "exhausted": "every candidate has been tried",
-    "interrupted": "interrupted; nothing is lost, the same command or `{resume}` goes on",
-    "paused": "paused before its end; `{resume}` goes on",
+    "interrupted": "interrupted; all results are saved. To resume, repeat the command or run `{resume}`",
+    "paused": "paused before the end; to resume, run `{resume}`",
 }
 
 
 def _counted(result: SearchResult) -> str:
-    """Return how many trials there were, those apart that `--trials` does not count."""
+    """Return the number of evaluated trials, followed by the trials that `--trials` does not count."""
     outcomes = result.summary["outcomes"]
     evaluated = sum(count for outcome, count in outcomes.items() if Outcome(outcome).evaluated)
     return several(evaluated, "trial") + " evaluated" + uncounted(outcomes)
 
 
 def _reasons(result: SearchResult) -> list[str]:
-    """Return the commonest reasons of failure as lines."""
+    """Return the most common reasons of failure, one line each."""
     from evokern.report.trial_counts import reasons
     from evokern.store import open_readonly
 
@@ -240,7 +253,7 @@ def _reasons(result: SearchResult) -> list[str]:
 
 
 def _hints(result: SearchResult) -> list[str]:
-    """Return what the wrong trials have in common as lines."""
+    """Return lines on what the wrong trials have in common."""
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
 
@@ -252,28 +265,28 @@ def _hints(result: SearchResult) -> list[str]:
 
 
 def _nothing_ended(result: SearchResult) -> str:
-    """Say where the time of a search went in which no candidate ended."""
+    """Return a sentence that explains why no candidate finished within the budget."""
     from evokern.store import open_readonly
 
     with open_readonly(result.db) as reader:
         record = reader.study(result.study)
         proposed = reader.proposed_s(record, in_flight=True)
     if not proposed or record.budget_s is None:
-        return "what comes before the first candidate took all of it: the start, baselines, a warm start if any"
+        return "start-up, baselines and any warm start used the whole budget; no candidate was tried. Increase --budget"
     first_s = min(proposed.values())
     return (
-        f"the start took {duration(first_s)}, and no candidate ended in the {duration(record.budget_s - first_s)} "
-        "after it: at this problem one takes longer; give more time, or a smaller problem of the same kind"
+        f"start-up took {duration(first_s)}, and no candidate finished in the remaining "
+        f"{duration(record.budget_s - first_s)}; increase --budget, or choose a smaller problem"
     )
 
 
 def conclude(output: Output, result: SearchResult, *, extended: bool = False) -> int:
-    """Say what the search ended with and return the exit code: 1 where every candidate failed.
+    """Print the result of a search and return the exit code, which is 1 if every candidate failed.
 
     Args:
-        output: where to say it.
-        result: what the search ended with.
-        extended: whether time was added to its budget.
+        output: where to print.
+        result: result of the search.
+        extended: whether `--extend` was given.
     """
     from evokern.analysis.control_verdict import control_verdict, price
 
@@ -288,15 +301,15 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     end = _ENDS[result.end].format(resume=command_line("resume", *stored))
     output.say(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
-        output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
+        output.say("more time has no effect: the trial limit is reached; raise it with --trials N")
     if best is None and not result.summary["trials"] and result.end == "budget":
         output.say(_nothing_ended(result))
         return code
     if best is None:
         none = "no candidate was measured"
         if result.summary["outcomes"]["measured"]:
-            none = "every measured candidate that was verified is refuted, so there is no champion"
-        output.say(f"{none}; `{command_line('show', *stored)}` tells more")
+            none = "verification refuted every measured candidate it checked, so there is no champion"
+        output.say(f"{none}; for details, run `{command_line('show', *stored)}`")
         for line in (*_reasons(result), *_hints(result)):
             output.say(line)
         return code
@@ -314,12 +327,12 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         output.say(f"{speedup(best)} as fast as the best baseline, {against}")
     else:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
-        output.say(f"nothing beat the baseline: {against}; {speedup(best)} as fast")
+        output.say(f"no candidate beat the baseline: {against}; the best is {speedup(best)} as fast")
     for line in _hints(result):
         output.say(line)
     if result.summary["control"]:
         output.say(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.say(f"cost: {price(result.summary['cost'])}")
-    output.say(f"{command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
+    output.say(f"next: {command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
     return code

@@ -1,4 +1,4 @@
-"""`evokern selftest gate`: does this machine's gate catch every cheat, and let every honest kernel pass?"""
+"""`evokern selftest gate`: test that the gate rejects every cheat and accepts every honest kernel."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ SUITES = ("gate",)
 )
 def selftest(
     output: Output,
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="What to test: gate.")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="Suite to run; the only one is gate.")],
     device: Annotated[
         str | None,
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="auto (a GPU, else a simulated L4), cuda:N or sim:CHIP. Default: auto.",
+            help="Device: auto (a GPU, else a simulated L4), cuda:N or sim:CHIP. Default: auto.",
             autocompletion=complete_devices,
         ),
     ] = None,
     problem: Annotated[
         str | None,
-        typer.Option("--problem", metavar="M,N,K", help="Size of the cases' product. Default: 1021,1013,254."),
+        typer.Option(
+            "--problem", metavar="M,N,K", help="Size of the test cases' matrix product. Default: 1021,1013,254."
+        ),
     ] = None,
 ) -> int:
-    """Run kernels that cheat and kernels that are honest through the gate of a device.
+    """Test the correctness gate of a device with cheating and honest kernels.
 
-    They enter as sources from outside do (`evaluate`), champions of the packaged kernels among the honest ones.
-
-    Exits with 1 when a cheat passes, is caught by another check than the one meant for it, or an honest kernel is
-    turned away.
+    The kernels run as external sources, as with `evaluate`. The honest ones include champions of the packaged kernels.
+    The exit code is 1 if a cheat passes, if the wrong check catches it, or if an honest kernel is rejected.
     """
     from evokern.exploits import selftest as run
     from evokern.exploits.suite import PROBLEM, CaseResult
 
     if suite not in SUITES:
-        raise UsageError(f"there is no self-test {suite!r}: {nearest(suite, SUITES)}")
+        raise UsageError(f"unknown self-test {suite!r}: {nearest(suite, SUITES)}")
 
     def report_case(one: CaseResult) -> None:
         result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"
@@ -62,7 +62,7 @@ def selftest(
         output.emit(facts)
         return 0 if result.passed else 1
     for one in (*result.missed, *result.rejected):
-        expectation = "must pass" if one.case.honest else f"meant for {' or '.join(one.case.checks(one.kind))}"
+        expectation = "must pass" if one.case.honest else f"expected: {' or '.join(one.case.checks(one.kind))}"
         result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"
         output.say(f"FAILED  {one.case.name}: {result_text}, {expectation} ({one.evaluation.reason})")
     cheats, honest = facts["cheats"], facts["honest"]

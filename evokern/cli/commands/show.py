@@ -1,4 +1,4 @@
-"""`evokern show [STUDY]`: what a study found, or everything about one trial."""
+"""`evokern show [STUDY]`: show the results of a study, or one trial in detail."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
+from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument
 from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
-from evokern.errors import UsageError, nearest
+from evokern.errors import MOST_NUMBER, UsageError, nearest
 from evokern.wording import (
     changed,
     duration,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from evokern.study.trial import Trial
 
 FEW = 30
-"""Times below which silence about a gene says nothing of it."""
+"""Number of timed trials below which the absence of a finding about a gene means nothing."""
 
 
 @command(
@@ -50,18 +50,23 @@ FEW = 30
 )
 def show(
     output: Output,
-    study: StudyArgument = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many of the fastest trials to list.")] = 10,
-    trial: TrialOption = None,
+    study: StoredStudyArgument = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Number of fastest trials to list.")] = 10,
+    trial: Annotated[
+        int | None,
+        typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Show trial N in detail instead."),
+    ] = None,
     genes: Annotated[
-        bool, typer.Option("--genes", help="Show what the search learned: decisive, locked and dead genes.")
+        bool,
+        typer.Option("--genes", help="Show which genes determine the time, allow only one value, or have no effect."),
     ] = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Show what a study found: outcomes, rejections, baseline, the fastest trials, or everything about one trial.
+    """Show the results of a study.
 
-    Without STUDY the one searched last. Works on any machine, also while a search writes, and needs no kernel folder.
-    Where --db is the folder of a sweep, its studies are listed, or STUDY is taken from there.
+    The output lists the outcomes, the baseline, the champion, the fastest trials and the most common failures. The
+    command works on any machine, even while a search is running, and needs no kernel folder. If --db is the folder of a
+    sweep, the command lists its studies, or shows STUDY from that folder.
     """
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
@@ -73,13 +78,14 @@ def show(
         if not (db / f"{study}.db").is_file():
             known = [path.stem for path in sorted(db.glob("*.db"))]
             raise UsageError(
-                f"{db} is a folder; name a file with --db, or a study there: {nearest(study, known) or 'none'}"
+                f"{db} is a folder without study {study!r}; choose another with --db, or a study from it: "
+                f"{nearest(study, known) or 'it has none'}"
             )
         db = db / f"{study}.db"
     with open_readonly(db) as reader:
         record = reader.study(study)
         if trial is not None and genes:
-            raise UsageError("--genes is about the whole study; leave --trial away")
+            raise UsageError("--genes applies to the whole study; omit --trial")
         if trial is not None:
             show_trial(output, reader, record, reader.trial(record, trial))
         elif genes:
@@ -92,7 +98,7 @@ def show(
 
 
 def _folder(output: Output, folder: Path) -> None:
-    """List the studies of a folder's databases; one that cannot be read is told, and keeps none of the others."""
+    """List the studies of all databases in a folder, and report the databases that cannot be read."""
     from evokern.results.overview import standing
     from evokern.store import open_readonly
 
@@ -106,7 +112,7 @@ def _folder(output: Output, folder: Path) -> None:
             continue
         rows += [{**summary, "db": str(db), "standing": standing(summary)} for _, summary in found]
     if not rows and not unreadable:
-        raise UsageError(f"{folder} is a folder; name a file with --db, or the folder of a sweep: it holds no database")
+        raise UsageError(f"{folder} is a folder without databases; give a file or the folder of a sweep with --db")
     if output.json:
         output.emit({"folder": str(folder), "studies": rows, "unreadable": unreadable})
         return
@@ -125,7 +131,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         return
     kind = "predicted" if found.predicted else "measured"
     known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
-    known += "" if found.explained is None or found.trusted else ", too little to name genes by it"
+    known += "" if found.explained is None or found.trusted else ", too little to name decisive genes"
     slow = f" ({found.slow} of slow trials)" if found.slow else ""
     show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{slow}{known}")
     titles = (
@@ -145,11 +151,11 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
             show_line("barred combinations")
         show_line(f"  {failing.text}")
     if found.quiet and found.timed < FEW:
-        show_line(f"too few {kind} trials to tell what the other genes do: {found.timed} of about {FEW} that it takes")
+        show_line(f"too few {kind} trials to judge the other genes: {found.timed} of about {FEW}")
     elif found.quiet:
-        show_line(f"nothing stands out: {', '.join(found.quiet)}")
+        show_line(f"no clear effect: {', '.join(found.quiet)}")
     if found.single:
-        show_line(f"one value in this study: {', '.join(found.single)}")
+        show_line(f"only one value in this study: {', '.join(found.single)}")
 
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
@@ -166,7 +172,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if summary["warm_start"]:
         lines.append(f"warm start: {warm_start_text(summary['warm_start'])}")
     if record.timing_rule is not None:
-        lines.append(f"times: rule {record.timing_rule} (docs/evaluating.md says what is timed)")
+        lines.append(f"timing rule: {record.timing_rule} (see docs/evaluating.md)")
     if summary["remeasured"]:
         lines.append(_remeasured(summary["remeasured"], summary["best"]))
     if summary["cost"]:
@@ -175,23 +181,23 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if baseline:
         lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}{mean}")
     else:
-        lines.append("baseline: none was measured, so no speedup is known")
+        lines.append("baseline: not measured, so the speedup is unknown")
     if best is None:
         none = "no trial has been measured yet"
         if summary["outcomes"]["measured"]:
-            none = "every measured trial that was verified is refuted (`show --trial N` tells more of one)"
+            none = "verification refuted every measured trial it checked (for details, use `show --trial N`)"
         lines.append(f"best: {none}")
         return lines + _refuted(reader, record) + _rejected(summary) + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
-    times = f", {speedup(best)} the baseline" if best["speedup"] else ""
+    times = f", {speedup(best)} as fast as the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}{inside}{times}")
     lines.append(proved(summary))
     lines += _refuted(reader, record)
     if summary["limit"]:
         lines.append(limit(summary["limit"], unit))
     if best["speedup"] is not None and best["speedup"] <= 1:
-        lines.append("nothing beat the baseline")
+        lines.append("no candidate beat the baseline")
     if summary["control"]:
         lines += [
             f"control: {control_verdict(summary['control'], unit, microseconds)}",
@@ -203,22 +209,22 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines += _failures(reader, record, each=3)
     lines += [
         "",
-        f"{command_line('export', record.name, '--db', db, '-o', 'best.cu')}   writes the best as a program of its own",
+        f"to export the best: {command_line('export', record.name, '--db', db, '-o', 'best.cu')}",
     ]
     return lines
 
 
 def _refuted(reader: Reader, record: StudyRecord) -> list[str]:
-    """Return a line for each trial that its verification refuted: it is no champion, however fast."""
+    """Return one line per refuted trial, because such a trial cannot become the champion."""
     numbers = sorted(reader.refuted(record))
     told = [(number, reader.verification(record, reader.trial(record, number).trial).reason) for number in numbers]
     return [f"refuted: trial {number}, {reason}" for number, reason in told]
 
 
 def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] | None) -> str:
-    """Return how many trials another GPU measured again, and what the best took there."""
+    """Return the number of trials remeasured on another GPU, and the time of the best one there."""
     count = several(len(found), "trial")
-    told = f"{count} measured again by another GPU: {next(iter(found.values()))['because']}"
+    told = f"{count} remeasured on another GPU: {next(iter(found.values()))['because']}"
     again = found.get(best["trial"]) if best else None
     if best is None or again is None:
         return told
@@ -227,19 +233,19 @@ def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] 
 
 
 def _rejected(summary: Mapping[str, Any]) -> list[str]:
-    """Return a table of the constraints that turned proposals away before a compile, most first."""
+    """Return a table of the constraints that rejected proposals before compilation, most frequent first."""
     rejections = summary["rejections"]
     if not rejections:
         return []
     total = sum(rejections.values())
     ordered = sorted(rejections.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name) for name, count in ordered]
-    told = f"{several(total, 'proposal')} turned away before a compile"
+    told = f"{several(total, 'proposal')} rejected before compilation"
     return ["", told, *table(("proposals", "share", "constraint"), rows)]
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
-    """Return a table of the commonest reasons of failure: the `most` of all, and of each outcome `each`."""
+    """Return a table of the most common reasons of failure: at most `most` in all, `each` per outcome."""
     from evokern.analysis.wrong_trials import hints
     from evokern.report.trial_counts import reasons
 
@@ -249,8 +255,8 @@ def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, e
         shown_per_outcome[one.outcome] += 1
         if each is None or shown_per_outcome[one.outcome] <= each:
             rows.append((str(one.count), one.outcome, str(one.trial), one.example))
-    head = ("trials", "outcome", "trial", "reason")
-    listed = ["", "commonest reasons, each as one trial has it", *table(head, rows)] if rows else []
+    head = ("trials", "outcome", "example", "reason in the example")
+    listed = ["", "most common reasons of failure", *table(head, rows)] if rows else []
     found = hints(record.kernel, record.genes, trials)
     return [*listed, *(["", *found] if found else [])]
 
@@ -266,10 +272,10 @@ def _arms(control: dict[str, Any], unit: str) -> list[str]:
                 str(arm["evaluated"]),
                 microseconds(arm["best_us"]),
                 _reached(after),
-                "with its own best" if matched and matched == after else _reached(matched),
+                "same trial" if matched and matched == after else _reached(matched),
             )
         )
-    return table(("arm", "trials", "evaluated", f"best {unit}", "reached its best", "reached the other's best"), rows)
+    return table(("group", "trials", "evaluated", f"best {unit}", "best reached", "other group's best reached"), rows)
 
 
 def _reached(reached: dict[str, Any] | None) -> str:
@@ -284,7 +290,7 @@ def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float |
     refuted = reader.refuted(record)
     measured = [t for t in reader.trials(record) if t.outcome is Outcome.MEASURED]
     measured.sort(key=lambda t: (t.evaluation.time_us or 0.0, t.number))
-    # A prediction has no interval, and without a baseline there is no speedup: a column of nothing is left out.
+    # Predictions have no interval, and without a baseline there is no speedup; omit those columns.
     columns: list[tuple[str, Callable[[Trial], str]]] = [
         ("trial", lambda t: f"{t.number}{' control' if t.control else ''}"),
         ("predicted µs" if record.predicted else "µs", lambda t: microseconds(t.evaluation.time_us)),

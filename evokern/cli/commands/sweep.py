@@ -1,4 +1,4 @@
-"""`evokern sweep run|show|export|report SWEEP`: many studies of one file."""
+"""`evokern sweep run|show|export|report SWEEP`: many studies from one file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
-from evokern.cli.commands.search import GoOnOption
+from evokern.cli.commands.search import AllowChangesOption
 from evokern.cli.panel import Watcher
 from evokern.errors import UsageError
 from evokern.files import make_folder
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 group = typer.Typer(
     name="sweep",
     no_args_is_help=True,
-    help="Search many studies of one file: kernels, problems, data types, devices.",
-    short_help="Search many studies of one file",
+    help="Search many studies from one file: kernels, problems, data types, devices.",
+    short_help="Search many studies from one file",
 )
 app.add_typer(group)
 
-SweepArgument = Annotated[Path, typer.Argument(metavar="SWEEP", help="The sweep's TOML file.")]
+SweepArgument = Annotated[Path, typer.Argument(metavar="SWEEP", help="TOML file of the sweep.")]
 FolderOption = Annotated[
     Path | None,
     typer.Option(
         "--db",
         metavar="DIR",
-        help="Folder with the studies' databases. Default: the file's name without its suffix, here.",
+        help="Folder of the studies' databases. Default: ./NAME for NAME.toml.",
     ),
 ]
 
 
 class WarmStart(StrEnum):
-    """What a new study of a sweep begins with."""
+    """Warm start of new studies in a sweep."""
 
     AUTO = "auto"
     NONE = "none"
@@ -70,28 +70,33 @@ def run(
     device: DeviceOption = None,
     budget: Annotated[
         str | None,
-        typer.Option("--budget", metavar="TIME", help="Total time of all studies over all runs: 6h, 1h30m, 90m, 45s."),
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="Total time of all studies over all runs, such as 6h, 1h30m or 45s. Default: no overall limit.",
+        ),
     ] = None,
     warm_start: Annotated[
         WarmStart,
         typer.Option(
             "--warm-start",
             metavar="auto|none",
-            help="What a new study begins with: the nearest one of the folder that is searched to its end, or nothing.",
+            help="Earlier results that seed a new study: auto (the nearest completed study of the folder) or none.",
         ),
     ] = WarmStart.AUTO,
-    go_on: GoOnOption = False,
+    allow_changes: AllowChangesOption = False,
     trust: TrustOption = False,
     ray_address: RayAddressOption = None,
     num_cpus: NumCpusOption = None,
     num_gpus: NumGpusOption = None,
     db: FolderOption = None,
 ) -> int:
-    """Search each combination of a sweep as a study of its own, or go on where an earlier run stopped.
+    """Search each combination of a sweep as a separate study, or resume an earlier run.
 
-    Time goes to the studies in slices: each has two, then the one that improved fastest in its last slice goes on. A
-    study is finished when its trials or its budget are used up and its champion is verified. Stop it with Ctrl-C, lose
-    the machine, and give the same command again.
+    The first study of each kernel and device is searched to its end, because it seeds the others. Those get two time
+    slices each; after that, the study that improved fastest in its last slice gets the next one. A study is finished
+    when it has reached its trial limit or budget and its champion is verified. To resume after Ctrl-C or a crash, run
+    the same command again.
     """
     from evokern.cluster.request import ray_request
     from evokern.sweep import SweepRequest, read_sweep, run_sweep
@@ -100,7 +105,7 @@ def run(
     found = read_sweep(sweep, device)
     folder = db or found.folder
     cluster = ray_request(ray_address, num_cpus, num_gpus)
-    request = SweepRequest(device, cluster, budget, warm_start.value, go_on, trust)
+    request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust)
     with Watcher(output, lines=False) as watch:
         result = run_sweep(found, folder, request, output.remark, watch)
     failed = [one for one in result.standings if one.failed]
@@ -112,19 +117,20 @@ def run(
     output.say(totals(result.standings))
     where = (sweep, *(("--db", db) if db else ()))
     if result.end == "interrupted":
-        output.say("interrupted; nothing is lost, the same command goes on")
+        output.say("interrupted; all results are saved. To resume, repeat the command")
     elif result.end == "budget":
-        output.say("the sweep's budget is used up; a larger --budget goes on")
+        output.say("the sweep's budget is used up; to continue, increase --budget")
     for one in failed:
-        output.say(f"{one.name}: every candidate failed; `{command_line('show', '--db', one.db)}` tells more")
+        details = command_line("show", "--db", one.db)
+        output.say(f"{one.name}: every candidate failed; for details, run `{details}`")
     for name, why in result.refused.items():
-        output.complain(f"{name} could not go on: {why}")
-    output.say(command_line("sweep", "export", *where, "-o", "OUT"))
+        output.complain(f"cannot continue {name}: {why}")
+    output.say(f"next: {command_line('sweep', 'export', *where, '-o', 'OUT')}")
     return code
 
 
 def _folder_of(sweep: Path, db: Path | None) -> tuple[Sweep, Path, tuple[StudyStanding, ...]]:
-    """Return a sweep as it was last run, its folder, and how each of its studies stands."""
+    """Return a sweep with the device of its last run, its folder, and the state of each study."""
     from evokern.sweep import Journal, read_sweep, standing_of
 
     folder = db or read_sweep(sweep).folder
@@ -141,9 +147,9 @@ def _folder_of(sweep: Path, db: Path | None) -> tuple[Sweep, Path, tuple[StudySt
     """,
 )
 def show(output: Output, sweep: SweepArgument, db: FolderOption = None) -> None:
-    """Show how each study of a sweep stands: trials, best time, whether it is verified.
+    """Show the state of each study of a sweep: trials, best time, verification.
 
-    Works on any machine, also while a sweep runs, and needs no kernel folder.
+    The command works on any machine, even while the sweep runs, and needs no kernel folder.
     """
     from evokern.sweep.standing import totals
 
@@ -158,7 +164,9 @@ def show(output: Output, sweep: SweepArgument, db: FolderOption = None) -> None:
     _list(standings)
     output.say(totals(standings))
     if not folder.is_dir():
-        output.say(f"{folder} is not there: no run has begun, or --db names another folder")
+        output.say(
+            f"folder {folder} does not exist: the sweep has not run yet, or its results are elsewhere (see --db)"
+        )
 
 
 def _list(standings: tuple[StudyStanding, ...]) -> None:
@@ -175,7 +183,7 @@ def _list(standings: tuple[StudyStanding, ...]) -> None:
     ]
     width = max(len(name) for name, *_ in rows)
     for line in table(
-        ("study".ljust(width), "state", "trials", "best µs", "time", "proof"),
+        ("study".ljust(width), "state", "trials", "best µs", "time", "verification"),
         [(name.ljust(width), *rest) for name, *rest in rows],
     ):
         show_line(line)
@@ -192,13 +200,13 @@ def _list(standings: tuple[StudyStanding, ...]) -> None:
 def export(
     output: Output,
     sweep: SweepArgument,
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="Folder to write; it is made.")],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="Folder to write; created if missing.")],
     trust: StoredTrustOption = False,
     db: FolderOption = None,
 ) -> int:
-    """Write the champion of each study as one .cu that builds with nvcc alone, OUT/STUDY.cu.
+    """Export the champion of each study as a stand-alone CUDA program, OUT/STUDY.cu.
 
-    The exit code is 1 where a champion could not be written.
+    Each file builds with nvcc alone. The exit code is 1 if a champion cannot be exported.
     """
     from evokern.export import export_trial
     from evokern.store import open_readonly
@@ -207,7 +215,7 @@ def export(
     try:
         make_folder(out)
     except OSError as error:
-        raise UsageError(f"cannot write into {out}: {error.strerror}; name another folder with -o") from error
+        raise UsageError(f"cannot write to {out}: {error.strerror}; choose another folder with -o") from error
     written, refused = [], {}
     for one in standings:
         if one.best_us is None:
@@ -228,7 +236,7 @@ def export(
     if output.json:
         output.emit({"files": written, "refused": refused})
     else:
-        output.say(f"{len(written)} of {len(standings)} studies written")
+        output.say(f"exported {len(written)} of {len(standings)} studies")
     return int(bool(refused))
 
 
@@ -243,12 +251,12 @@ def export(
 def report(
     output: Output,
     sweep: SweepArgument,
-    file: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write; - for stdout.")],
+    file: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write, or - for stdout.")],
     db: FolderOption = None,
 ) -> None:
-    """Write one HTML page about a sweep: how each study stands, what it found, and why time went where it did.
+    """Write an HTML page about a sweep: state and result of each study, and how the time was divided.
 
-    `evokern report --db FILE` writes everything about one of its studies. The page needs no network.
+    The page works offline. For the full report of one study, use `evokern report --db FILE`.
     """
     from evokern.sweep.page import sweep_page
 

@@ -1,4 +1,4 @@
-"""`evokern verify [STUDY]`: the proof that a candidate is right, and that it is the fastest."""
+"""`evokern verify [STUDY]`: verify that a candidate is correct and the fastest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredTrustOption, StudyArgument, TrialOption
+from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredStudyArgument, StoredTrustOption, TrialOption
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
@@ -28,25 +28,40 @@ _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
 )
 def verify(
     output: Output,
-    study: StudyArgument = None,
+    study: StoredStudyArgument = None,
     trial: TrialOption = None,
     fuzz: Annotated[
-        str, typer.Option("--fuzz", metavar="TIME", help="Fuzz shapes, values, alignments, seeds: 1m, 5m; 0 for none.")
+        str,
+        typer.Option(
+            "--fuzz",
+            metavar="TIME",
+            help="Duration of fuzzing with random shapes, values, alignments and seeds, such as 1m or 5m; 0 skips it.",
+        ),
     ] = DEFAULT_FUZZ,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of the fuzzing.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="Random seed of the fuzzing. Default: a new seed each run."),
+    ] = None,
     elites: Annotated[
-        int, typer.Option("--elites", metavar="N", min=1, max=20, help="Fastest trials that take part in the playoff.")
+        int, typer.Option("--elites", metavar="N", min=1, max=20, help="Number of fastest trials in the playoff.")
     ] = 5,
     level: Annotated[
-        float, typer.Option("--level", metavar="P", help="Probability that the playoff calls equals different.")
+        float,
+        typer.Option(
+            "--level",
+            metavar="P",
+            help="Significance level: probability that the playoff declares equally fast candidates different.",
+        ),
     ] = 0.01,
     device: DeviceOption = None,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
-    """Verify the champion: gate at full strength, sanitizer, a playoff against the other elites, fuzzing.
+    """Verify that the champion is correct and the fastest.
 
-    On a simulated device the playoff compares predicted times, which have no noise. Exits with 1 when a part fails.
+    The command runs the correctness gate at full strength, the sanitizer and fuzzing. It also runs a playoff, which
+    times the champion against the next fastest trials. On a simulated device, the playoff compares predicted times,
+    which have no noise. The exit code is 1 if a part fails.
     """
     from evokern.analysis.candidates import device_for, subject
     from evokern.measurement.playoff import Rules
@@ -54,11 +69,11 @@ def verify(
     from evokern.study.duration import parse_duration
 
     if not 0 < level < 1:
-        raise UsageError(f"--level {level} is no probability; give a number between 0 and 1")
+        raise UsageError(f"--level {level} is not a probability; give a number between 0 and 1")
     seconds = 0.0 if fuzz.strip() == "0" else parse_duration(fuzz)
     with open_readonly(db) as reader, subject(reader, study, trial, elites=elites, trust=trust) as chosen:
         opened = device_for(chosen.record, device)
-        # After the device's processes began to import torch, which this brings in too.
+        # Imports torch, so it comes after the start of the device's processes, which import torch in parallel.
         from evokern.analysis.verify.verify import verify as prove
 
         proof = prove(
@@ -77,16 +92,16 @@ def verify(
         output.say(f"{_MARKS[stage.state]:<8}{stage.name:<13}{stage.detail}")
     if proof.playoff:
         unit = "predicted µs" if proof.playoff.predicted else "µs"
-        # Predicted times have no noise, so that neither an interval nor Cliff's delta says anything of them.
+        # Predicted times have no noise, so they have neither an interval nor Cliff's delta.
         measured = not proof.playoff.predicted
-        header = ("", unit, "of champion", *(("95 % interval", "Cliff's delta") if measured else ()), "standing")
+        header = ("", unit, "vs champion", *(("95 % interval", "Cliff's delta") if measured else ()), "result")
         rows = [
             (
                 proof.players[one.index],
                 microseconds(one.time_us),
                 f"{one.ratio:.3f}",
                 *((f"{one.ratio_ci95[0]:.3f} to {one.ratio_ci95[1]:.3f}", f"{one.delta:+.2f}") if measured else ()),
-                one.standing if one.standing != "tie" or one.equivalent else "tie (not told apart)",
+                one.standing if one.standing != "tie" or one.equivalent else "tie (inconclusive)",
             )
             for one in proof.playoff.finalists
         ]
@@ -98,5 +113,5 @@ def verify(
             best = reader.best(record)
             if best is not None and best.number != proof.trial and reader.verification(record, best).verified is None:
                 again = command_line("verify", record.name, "--trial", str(best.number), "--db", db)
-                output.remark(f"the champion is trial {best.number} now, which nobody verified: `{again}` does")
+                output.remark(f"the champion is now trial {best.number}, which is not verified; run `{again}`")
     return 0 if proof.passed else 1
