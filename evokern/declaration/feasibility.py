@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 MIN_REGISTERS = 24
 """Minimum registers per thread in the ABI; ptxas raises lower limits to this value ("lower bound of 24")."""
 REMEMBERED = 4096
-"""Maximum number of configurations whose feasibility a space caches, at one kilobyte each; one trial repeats fewer."""
+"""Maximum number of cached feasibility results, one kilobyte each; a trial checks fewer configurations repeatedly."""
 
 
 @dataclass(frozen=True)
