@@ -221,7 +221,9 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
     """
     launches = _answered(kernel, "launches", kernel.launches, config, problem)
     if not launches:
-        raise KernelError(f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}")
+        raise KernelError(
+            f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one"
+        )
     return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
 
 

@@ -93,10 +93,10 @@ class Bench:
         written = {n: t for n, t in tensors.items() if not t.kept}
         self._results = {n: t for n, t in written.items() if t.role != "workspace"}
         if not self._results:
-            raise KernelError(f"kernel {kernel.name}: the workload has no output")
+            raise KernelError(f"kernel {kernel.name}: the workload has no output; declare a tensor with role 'output'")
         for name in self._results:
             if name not in tolerance:
-                raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance")
+                raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance; add it to `tolerance`")
         for name in kernel.workload.nonfinite:
             if name not in given:
                 raise KernelError(
@@ -304,7 +304,8 @@ class Bench:
         numbers = torch.cat([part.to(torch.float64).flatten() for part in parts]).tolist()
         if not numbers.pop():
             raise KernelError(
-                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements"
+                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements; "
+                "fix the reference, or generate other inputs (`scale`, `large` or `draw` of a Tensor)"
             )
         self._trusted = True
         worst = found_worst(numbers, self.calls, {name: tensor.shape for name, tensor in self._results.items()})
