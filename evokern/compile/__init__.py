@@ -1,1 +1,1 @@
-"""CUDA source to machine code: NVRTC, headers, resources, fingerprint, cache."""
+"""Compilation of CUDA source to machine code: NVRTC, headers, resources, fingerprint, cache."""

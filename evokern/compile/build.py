@@ -1,4 +1,4 @@
-"""From a candidate to what can run: render, compile each distinct set of macros once, check limits, fingerprint."""
+"""Build a candidate: render, compile each distinct set of macros once, check resource limits, compute a fingerprint."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ _POINTER_BYTES = 8
 
 @dataclass(frozen=True)
 class Target:
-    """For which chip, and how, candidates are compiled."""
+    """Chip and cache for the compilation of candidates."""
 
     profile: Profile
-    """Limits that a candidate must keep; its compute capability is the one compiled for."""
+    """Chip to compile for, with the resource limits of candidates."""
     cache: CompileCache | None
-    """Where programs are kept, or None to compile every time."""
+    """Cache of compiled programs; None compiles every time."""
 
 
 def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: Target) -> Built | Evaluation:
     """Compile a candidate for every problem.
 
     Returns:
-        The candidate ready to run, or its outcome: `compile_error` or `over_resources`.
+        The candidate ready to run, or its outcome: `compile_error`, `over_resources`, or `wrong` if it uses the device
+        heap.
 
     Raises:
-        KernelError: a function that the kernel declares raised.
+        KernelError: a function in `kernel.py` raised.
         DeviceError: the compiler cannot be loaded.
     """
     rendered = [render(kernel, config, problem) for problem in problems]
@@ -68,10 +69,10 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
         for launch in one.launches:
             mismatch = _argument_mismatch(launch, programs[one.program])
             if mismatch and isinstance(config, ForeignCandidate):
-                message = f"{mismatch}; the source must take what the kernel {kernel.name} passes"
+                message = f"{mismatch}; change the source to take the parameters that kernel {kernel.name} passes"
                 return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": message, "message": message}, compile_s=spent)
             if mismatch:
-                raise KernelError(f"kernel {kernel.name}: {mismatch}; make the launch's args agree with the source")
+                raise KernelError(f"kernel {kernel.name}: {mismatch}; change the launch's args to match the source")
             use = programs[one.program].uses[launch.entry]
             over = excess(use, launch, target.profile)
             used[one.program, launch] = resources(use, launch, target.profile)
@@ -94,7 +95,7 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
 
 
 def _filled(number: int, builds: Sequence[ProblemBuild], tensors: Sequence[Mapping[str, Tensor]]) -> set[str]:
-    """Return the names of a program's `__constant__` arrays that are filled before each call."""
+    """Return the names of the program's `__constant__` arrays that are filled before each call."""
     return {
         name
         for one, buffers in zip(builds, tensors, strict=True)
@@ -105,7 +106,7 @@ def _filled(number: int, builds: Sequence[ProblemBuild], tensors: Sequence[Mappi
 
 
 def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFailure:
-    """Compile one rendered program, or take it from the cache."""
+    """Compile one rendered program, or load it from the cache."""
     architecture = target.profile.architecture + rendered.architecture_suffix
     options = all_options(rendered.options, architecture, line_info=False)
     key = program_key(rendered.source, rendered.headers, options, rendered.entries, architecture, compiler_version())
@@ -121,25 +122,25 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
 
 
 def compile_own(source: str, name: str, entry: str, chip: Profile) -> Program:
-    """Compile a kernel of evokern's own, or take it from the user's cache.
+    """Compile an internal kernel of the evokern package, or load it from the user's cache.
 
     Args:
-        source: its text.
-        name: its file's name in messages.
-        entry: its entry point.
-        chip: what runs it.
+        source: CUDA source text.
+        name: file name for messages.
+        entry: entry point.
+        chip: chip to compile for.
 
     Raises:
-        DeviceError: the compiler cannot be loaded, or refuses it.
+        DeviceError: the compiler cannot be loaded, or rejects the kernel.
     """
     program = compile_rendered(Rendered(source, name, {}, (), (entry,)), Target(chip, default_cache()))
     if isinstance(program, CompileFailure):
-        raise DeviceError(f"evokern's own kernel {name} does not compile for {chip.name}: {program.message}")
+        raise DeviceError(f"evokern's internal kernel {name} does not compile for {chip.name}: {program.message}")
     return program
 
 
 def compile_to_ptx(rendered: Rendered, chip: Profile) -> Program | CompileFailure:
-    """Compile one rendered program to PTX alone, with line information, for whoever reports source lines."""
+    """Compile one rendered program to PTX with line information, for reports about source lines."""
     return compile_ptx(
         rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
         suffix=rendered.architecture_suffix,
@@ -150,7 +151,7 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     """Return the workload's buffers.
 
     Raises:
-        KernelError: the kernel's `tensors` raised, or a launch takes a buffer that it does not declare.
+        KernelError: `tensors` raised, or does not declare a buffer that a launch uses.
     """
     try:
         tensors = dict(kernel.workload.tensors(problem, config))
@@ -161,21 +162,27 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     for launch in launches_of(kernel, config, problem):
         for argument in launch.args:
             if isinstance(argument, str) and argument not in tensors:
-                raise KernelError(f"kernel {kernel.name}: launch of {launch.entry} takes the undeclared {argument!r}")
+                raise KernelError(
+                    f"kernel {kernel.name}: the launch of {launch.entry} uses the tensor {argument!r}, which is "
+                    "undeclared; add it to `tensors`"
+                )
         if launch.l2_window and launch.l2_window.tensor not in tensors:
-            raise KernelError(f"kernel {kernel.name}: the L2 window names the undeclared {launch.l2_window.tensor!r}")
+            raise KernelError(
+                f"kernel {kernel.name}: the L2 window uses the tensor {launch.l2_window.tensor!r}, which is "
+                "undeclared; add it to `tensors`"
+            )
     return tensors
 
 
 def _argument_mismatch(launch: Launch, program: Program) -> str:
-    """Say how a launch's arguments differ from the entry's: reading past them, nobody could tell what it computes."""
+    """Return how a launch's arguments differ from the entry's parameters; empty if they agree."""
     taken = parameter_sizes(program.cubin, program.lowered[launch.entry])
     passed = tuple(SCALAR_BYTES[a.dtype] if isinstance(a, Scalar) else _POINTER_BYTES for a in launch.args)
     if taken == passed:
         return ""
     return (
         f"{launch.entry} takes {len(taken)} parameters of {list(taken)} bytes, "
-        f"but its launch passes {len(passed)} of {list(passed)} bytes"
+        f"but its launch passes {len(passed)} arguments of {list(passed)} bytes"
     )
 
 

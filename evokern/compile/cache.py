@@ -1,12 +1,12 @@
-"""Compiled programs on disk, addressed by everything that decides them.
+"""Cache of compiled programs on disk, addressed by a digest of all compiler inputs.
 
 The key is a digest of source, headers, options, entries, compiler version and architecture. A program is written to a
-temporary file and renamed, so that readers in other processes see all of it or nothing. Reading touches the file, and
-the files longest unread go first when the size cap is passed.
+temporary file and renamed, so other processes read either the complete file or nothing. Reading a file updates its
+time. When the cache exceeds its size limit, the least recently read files are removed.
 
-A file holds a line of JSON, then machine code and PTX as they are: reading it runs nothing. A digest over address and
-content finds damage, and no forgery, so that nothing is read or kept where others may write: what lies there would be
-launched on the GPU.
+A file contains one line of JSON, then machine code and PTX; reading it executes nothing. A digest of key and content
+detects damage but not forgery. The cache therefore refuses folders and files that other users can write, because their
+content would be launched on the GPU.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from evokern.errors import UsageError
 from evokern.ownership import why_foreign, why_foreign_state
 
 DEFAULT_CAP_BYTES = 1 << 30
-"""Size cap of a cache whose user set none."""
+"""Default size limit of the cache."""
 _MAGIC = b"evokern program 4\n"
 _PUTS_PER_TRIM = 64
 
 
 def default_directory() -> Path | None:
-    """Return where programs are kept: EVOKERN_CACHE, else the user's cache folder; None when EVOKERN_CACHE is `off`."""
+    """Return the cache folder: EVOKERN_CACHE, or else the user's cache folder; None if EVOKERN_CACHE is `off`."""
     chosen = os.environ.get("EVOKERN_CACHE", "")
     if chosen.lower() == "off":
         return None
@@ -49,13 +49,13 @@ def program_key(
     architecture: str,
     compiler: str,
 ) -> str:
-    """Return the address of a program: a digest of everything that decides it."""
+    """Return the key of a program: a digest of all inputs of its compilation."""
     parts = [source, sorted(headers.items()), list(options), list(entries), architecture, compiler]
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
 def _file(key: str, program: Program) -> bytes:
-    """Return a cache file's content: magic, digest, a line of JSON, machine code, PTX."""
+    """Return the content of a cache file: magic, digest, a line of JSON, machine code, PTX."""
     ptx = program.ptx.encode("utf-8", "surrogatepass")
     head = {
         "lowered": dict(program.lowered),
@@ -70,7 +70,7 @@ def _file(key: str, program: Program) -> bytes:
 
 
 def _program(key: str, data: bytes) -> Program | None:
-    """Return the program of a cache file's content, None where that is none of this address."""
+    """Return the program in a cache file, or None if the content is damaged or belongs to another key."""
     start = len(_MAGIC) + hashlib.sha256().digest_size
     content = data[start:]
     if not data.startswith(_MAGIC) or _content_digest(key, content) != data[len(_MAGIC) : start]:
@@ -84,37 +84,37 @@ def _program(key: str, data: bytes) -> Program | None:
         uses = {name: EntryUse(**use) for name, use in head["uses"].items()}
         text = ptx.decode("utf-8", "surrogatepass")
         return Program(cubin, dict(head["lowered"]), uses, head["log"], text, tuple(head["constants"]))
-    except (ValueError, TypeError, KeyError, AttributeError):  # of a version that keeps other facts
+    except (ValueError, TypeError, KeyError, AttributeError):  # written by a version with other fields
         return None
 
 
 def _content_digest(key: str, content: bytes) -> bytes:
-    """The address counts, so that a file at another address is damage as well."""
+    """Return a digest of key and content, which also detects a file stored under another key."""
     return hashlib.sha256(key.encode() + b"\n" + content).digest()
 
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a cache holds."""
+    """Contents and limit of a cache."""
 
     directory: Path
-    """Where it is."""
+    """Folder of the cache."""
     programs: int
     """Number of programs."""
     bytes: int
-    """Their size."""
+    """Total size of the programs."""
     cap_bytes: int
-    """Size above which the programs longest unread are dropped."""
+    """Size above which the least recently read programs are removed."""
 
 
 class CompileCache:
     """A folder of compiled programs, shared by any number of processes."""
 
     def __init__(self, directory: Path) -> None:
-        """Open a cache, creating its folder.
+        """Open a cache and create its folder if needed.
 
         Raises:
-            UsageError: the folder cannot be created or written, or others may write it.
+            UsageError: the folder cannot be created or written, or other users can write to it.
         """
         self.directory = directory
         try:
@@ -124,19 +124,19 @@ class CompileCache:
                 pass
         except OSError as error:
             raise UsageError(
-                f"cannot write the compile cache {directory}: {error.strerror}; "
-                "set EVOKERN_CACHE to a folder that can be written, or to off"
+                f"cannot write to the compile cache {directory}: {error.strerror}; "
+                "set EVOKERN_CACHE to a writable folder, or to off to disable the cache"
             ) from error
         for folder in (directory.resolve(), directory / "programs"):
             if why := why_foreign(folder):
                 raise UsageError(
-                    f"the programs in the compile cache {directory} would be launched as they are, {why}; "
-                    "`chmod go-w` it, or set EVOKERN_CACHE to a folder of your own, or to off"
+                    f"unsafe compile cache {directory}: its programs run on the GPU without further checks, {why}; "
+                    "run `chmod go-w` on it, set EVOKERN_CACHE to your own folder, or set EVOKERN_CACHE=off"
                 )
         self._puts = 0
 
     def get(self, key: str) -> Program | None:
-        """Return the program at an address, or None when it is not there, was damaged, or is somebody else's."""
+        """Return the program with this key, or None if it is missing, damaged, or writable by another user."""
         path = self._path(key)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -155,12 +155,12 @@ class CompileCache:
         return program
 
     def put(self, key: str, program: Program) -> None:
-        """Keep a program. A full disk is no error: the program is compiled again next time."""
+        """Store a program. A failed write, for example on a full disk, is ignored: the next run compiles it again."""
         path = self._path(key)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            temporary.unlink(missing_ok=True)  # of a process of this number that was killed
+            temporary.unlink(missing_ok=True)  # left by a killed process with the same id
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(_file(key, program))
@@ -175,20 +175,20 @@ class CompileCache:
 
     @property
     def cap_bytes(self) -> int:
-        """Size above which the programs longest unread are dropped."""
+        """Size above which the least recently read programs are removed."""
         try:
             return int((self.directory / "cap_bytes").read_text())
         except (OSError, ValueError):
             return DEFAULT_CAP_BYTES
 
     def set_cap(self, cap_bytes: int) -> None:
-        """Set the size cap, for every later process too, and trim.
+        """Set the size limit, also for later processes, and trim the cache.
 
         Raises:
-            UsageError: the cap is negative or cannot be written.
+            UsageError: the limit is negative or cannot be written.
         """
         if cap_bytes < 0:
-            raise UsageError(f"the cache's size cap cannot be {cap_bytes}; give a number of bytes of at least 0")
+            raise UsageError(f"the cache size limit cannot be {cap_bytes}; use a number of bytes of at least 0")
         try:
             (self.directory / "cap_bytes").write_text(str(cap_bytes))
         except OSError as error:
@@ -196,12 +196,12 @@ class CompileCache:
         self.trim()
 
     def info(self) -> CacheInfo:
-        """Return what the cache holds."""
+        """Return the number, size and limit of the programs in the cache."""
         sizes = [size for _, size, _ in self._files()]
         return CacheInfo(self.directory, len(sizes), sum(sizes), self.cap_bytes)
 
     def clear(self) -> int:
-        """Drop every program and return how many there were."""
+        """Remove all programs and return their number."""
         count = 0
         for _, _, path in list(self._files()):
             path.unlink(missing_ok=True)
@@ -209,7 +209,7 @@ class CompileCache:
         return count
 
     def trim(self) -> None:
-        """Drop the programs longest unread until the rest fits the cap."""
+        """Remove the least recently read programs until the rest fits the size limit."""
         files = sorted(self._files())
         total, cap = sum(size for _, size, _ in files), self.cap_bytes
         for _, size, path in files:
@@ -220,7 +220,7 @@ class CompileCache:
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
         for path in (self.directory / "programs").glob("*/*"):
-            # Another process may trim at the same time.
+            # Another process may be removing files.
             with contextlib.suppress(OSError):
                 status = path.stat()
                 yield status.st_mtime, status.st_size, path
@@ -230,10 +230,10 @@ class CompileCache:
 
 
 def default_cache() -> CompileCache | None:
-    """Open the cache in `default_directory`; None where none is kept.
+    """Open the cache in `default_directory`; return None if the cache is disabled.
 
     Raises:
-        UsageError: the folder cannot be created or written, or others may write it.
+        UsageError: the folder cannot be created or written, or other users can write to it.
     """
     folder = default_directory()
     return None if folder is None else CompileCache(folder)

@@ -1,7 +1,7 @@
-"""The sections of a cubin: what a program *is*, apart from what it is called.
+"""Reader for the sections and symbols of a cubin.
 
-A cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4; section names and types of CUDA's own as
-`cuobjdump -elf` prints them).
+A cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4). CUDA adds its own section names and types, which
+`cuobjdump -elf` prints.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _OBJECT = 1
 _EDGE = struct.Struct("<ii")
 _GLOBALS = {".nv.global": "zeroed", ".nv.global.init": "initialised", ".nv.constant3": "constant"}
-"""Section of a module's variables → what it is: `__device__` variables without and with initial bytes, `__constant__`
-ones."""
+"""Section of module variables → kind: `__device__` without initial value, `__device__` with one, `__constant__`."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section."""
+    """One section of a cubin."""
 
     name: str
-    """Its name, for example `.text.kernel`."""
+    """Name, for example `.text.kernel`."""
     kind: int
     """ELF section type."""
     flags: int
-    """ELF section flags; CUDA keeps the number of barriers of an entry in the upper bits."""
+    """ELF section flags; the upper bits hold an entry's number of barriers."""
     data: bytes
-    """Contents; for one that only reserves memory, its size as text."""
+    """Contents; for a section that only reserves memory, its size as text."""
 
     @property
     def allocated(self) -> bool:
-        """Whether it is loaded: code, constants, shared memory, globals."""
+        """Whether the section is loaded: code, constants, shared memory, globals."""
         return bool(self.flags & _ALLOCATED)
 
 
@@ -49,10 +48,10 @@ def sections(cubin: bytes) -> Iterator[Section]:
     """Yield a cubin's sections in file order.
 
     Raises:
-        InternalError: these bytes are no ELF file.
+        InternalError: the bytes are not an ELF file.
     """
     if cubin[:4] != b"\x7fELF" or len(cubin) < _HEADER.size:
-        raise InternalError(f"machine code does not start as an ELF file: {cubin[:8]!r}")
+        raise InternalError(f"machine code is not an ELF file; it starts with {cubin[:8]!r}")
     header = _HEADER.unpack_from(cubin)
     offset, size, count, names_index = header[6], header[11], header[12], header[13]
     entries = [_SECTION.unpack_from(cubin, offset + index * size) for index in range(count)]
@@ -65,20 +64,20 @@ def sections(cubin: bytes) -> Iterator[Section]:
 
 @dataclass(frozen=True)
 class DataSymbol:
-    """A variable of the module, as the machine code's symbol table has it."""
+    """A module variable from the symbol table of the machine code."""
 
     name: str
-    """Its symbol."""
+    """Symbol."""
     kind: str
     """`zeroed`, `initialised` or `constant`."""
     offset: int
-    """Bytes from the start of its section."""
+    """Offset in its section, bytes."""
     size: int
-    """Bytes."""
+    """Size, bytes."""
 
 
 def data_symbols(cubin: bytes) -> list[DataSymbol]:
-    """Return the variables of a module in global and constant memory, those that no code uses too."""
+    """Return all variables of a module in global and constant memory, including unused ones."""
     found = list(sections(cubin))
     kinds = {number: _GLOBALS[one.name] for number, one in enumerate(found, 1) if one.name in _GLOBALS}
     return [
@@ -89,7 +88,7 @@ def data_symbols(cubin: bytes) -> list[DataSymbol]:
 
 
 def _symbols(found: list[Section]) -> list[tuple[str, int, int, int, int]]:
-    """Return name, type, section, value and size of every symbol, in order (System V ABI, chapter 4, symbol table)."""
+    """Return (name, type, section, value, size) of every symbol, in order (System V ABI, chapter 4, symbol table)."""
     contents = {one.name: one.data for one in found}
     table, names = contents.get(".symtab", b""), contents.get(".strtab", b"\0")
     listed = []
@@ -100,10 +99,10 @@ def _symbols(found: list[Section]) -> list[tuple[str, int, int, int, int]]:
 
 
 def runtime_calls(cubin: bytes, symbol: str) -> set[str]:
-    """Return the functions that a kernel calls and the runtime provides: `malloc`, `vprintf`, for example.
+    """Return the names of the runtime's functions that a kernel calls, for example `malloc` and `vprintf`.
 
-    `.nv.callgraph` holds pairs of symbols, caller and callee. One below zero stands for what is called through a
-    pointer, which may be any function.
+    `.nv.callgraph` holds pairs of symbol numbers, caller and callee. A negative number means a call through a pointer,
+    which may reach any function.
     """
     found = list(sections(cubin))
     symbols = _symbols(found)
@@ -125,8 +124,8 @@ def runtime_calls(cubin: bytes, symbol: str) -> set[str]:
 def parameter_sizes(cubin: bytes, symbol: str) -> tuple[int, ...]:
     """Return the size in bytes of each parameter of an entry, in order.
 
-    They stand in `.nv.info.SYMBOL` as attributes `EIATTR_KPARAM_INFO` (0x17), one per parameter: a word of zero, the
-    position and offset, and a word whose upper 14 bits are the size, as `cuobjdump -elf` prints them.
+    `.nv.info.SYMBOL` has one attribute `EIATTR_KPARAM_INFO` (0x17) per parameter. Its three words are zero, position
+    and offset, and a word with the size in the upper 14 bits (see `cuobjdump -elf`).
     """
     sizes: dict[int, int] = {}
     for section in sections(cubin):

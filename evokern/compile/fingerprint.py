@@ -1,4 +1,4 @@
-"""The identity of a candidate: its machine code and its launches, whatever its files, macros and symbols are called."""
+"""Identity of a candidate: its machine code and launches, independent of file, macro and symbol names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from evokern.declaration.kernel import Launch, Scalar, Tensor
 
 _OWN_SECTIONS = (".text.", ".nv.info.", ".nv.constant0.", ".nv.shared.")
 _DATA_SECTIONS = (".nv.global", ".nv.constant1", ".nv.constant3", ".nv.constant4", ".rel.nv.const", ".rela.nv.const")
-"""Variables of the module. The compiler keeps those that nothing reads too, so they count by what the PTX refers to."""
+"""Sections of module variables, which the digest skips: the compiler keeps unused variables, so only variables that the
+PTX refers to are added."""
 _VARIABLE = re.compile(
     r"^(?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|const)\s[^;(]*?([A-Za-z_$][\w$]*)(?:\[\d*\])*(?:\s*=[^;]*)?;",
     re.MULTILINE,
@@ -22,16 +23,16 @@ _VARIABLE = re.compile(
 
 
 def code_digest(program: Program, entries: Sequence[str]) -> str:
-    """Return a digest of what a program's entries execute.
+    """Return a digest of the code that a program's entries execute.
 
-    An entry counts by its instructions, registers, barriers, parameters and shared memory. Its symbol does not count,
-    so that two template instantiations that come out the same are the same. Functions that were not inlined count by
-    content, variables of the module where something refers to them. Notes, symbol tables and debug sections do not:
-    they hold names, lines and the compiler's options.
+    The digest includes each entry's instructions, registers, barriers, parameters and shared memory. It excludes the
+    symbol, so that template instantiations with the same code are equal. It also includes functions that were not
+    inlined, and module variables that the code refers to. It excludes notes, symbol tables and debug sections, which
+    hold names, lines and compiler options.
 
     Args:
-        program: a compile without line information.
-        entries: the entry points that are launched, in order.
+        program: program compiled without line information.
+        entries: the launched entry points, in order.
     """
     found = list(sections(program.cubin))
     symbols = {program.lowered[entry]: f"entry {index}" for index, entry in enumerate(entries)}
@@ -53,9 +54,9 @@ def code_digest(program: Program, entries: Sequence[str]) -> str:
     return state.hexdigest()
 
 
-@functools.lru_cache(maxsize=4)  # the same text is asked about by whoever watches the variables
+@functools.lru_cache(maxsize=4)  # several callers pass the same text
 def variables_in_use(ptx: str) -> Mapping[str, str]:
-    """Return the declarations of the module's variables that code, or a variable in use, refers to, by symbol."""
+    """Return the declarations, by symbol, of the module variables that code or a used variable refers to."""
     declared = {match.group(1): match.group(0) for match in _VARIABLE.finditer(ptx)}
     used: set[str] = set()
     waiting = [_VARIABLE.sub("", ptx)]
@@ -84,13 +85,13 @@ def fingerprint(
     tensors: Sequence[Mapping[str, Tensor]],
     variables: Sequence[Sequence[ModuleVariable]] = (),
 ) -> str:
-    """Return the identity of a candidate over a study's problems.
+    """Return the identity of a candidate over all problems of a study.
 
     Args:
         programs: the distinct programs.
-        builds: one per problem.
-        tensors: the workload's buffers per problem; those that no launch takes do not count, but for constants.
-        variables: the module variables of each program, of which those count that are restored before a call.
+        builds: the build of each problem.
+        tensors: the workload's buffers for each problem; only constants and buffers passed to launches count.
+        variables: the module variables of each program; only those restored before a call count.
     """
     state = hashlib.sha256()
     for build, buffers in zip(builds, tensors, strict=True):

@@ -1,8 +1,8 @@
-"""Where the CUDA headers are: wheels from PyPI, CUDA_HOME, /usr/local/cuda; and evokern's stand-ins for host headers.
+"""Include paths: CUDA headers from wheels, CUDA_HOME or /usr/local/cuda, and evokern's replacements of host headers.
 
-NVRTC comes with no headers at all. NVIDIA's wheels bring its own ones, laid out differently for CUDA 12 (one folder
-a wheel) and CUDA 13 (one folder for all). The host's ``stdint.h`` and the like would drag in inline assembly and
-host functions, so ``shims/`` holds short ones that declare what device code uses.
+NVRTC comes without headers. NVIDIA's wheels contain the CUDA headers, with one folder per wheel for CUDA 12 and one
+common folder for CUDA 13. The host's ``stdint.h`` and similar headers contain inline assembly and host functions, so
+``shims/`` holds short replacements that declare only what device code uses.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from evokern.files import is_file
 
 SHIMS = Path(__file__).parent / "shims"
-"""The folder of header stand-ins; goes last on the include path, so that a real CUDA header wins."""
+"""Folder of the replacement headers; it is last on the include path, so that real CUDA headers take precedence."""
 
 FIRST = SHIMS / "evokern_first"
-"""The folder of stand-ins for headers of the toolkit that NVRTC cannot read; goes first on the include path."""
+"""Folder of replacements for toolkit headers that NVRTC cannot read; it is first on the include path."""
 
 PRELUDE = SHIMS / "evokern_prelude.h"
-"""What nvcc includes ahead of every file and NVRTC does not: INFINITY, uint32_t, std::min."""
+"""Header included before every file, with names that nvcc always provides: INFINITY, uint32_t, std::min."""
 
 _DEFAULT_TOOLKIT = Path("/usr/local/cuda")
 _WHEEL_FOLDERS = {
@@ -57,22 +57,22 @@ _HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class HeaderStatus:
-    """Whether one CUDA header is there."""
+    """Status of one CUDA header."""
 
     name: str
     """The header as written in ``#include``."""
     purpose: str
-    """What device code needs it for."""
+    """Features that need the header."""
     path: Path | None
-    """Where it was found; None when it is missing."""
+    """Path of the header; None if it is missing."""
     remedy: str
-    """What to install when it is missing; empty otherwise."""
+    """Command that installs a missing header; empty otherwise."""
     optional: bool
-    """Whether most kernels do without it."""
+    """Whether most kernels do not need the header."""
 
 
 def cuda_major() -> int:
-    """Return CUDA's major version that the installed CuPy is built for; 13 where there is no CuPy wheel."""
+    """Return the CUDA major version of the installed CuPy wheel; 13 without one."""
     for major in (13, 12):
         try:
             metadata.version(f"cupy-cuda{major}x")
@@ -83,16 +83,16 @@ def cuda_major() -> int:
 
 
 def include_directories(major: int | None = None, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Find the include directories for NVRTC, the header stand-ins last.
+    """Return the include directories for NVRTC, the replacement headers last.
 
-    A toolkit's directory is added only where the wheels lack something, because headers of two releases do not mix.
+    A toolkit's directory is added only if the wheels lack a header, because headers of two releases do not mix.
 
     Args:
-        major: CUDA's major version; None for the one that CuPy is built for.
-        environ: where CUDA_HOME and CUDA_PATH are looked up; None for the process's environment.
+        major: CUDA major version; None for CuPy's version.
+        environ: environment with CUDA_HOME and CUDA_PATH; None for the environment of the process.
 
     Returns:
-        Existing directories in the order in which they are searched.
+        Existing directories in search order.
     """
     major = major or cuda_major()
     found = _existing(_wheel_directories(major))
@@ -102,21 +102,21 @@ def include_directories(major: int | None = None, environ: Mapping[str, str] | N
 
 
 def nvrtc_options(major: int | None = None) -> tuple[str, ...]:
-    """Return the options with which NVRTC reads CUDA files as people have them.
+    """Return the NVRTC options for ordinary CUDA files written for nvcc.
 
-    ``-default-device`` makes unmarked helpers device code, which NVRTC refuses otherwise; the pre-included file brings
-    the names that nvcc always has. Neither moves a line.
+    ``-default-device`` compiles unmarked helper functions as device code, which NVRTC rejects by default. The
+    pre-included file declares the names that nvcc always provides. Neither option changes line numbers.
     """
     directories = (f"--include-path={directory}" for directory in (FIRST, *include_directories(major)))
     return (*directories, f"--pre-include={PRELUDE}", "-default-device")
 
 
 def header_report(major: int | None = None, environ: Mapping[str, str] | None = None) -> list[HeaderStatus]:
-    """Say for each CUDA header where it is, or what to install to have it.
+    """Return path or installation command of each CUDA header.
 
     Args:
-        major: CUDA's major version; None for the one that CuPy is built for.
-        environ: where CUDA_HOME and CUDA_PATH are looked up; None for the process's environment.
+        major: CUDA major version; None for CuPy's version.
+        environ: environment with CUDA_HOME and CUDA_PATH; None for the environment of the process.
     """
     major = major or cuda_major()
     directories = list(include_directories(major, environ))
@@ -129,7 +129,7 @@ def header_report(major: int | None = None, environ: Mapping[str, str] | None = 
 
 
 def _remedy(header: _Header, major: int) -> str:
-    """The command that installs a header's wheel; CUDA 12's wheels carry the version in their names."""
+    """Return the command that installs a header's wheel; the names of CUDA 12 wheels contain the version."""
     if major >= 13:
         wheel = f"'{header.wheel}>={major},<{major + 1}'" if header.wheel != "nvidia-curand" else header.wheel
     else:
@@ -145,7 +145,7 @@ def _wheel_directories(major: int) -> Iterator[Path]:
 
 
 def _wheel_roots() -> list[Path]:
-    """The folders named ``nvidia`` of all site-packages: NVIDIA's wheels share a namespace package."""
+    """Return the folders of the namespace package ``nvidia``, which NVIDIA's wheels share."""
     spec = importlib.util.find_spec("nvidia")
     return [Path(root) for root in spec.submodule_search_locations or ()] if spec else []
 
@@ -160,7 +160,7 @@ def _toolkit_directories(major: int, environ: Mapping[str, str]) -> Iterator[Pat
 
 
 def _toolkit_major(include: Path) -> int | None:
-    """CUDA's major version of a toolkit: CUDART_VERSION is 1000 times it plus ten times the minor one."""
+    """Return the major version of a toolkit: CUDART_VERSION is 1000 * major + 10 * minor."""
     try:
         text = (include / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
     except OSError:

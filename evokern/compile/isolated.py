@@ -1,7 +1,7 @@
-"""The compiler called so that its own crash is an answer: NVRTC dies on some sources, and its process with it.
+"""Compilation in a child process, because NVRTC crashes on some sources and takes its process down.
 
-A worker calls it directly, for its parent survives it. Any other process keeps one child for its compiles, started by
-the first one; what the compiler did to the child comes back as a `CompileFailure` that names file and entry points.
+A worker calls the compiler directly, because its parent survives a crash. Any other process starts one child at its
+first compile and keeps it. If the compiler crashes, the result is a `CompileFailure` that names file and entry points.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from evokern.workers.pool import JobResult, OwnServerPool, WorkerSpec, wait
 from evokern.workers.role import is_worker
 
 DEADLINE_S = 600.0
-"""Seconds after which a compile is given up; the largest of known kernels take half a minute."""
+"""Time limit of a compile in seconds; the largest known kernels take half a minute."""
 
 
 @dataclass(frozen=True)
 class _Compile:
-    """One call of `evokern.compile.nvrtc.compile_program`."""
+    """Arguments of one call of `evokern.compile.nvrtc.compile_program`."""
 
     source: str
     name: str
@@ -41,7 +41,7 @@ class _Compile:
 
 
 class CompilerProcess:
-    """What the child does: one compile after the other."""
+    """Child process that runs one compile after another."""
 
     def __init__(self, _: None) -> None:
         pass
@@ -52,7 +52,7 @@ class CompilerProcess:
 
 
 class _Child:
-    """The child of one process, replaced when it dies."""
+    """Compiler process of the current process, restarted when it dies."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -61,7 +61,7 @@ class _Child:
         self._pool = OwnServerPool(spec, ("evokern.compile.isolated", nvrtc.PRELOAD))
 
     def run(self, job: _Compile) -> JobResult:
-        """Have a job done; safe to call from several threads."""
+        """Run a job in the child; safe to call from several threads."""
         with self._lock:
             self._pool.submit(0, job, DEADLINE_S)
             while True:
@@ -69,7 +69,7 @@ class _Child:
                     return result
 
     def close(self) -> None:
-        """End it, unless this process only inherited it."""
+        """Stop the child, unless this process inherited it through a fork."""
         if self.owner == os.getpid():
             self._pool.close()
 
@@ -87,13 +87,13 @@ def compile_program(
     architecture: str,
     line_info: bool = False,
 ) -> Program | CompileFailure:
-    """Compile one translation unit as `evokern.compile.nvrtc.compile_program` does, whatever becomes of the compiler.
+    """Compile one translation unit; arguments as `evokern.compile.nvrtc.compile_program`, but safe against crashes.
 
     Returns:
-        The program, or why there is none: the compiler refused it, died of it, or did not end.
+        The program, or the failure: the compiler rejected the source, crashed, or exceeded `DEADLINE_S`.
 
     Raises:
-        DeviceError: the compiler itself cannot be loaded, or its process is killed from outside.
+        DeviceError: the compiler cannot be loaded, or an external signal killed its process.
     """
     job = _Compile(source, name, dict(headers), tuple(options), tuple(entries), architecture, line_info)
     if is_worker():
@@ -121,16 +121,16 @@ def compile_ptx(
     *,
     suffix: str = "",
 ) -> Program | CompileFailure:
-    """Compile to PTX alone, with line information for whoever reports source lines; arguments as `compile_program`.
+    """Compile to PTX only, by default with line information; arguments as `compile_program`.
 
-    ``suffix`` is `a` for instructions that only this architecture has.
+    ``suffix`` is `a` to allow instructions that only this architecture has.
     """
     architecture = nvrtc.virtual_architecture(compute_capability, suffix)
     return compile_program(source, name, headers, options, entries, architecture, line_info)
 
 
 def _own_child() -> _Child:
-    """Return this process's child; one that was inherited through a fork is the parent's."""
+    """Return the child of this process; start a new one if the current one was inherited through a fork."""
     global _child
     with _starting:
         if _child is None or _child.owner != os.getpid():
@@ -144,9 +144,9 @@ def _died(job: _Compile, result: JobResult) -> CompileFailure:
     how = str(result.value).replace("killed by", "with") if result.status == "died" else ""
     what = f"died ({how})" if how and not how.startswith("with") else f"died {how}"
     if result.status == "overran":
-        what = f"was not done after {result.value:g} s"
+        what = f"did not finish within {result.value:g} s"
     message = (
-        f"the compiler itself (NVRTC) {what} on {job.name}{entries}; it reports no error, another compiler may: "
-        "try nvcc on the file, or leave parts of it out"
+        f"the compiler itself (NVRTC) {what} on {job.name}{entries}, without an error message; "
+        "try nvcc on the file to find an error, or remove parts of it"
     )
     return CompileFailure(result.log or message, message, seconds=result.seconds)

@@ -1,4 +1,4 @@
-"""Reading the compiler's messages: the first error, and what ptxas says an entry uses."""
+"""Parser of the compiler's messages: the first error, and the resources that ptxas reports for each entry."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _PTXAS = re.compile(r"^(?:ptxas|nvrtc)[^:\n]*(?:error|fatal)\s*:?\s*(?P<text>.*)
 _SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
 _ABSENT = re.compile(r"Error in parsing name expression.*?\" ?([^\"]+)\"")
 _NAME_MAP = "__nv_name_map"
-"""The file that NVRTC makes up to look entry points up: its errors follow from those of the source."""
+"""File that NVRTC generates to look up entry points; its errors are consequences of errors in the source."""
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized due to .* in (?:the )?function '([^']+)'")
-"""Advisories C7510 to C7514 of ptxas: a wait stands behind every product of warpgroups."""
+"""Advisories C7510 to C7514 of ptxas: it inserts a wait after every warpgroup product."""
 _LATER = ("not supported for this GPU architecture", 'no member "this_cluster"')
-"""What it says of features, and of cooperative groups, that a later architecture has."""
+"""Parts of messages about features that only a later architecture has."""
 
 
 def of_later_architecture(message: str) -> bool:
-    """Tell whether a compile failed for what a later architecture has, thread-block clusters for example."""
+    """Return whether a compile failed because of a later architecture's feature, for example thread-block clusters."""
     return any(part in message for part in _LATER)
 
 
 def entry_uses(log: str) -> dict[str, EntryUse]:
-    """Return what each entry point uses, by symbol, from the log of `--ptxas-options=-v`."""
+    """Return the resources of each entry point, by symbol, from the log of `--ptxas-options=-v`."""
     uses: dict[str, EntryUse] = {}
     serialised = frozenset(_SERIALISED.findall(log))
     parts = _ENTRY.split(log)
@@ -39,7 +39,7 @@ def entry_uses(log: str) -> dict[str, EntryUse]:
         registers = _REGISTERS.search(text)
         if registers is None:
             continue
-        # The line above "Used n registers" speaks of the entry; properties of called functions follow it.
+        # The line before "Used n registers" describes the entry; properties of called functions follow.
         spills = _SPILLS.search(text)
         stack, stores, loads = (int(group) for group in spills.groups()) if spills else (0, 0, 0)
         shared = _STATIC_SHARED.search(text, registers.end(), text.find("\n", registers.end()) % (len(text) + 1))
@@ -49,17 +49,17 @@ def entry_uses(log: str) -> dict[str, EntryUse]:
 
 
 def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
-    """Return the reason of a refused compile from its log.
+    """Return the reason of a failed compile from its log.
 
     Args:
-        log: every message of the compiler.
-        fallback: what to say when the log names no error, such as the compiler's result code.
-        seconds: time until it refused.
+        log: all messages of the compiler.
+        fallback: message if the log contains no error, for example the compiler's result code.
+        seconds: duration of the failed compile.
     """
     over = _SHARED.search(log)
     if over:
         needed, available = int(over[1], 16), int(over[2], 16)
-        text = f"static shared memory: {needed} bytes, at most {available}; more must be dynamic"
+        text = f"static shared memory: needs {needed} bytes, limit {available}; use dynamic shared memory for more"
         need = Need(needed, available, "bytes")
         return CompileFailure(log, text, constraint="static_shared_memory", need=need, seconds=seconds)
     errors = list(_ERROR.finditer(log))
@@ -70,8 +70,8 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
     absent = _ABSENT.search(log)
     if absent:
         why = next((found["text"].strip() for found in errors if not _ABSENT.match(found["text"].strip())), "")
-        name = re.sub(r" ?([<>:]) ?", r"\1", absent[1])  # the compiler sets blanks between the words
-        text = f"there is no entry point {name!r} in the source"
+        name = re.sub(r" ?([<>:]) ?", r"\1", absent[1])  # the compiler separates the tokens with blanks
+        text = f"the source has no entry point {name!r}"
         return CompileFailure(log, f"{text}: {why}" if why else text, seconds=seconds)
     assembler = _PTXAS.search(log)
     text = assembler["text"] if assembler else next((x.strip() for x in log.splitlines() if x.strip()), fallback)

@@ -1,6 +1,6 @@
-"""What a call may leave for the next one: the module's writable variables, and the device heap.
+"""State that one call could leave for the next: writable module variables and the device heap.
 
-Which variables there are stands in the machine code's symbol table, what runs on the heap in its call graph.
+The symbol table of the machine code lists the variables, and its call graph shows the use of the heap.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from evokern.declaration.state import State
 from evokern.errors import KernelError, nearest
 
 HEAP = frozenset({"malloc", "free"})
-"""Functions of the runtime's heap on the device; `new` and `delete` call them (CUDA Programming Guide, dynamic global
-memory allocation)."""
+"""Functions of the device heap; `new` and `delete` call them (CUDA Programming Guide, dynamic global memory
+allocation)."""
 _LISTED = 4
-"""Variables that a message names."""
+"""Maximum number of variables named in a message."""
 
 
 def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tuple[ModuleVariable, ...]:
-    """Return the variables of a program that keep what a call writes; none where its code refers to none.
+    """Return the variables of a program that keep values between calls; none if its code uses none.
 
     Args:
-        kernel: whose state is declared.
-        program: its machine code and PTX.
+        kernel: kernel with the declared state.
+        program: machine code and PTX.
         filled: names of `__constant__` arrays that are filled before each call.
 
     Raises:
-        KernelError: a variable is declared with another number of bytes than it has.
+        KernelError: the declared size of a variable differs from its actual size.
     """
     listed = [
         one for one in data_symbols(program.cubin)
@@ -53,23 +53,23 @@ def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tupl
 
 
 def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | bytes]:
-    """Return what is restored before each call, by symbol: the declared state of the variables that there are.
+    """Return the declared state of a module's variables, by symbol; it is restored before each call.
 
     Args:
         state: the declared state.
-        sizes: symbol → bytes of the module's variables.
+        sizes: symbol → size of the module's variables in bytes.
 
     Raises:
-        KernelError: a variable is declared with another number of bytes than it has.
+        KernelError: the declared size of a variable differs from its actual size.
     """
     found: dict[str, int | bytes] = {}
-    # The name with the most namespaces is the most certain one.
+    # A name with more namespaces is more specific and overrides others.
     for name, value in sorted(state.items(), key=lambda item: item[0].count("::")):
         for symbol in named(name, sizes):
             if isinstance(value, bytes) and len(value) != sizes[symbol]:
                 raise KernelError(
-                    f"state gives {len(value)} bytes for {name!r}, and the variable has "
-                    f"{sizes[symbol]}; give as many, or the byte that fills it: state={{{name!r}: 0}}"
+                    f"state declares {len(value)} bytes for {name!r}, but the variable has {sizes[symbol]}; "
+                    f"declare all its bytes, or one byte that fills it: state={{{name!r}: 0}}"
                 )
             found[symbol] = value
     return found
@@ -78,32 +78,32 @@ def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | by
 def state_evidence(
     names: Iterable[str], problem: Problem, declared: State, known: Iterable[str] = (), *, foreign: bool = False
 ) -> dict[str, Any]:
-    """Return the evidence against a candidate that left variables changed which the kernel does not declare.
+    """Return the evidence against a candidate that changed module variables without declaring them.
 
     Args:
-        names: the variables, as the source has them.
+        names: names of the changed variables in the source.
         problem: the problem that was run.
         declared: the kernel's declared state.
-        known: all variables of the module, so that a wrong name among the declared ones is told.
-        foreign: whether it is a foreign source, whose variables the kernel's declaration has to name.
+        known: all variables of the module, used to detect a misspelled name in `declared`.
+        foreign: whether the candidate is an external source, whose variables `kernel.py` must declare.
     """
     changed, there = sorted(set(names)), list(known)
     listed = ", ".join(changed[:_LISTED]) + (f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else "")
     short = changed[0].rpartition("::")[2]
-    who = ", since a source from outside declares nothing" if foreign else ""
+    who = " (an external source cannot declare it)" if foreign else ""
     message = (
-        f"a call leaves {listed} changed in the module's memory, where the next one finds it. A call must not depend "
-        f"on those before it: declare what it begins with in kernel.py{who}, state={{{short!r}: 0}} or its initial "
-        "bytes, which is restored before every call and timed with it; or take a workspace"
+        f"a call changes {listed} in the module's memory, so the next call sees the changed value. Calls must not "
+        f"depend on earlier calls: declare the initial value in kernel.py{who} with state={{{short!r}: 0}} or its "
+        "initial bytes (restored before every call and timed with it), or use a workspace"
     )
     strangers = [name for name in declared if there and not any(stands_for(name, one) for one in there)]
     if strangers and (guess := nearest(strangers[0], there)).startswith("did you mean"):
-        message += f". The declared {strangers[0]!r} is no variable of this module: {guess}"
+        message += f". The module has no variable {strangers[0]!r}, which `state` declares: {guess}"
     return {"check": "state", "message": f"{message} (at {problem})", "problem": problem.key, "variables": changed}
 
 
 def heap_evidence(build: ProblemBuild, program: Program) -> dict[str, Any] | None:
-    """Return the evidence against launches that allocate on the device's heap, None where none does."""
+    """Return the evidence against a launch that uses the device heap, or None."""
     for launch in build.launches:
         calls = sorted(runtime_calls(program.cubin, program.lowered[launch.entry]) & HEAP)
         if calls:
@@ -112,16 +112,16 @@ def heap_evidence(build: ProblemBuild, program: Program) -> dict[str, Any] | Non
 
 
 def heap_fault(entry: str, calls: Iterable[str], problem: Problem, where: str = "") -> dict[str, Any]:
-    """Return the evidence against a kernel that uses the device's heap.
+    """Return the evidence against a kernel that uses the device heap.
 
     Args:
         entry: the kernel.
-        calls: functions of the heap that it calls.
+        calls: heap functions that it calls.
         problem: the problem that it was compiled for.
-        where: the line, where it is known.
+        where: clause with the source line, if known.
     """
     message = (
-        f"{entry} calls {' and '.join(calls)}{where}: what lies on the device's heap outlives a call, and nothing can "
-        "restore it (new and delete use it too); take a workspace, which is a tensor with role='workspace'"
+        f"{entry} calls {' and '.join(calls)}{where}: data on the device heap outlives a call and cannot be restored "
+        "(new and delete also use the heap); use a workspace, which is a tensor with role='workspace'"
     )
     return {"check": "state", "message": message, "problem": problem.key}

@@ -1,6 +1,6 @@
-"""One call of the compiler: NVRTC through CuPy, which needs neither a GPU nor a toolkit.
+"""Call NVRTC through CuPy, which needs neither a GPU nor a CUDA toolkit.
 
-It crashes on some sources and takes its process along; `evokern.compile.isolated` is for whoever must survive that.
+NVRTC crashes on some sources and takes its process down; use `evokern.compile.isolated` to survive such crashes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from evokern.compile.symbols import constant_symbols
 from evokern.errors import DeviceError, InternalError
 
 STANDARD = "--std=c++17"
-"""Language standard of device code; an option of the kernel's own overrides it."""
+"""Language standard of device code; the kernel's options can override it."""
 PRELOAD = "evokern.compile.nvrtc:base_options"
-"""What a fork server preloads for workers that compile: CuPy, the compiler's library, and where its headers lie."""
+"""Function that a fork server calls to preload CuPy, the compiler library and the include paths."""
 
 
 @functools.cache
@@ -48,17 +48,17 @@ def compiler_version() -> str:
 
 @functools.cache
 def base_options() -> tuple[str, ...]:
-    """Return the options of every compile: headers, stand-ins, prelude, and that NVRTC keeps no cache of its own.
+    """Return the options of every compile: include paths, prelude, and no NVRTC cache.
 
-    From 12.9 on, in a process that uses a GPU, it answers a source compiled before from a cache of the driver's, which
-    lacks the assembler's report of how many registers the code takes.
+    Since version 12.9, in a process that uses a GPU, NVRTC returns a source compiled before from a cache of the driver.
+    That result lacks the assembler's report of registers.
     """
     own_cache = ("--no-cache",) if _nvrtc().getVersion() >= (12, 9) else ()
     return (*own_cache, *nvrtc_options())
 
 
 def all_options(options: Sequence[str], architecture: str, line_info: bool) -> tuple[str, ...]:
-    """Return the full option list of a compile, in the order in which NVRTC gets it."""
+    """Return all options of a compile, in the order passed to NVRTC."""
     target = "--gpu-architecture=" + architecture
     standard = () if any(option.lstrip("-").startswith("std=") for option in options) else (STANDARD,)
     verbose = ("--ptxas-options=-v",) if architecture.startswith("sm_") else ()
@@ -77,19 +77,19 @@ def compile_program(
     """Compile one translation unit.
 
     Args:
-        source: text of the file.
-        name: its name in messages.
-        headers: texts of the folder's own headers, by the name an `#include` uses.
+        source: source text.
+        name: file name for messages.
+        headers: texts of the kernel's headers, by the name used in `#include`.
         options: macros and the kernel's own options.
-        entries: entry points as the kernel names them; template instantiations too.
-        architecture: `sm_90` gives machine code and PTX, `compute_90` PTX alone.
-        line_info: whether line information goes in (it changes machine code's other sections, never its instructions).
+        entries: entry points as the kernel names them, including template instantiations.
+        architecture: `sm_90` produces machine code and PTX, `compute_90` only PTX.
+        line_info: whether to include line information, which does not change the instructions.
 
     Returns:
-        The program, or why the compiler refused it.
+        The program, or the failure.
 
     Raises:
-        DeviceError: the compiler itself cannot be loaded.
+        DeviceError: the compiler cannot be loaded.
     """
     nvrtc = _nvrtc()
     began = time.perf_counter()
@@ -111,7 +111,7 @@ def compile_program(
         nvrtc.destroyProgram(program)
     uses = entry_uses(log)
     if cubin and not set(lowered.values()) <= set(uses):
-        raise InternalError(f"the assembler reported nothing of {sorted(set(lowered.values()) - set(uses))}: {log}")
+        raise InternalError(f"the assembler reported nothing for {sorted(set(lowered.values()) - set(uses))}: {log}")
     return Program(
         cubin=cubin,
         lowered=lowered,
@@ -124,12 +124,12 @@ def compile_program(
 
 
 def virtual_architecture(compute_capability: tuple[int, int], suffix: str = "") -> str:
-    """Return the compiler's name of what PTX is made for, for example `compute_90a`."""
+    """Return the compiler's name of a PTX target, for example `compute_90a`."""
     return f"compute_{compute_capability[0]}{compute_capability[1]}{suffix}"
 
 
 def include_paths() -> tuple[str, ...]:
-    """Return the include path as text, for the provenance of a study."""
+    """Return the include directories as strings, for the provenance of a study."""
     return tuple(str(directory) for directory in include_directories())
 
 

@@ -1,8 +1,8 @@
-"""How many blocks of a launch fit an SM, and which limit of the chip a compiled launch breaks.
+"""Occupancy of a compiled launch, and the first resource limit of the chip that it exceeds.
 
-The rules are those of the CUDA occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit): registers are allocated
-per warp in units of 256 to warps that come in groups of four, shared memory in units of 128 bytes with the system's
-1 KB added to each block (compute capability 8.0 and above).
+The rules are those of the CUDA occupancy calculator (`cuda_occupancy.h`) for compute capability 8.0 and above.
+Registers are allocated per warp in units of 256, and warps in groups of four. Shared memory is allocated in units of
+128 bytes, plus 1 KB per block for the system.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SHARED_UNIT = 128
 
 @dataclass(frozen=True)
 class Excess:
-    """A limit that a compiled launch breaks."""
+    """A resource limit that a compiled launch exceeds."""
 
     constraint: str
-    """Its name."""
+    """Name of the limit."""
     need: Need
-    """What the launch needs and what there is."""
+    """Needed and available amounts."""
     reason: str
-    """Why that cannot work, in a sentence."""
+    """Reason why the launch cannot run, as a clause."""
 
 
 def _round_up(number: int, unit: int) -> int:
@@ -41,18 +41,18 @@ def _warps(launch: Launch) -> int:
 
 
 def registers_of_block(use: EntryUse, launch: Launch) -> int:
-    """Return the registers that a resident block takes."""
+    """Return the number of registers allocated to a resident block."""
     of_warp = _round_up(use.registers * _WARP, _REGISTER_UNIT)
     return of_warp * _round_up(_warps(launch), _WARP_GROUP)
 
 
 def blocks_per_sm(use: EntryUse, launch: Launch, chip: Profile) -> int:
-    """Return how many blocks of a launch are resident on an SM at once; 0 when not even one fits."""
+    """Return the number of blocks of a launch that fit an SM at once; 0 if none fits."""
     warps = _warps(launch)
     limits = [chip.blocks_per_sm, chip.threads_per_sm // (warps * _WARP)]
     of_warp = _round_up(use.registers * _WARP, _REGISTER_UNIT)
     if of_warp:
-        # Each of an SM's four partitions has a quarter of the registers, and a warp lives in one partition.
+        # Each of the four partitions of an SM has a quarter of the registers, and a warp runs in one partition.
         resident = chip.registers_per_sm // _WARP_GROUP // of_warp * _WARP_GROUP
         limits.append(resident // warps)
     shared = use.static_shared_bytes + launch.shared_bytes + chip.shared_bytes_reserved
@@ -61,7 +61,7 @@ def blocks_per_sm(use: EntryUse, launch: Launch, chip: Profile) -> int:
 
 
 def resources(use: EntryUse, launch: Launch, chip: Profile) -> Resources:
-    """Return what the compiler gave a launch, and its occupancy: resident warps over those an SM can hold."""
+    """Return the resources of a launch and its occupancy, the ratio of resident warps to the maximum of an SM."""
     resident = blocks_per_sm(use, launch, chip) * _warps(launch)
     return Resources(
         registers=use.registers,
@@ -74,11 +74,11 @@ def resources(use: EntryUse, launch: Launch, chip: Profile) -> Resources:
 
 
 def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:
-    """Return the first limit of the chip that a compiled launch breaks, or None when it can be launched."""
+    """Return the first resource limit that a compiled launch exceeds, or None if it can be launched."""
     static, total = use.static_shared_bytes, use.static_shared_bytes + launch.shared_bytes
     checks = (
         ("static_shared_memory", Need(static, chip.shared_bytes_static, "bytes"), "static shared memory over 48 KB"),
-        ("shared_memory_per_block", Need(total, chip.shared_bytes_per_block, "bytes"), "static and dynamic together"),
+        ("shared_memory_per_block", Need(total, chip.shared_bytes_per_block, "bytes"), "static plus dynamic memory"),
         (
             "registers_per_thread",
             Need(use.registers, chip.registers_per_thread, "registers"),
@@ -87,7 +87,7 @@ def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:
         (
             "registers_per_block",
             Need(registers_of_block(use, launch), chip.registers_per_sm, "registers"),
-            f"{launch.threads} threads of {use.registers} registers do not fit an SM",
+            f"{launch.threads} threads with {use.registers} registers each do not fit an SM",
         ),
     )
     for name, need, reason in checks:

@@ -1,4 +1,4 @@
-"""The compile pool's worker: a process that compiles candidates, one at a time, and may crash with the compiler."""
+"""Worker of the compile pool: a process that compiles one candidate at a time and may crash with the compiler."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from evokern.workers.pool import WorkerSpec
 from evokern.workers.role import limit_memory
 
 PRELOAD = ("evokern.compile.pool", nvrtc.PRELOAD)
-"""What the compile pool's fork server preloads."""
+"""Modules and functions that the fork server of the compile pool preloads."""
 NICENESS = 10
-"""Of workers of which there is one for each processor: processes that feed them or time a GPU have priority."""
+"""Niceness of compile workers, one per processor: processes that feed them or time a GPU have priority."""
 FOREIGN_MEMORY = 4 << 30
-"""Bytes of address space that a worker which compiles foreign sources may take beyond what it starts with. Packaged
-kernels take 60 MB (`attention`, 2026-11-23); room is left for template libraries, and a source may ask for anything."""
+"""Bytes of address space that a worker for external sources may allocate. Packaged kernels need 60 MB
+(`docs/lab/2026-11-23-compile-memory.md`); the rest is for template libraries."""
 FOREIGN_PROGRAM = 64 << 20
-"""Bytes of machine code and PTX of a foreign source; more would fill the memory of whoever asked for its evaluation."""
+"""Maximum bytes of machine code and PTX of an external source, which protects the memory of the parent process."""
 
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """What every compile of a study shares."""
+    """Settings shared by all compiles of a study."""
 
     context: WorkerContext
-    """The kernel, the problems that a candidate is built for, the chip under the study's limits."""
+    """The kernel, the problems to build candidates for, and the chip with the study's resource limits."""
     cache: Path | None
-    """The cache's folder, or None to keep nothing."""
+    """Folder of the cache; None disables it."""
     foreign: bool = False
-    """Whether sources that nobody has read are compiled: memory is bounded, and what they break is theirs."""
+    """Whether external, unreviewed sources are compiled; memory is then limited, and their failures are outcomes."""
 
 
 class CompileWorker:
-    """Answers a configuration with what can run or with an outcome."""
+    """Worker that turns a configuration into a program or an outcome."""
 
     def __init__(self, settings: CompileSettings) -> None:
         if settings.foreign:
@@ -56,7 +56,7 @@ class CompileWorker:
         """Build one candidate.
 
         Raises:
-            KernelError: a function that the kernel declares raised.
+            KernelError: a function in `kernel.py` raised.
             DeviceError: the compiler cannot be loaded.
         """
         if not isinstance(config, ForeignCandidate):
@@ -64,22 +64,22 @@ class CompileWorker:
         try:
             built = self._built_foreign(config)
         except (InternalError, ValueError, ArithmeticError, LookupError, MemoryError) as error:
-            return _refused(f"what the compiler made of it cannot be read: {type(error).__name__}: {error}")
+            return _refused(f"cannot read the compiler's output: {type(error).__name__}: {error}")
         if isinstance(built, Evaluation):
             return built
         size = sum(len(program.cubin) + len(program.ptx) for program in built.programs)
         if size > FOREIGN_PROGRAM:
-            return _refused(f"its machine code and PTX take {size:,} bytes, and {FOREIGN_PROGRAM:,} are allowed")
+            return _refused(f"machine code and PTX take {size:,} bytes; at most {FOREIGN_PROGRAM:,} are allowed")
         return built
 
     def _built_foreign(self, config: ForeignCandidate) -> Built | Evaluation:
-        """Build a foreign source as it is; where the compiler refuses it, without the host code that it may have."""
+        """Build an external source; if the compiler rejects it, try again without its host code."""
         built = build(self._kernel, config, self._problems, self._target)
         if not isinstance(built, Evaluation) or built.outcome is not Outcome.COMPILE_ERROR:
             return built
         try:
             text = device_only(config.source.text)
-        except (EvokernError, RecursionError):  # what cannot be read is the compiler's to refuse, which it did
+        except (EvokernError, RecursionError):  # the source cannot be parsed; return the compiler's error
             return built
         if text == config.source.text:
             return built
@@ -93,6 +93,6 @@ def _refused(message: str) -> Evaluation:
 
 
 def compile_spec(settings: CompileSettings) -> WorkerSpec:
-    """Return what a compile worker runs."""
-    # NVRTC's own cache would answer without the assembler's report, and would grow outside our size cap.
+    """Return the specification of a compile worker."""
+    # NVRTC's own cache omits the assembler's report, and would grow beyond our size limit.
     return WorkerSpec("evokern.compile.pool:CompileWorker", settings, {"CUDA_CACHE_DISABLE": "1"}, NICENESS)

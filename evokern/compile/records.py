@@ -1,4 +1,4 @@
-"""What a compile gives: machine code with what it uses, or the reason why there is none."""
+"""Results of a compile: machine code with its resources, or the reason of the failure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from evokern.study.trial import Resources
 
 @dataclass(frozen=True)
 class EntryUse:
-    """What the assembler reports of one entry point."""
+    """Resources of one entry point, as reported by the assembler."""
 
     registers: int
-    """Registers of a thread."""
+    """Registers per thread."""
     spill_bytes: int = 0
-    """Bytes spilled by a thread, stores plus loads."""
+    """Bytes spilled per thread, stores plus loads."""
     stack_bytes: int = 0
-    """Stack frame of a thread, bytes."""
+    """Stack frame per thread, bytes."""
     static_shared_bytes: int = 0
-    """Static shared memory of a block, bytes."""
+    """Static shared memory per block, bytes."""
     products_wait: bool = False
-    """Whether the assembler puts a wait behind each product of a warpgroup, so that no two are under way."""
+    """Whether the assembler inserts a wait after each warpgroup product, so that products do not overlap."""
 
 
 @dataclass(frozen=True)
@@ -30,69 +30,69 @@ class Program:
     """A compiled translation unit."""
 
     cubin: bytes
-    """Machine code (ELF); empty where only PTX was asked for."""
+    """Machine code (ELF); empty if only PTX was requested."""
     lowered: Mapping[str, str]
-    """Entry point as the kernel names it → its symbol in the machine code."""
+    """Entry point as the kernel names it → symbol in the machine code."""
     uses: Mapping[str, EntryUse]
-    """Entry point as the kernel names it → what it uses."""
+    """Entry point as the kernel names it → resources."""
     log: str
-    """The compiler's messages."""
+    """Messages of the compiler."""
     ptx: str = ""
-    """The virtual assembly."""
+    """PTX assembly."""
     constants: tuple[str, ...] = ()
-    """Symbols of its `__constant__` arrays."""
+    """Symbols of the `__constant__` arrays."""
     seconds: float = 0.0
-    """Compile time; 0 when the program came from the cache."""
+    """Compile time in seconds; 0 if the program came from the cache."""
 
 
 def prints(built: Built) -> bool:
-    """Tell whether a program may print: `printf` becomes a call of `vprintf` (CUDA C++ Programming Guide, 10.33)."""
+    """Return whether a program may print: `printf` becomes a call of `vprintf` (CUDA C++ Programming Guide, 10.33)."""
     return any("vprintf" in program.ptx or b"vprintf" in program.cubin for program in built.programs)
 
 
 @dataclass(frozen=True)
 class ModuleVariable:
-    """A variable of a module that code can reach, and could leave changed for the next call."""
+    """A module variable that keeps its value between calls."""
 
     symbol: str
-    """Its symbol in the machine code."""
+    """Symbol in the machine code."""
     name: str
-    """Its name in the source, with namespaces."""
+    """Name in the source, with namespaces."""
     offset: int
-    """Bytes from the start of its section."""
+    """Offset in its section, bytes."""
     size: int
-    """Bytes."""
+    """Size, bytes."""
     zeroed: bool
-    """Whether it begins as zeros; other initial bytes are in the machine code, addresses in them once it is loaded."""
+    """Whether the initial value is zero. Other initial bytes are in the machine code; loading fills in addresses."""
     used: bool
-    """Whether code refers to it. The others lie beside it in memory."""
+    """Whether code refers to the variable; unused variables may be next to it in memory."""
     restored: int | bytes | None = None
-    """What it holds when a call begins, if the kernel declares that: the byte that fills it, or all its bytes."""
+    """Declared value at the start of a call: the byte that fills it, or all its bytes; None if undeclared."""
 
 
 @dataclass(frozen=True)
 class CompileFailure:
-    """Why the compiler refused."""
+    """Reason of a failed compile."""
 
     log: str
-    """All its messages."""
+    """All messages of the compiler."""
     message: str
-    """The first error in one line, with file and line where it names them."""
+    """The first error in one line, with file and line if known."""
     file: str | None = None
     """File of the first error."""
     line: int | None = None
-    """Its line."""
+    """Line of the first error."""
     constraint: str | None = None
-    """The limit that the program is over, when that is the reason."""
+    """Resource limit that the program exceeds, if that is the reason."""
     need: Need | None = None
-    """What it needs of that limit."""
+    """Needed and available amounts of that resource."""
     seconds: float = 0.0
-    """Time until it refused."""
+    """Duration of the failed compile in seconds."""
 
 
 @dataclass(frozen=True)
 class ProblemBuild:
-    """A candidate at one problem: which program, launched how."""
+    """Program and launches of a candidate at one problem."""
 
     problem: Problem
     """The problem."""
@@ -104,23 +104,23 @@ class ProblemBuild:
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate ready to run."""
+    """A compiled candidate, ready to run."""
 
     programs: tuple[Program, ...]
-    """One per distinct set of macros over the problems."""
+    """Programs, one per distinct set of macros."""
     builds: tuple[ProblemBuild, ...]
-    """One per problem, in order."""
+    """Builds, one per problem, in order."""
     resources: tuple[Resources, ...]
-    """One per distinct launch, in order."""
+    """Resources, one entry per distinct launch, in order."""
     fingerprint: str
     """Identity of machine code and launches."""
     compile_s: float
-    """Seconds of compilation, 0 when everything was cached."""
+    """Compile time in seconds; 0 if all programs were cached."""
     variables: tuple[tuple[ModuleVariable, ...], ...] = ()
-    """Of each program the variables that keep what a call writes; empty where code uses none."""
+    """Variables of each program that keep their values between calls; empty if code uses none."""
 
     def machine_code(self) -> Built:
-        """Return it without PTX and messages, which are two thirds of it and which nothing that launches it reads."""
+        """Return a copy without PTX and messages, which are two thirds of the size and are not needed to launch it."""
         return replace(self, programs=tuple(replace(program, ptx="", log="") for program in self.programs))
 
     def build(self, problem: Problem) -> ProblemBuild:
@@ -132,7 +132,7 @@ class Built:
         return self.programs[self.build(problem).program]
 
     def with_ptx(self, problem: Problem, ptx: Program) -> Built:
-        """Return it with the PTX of one problem's program replaced: another compile of the same source."""
+        """Return a copy in which another compile of the same source provides the PTX of one problem's program."""
         programs = list(self.programs)
         number = self.build(problem).program
         programs[number] = replace(programs[number], ptx=ptx.ptx, lowered=ptx.lowered)

@@ -1,4 +1,4 @@
-"""Names of variables as PTX has them: plain at file scope, mangled inside a namespace or with internal linkage."""
+"""Names of variables in PTX: plain at file scope, mangled inside a namespace or with internal linkage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _CONSTANT = re.compile(r"^[^\n/]*\.const\b[^\n;]*?([\w$]+)(?:\[\d*\])?\s*(?:=|;)
 
 
 def symbol_of(name: str, symbols: Iterable[str]) -> str | None:
-    """Return the symbol of a variable that a person names, or None where there is none.
+    """Return the symbol of a variable, or None if the module has no such variable.
 
     Args:
         name: the variable's name, without namespaces.
-        symbols: the module's variables.
+        symbols: symbols of the module's variables.
     """
     known = list(symbols)
     if name in known:
@@ -30,7 +30,7 @@ def constant_symbols(ptx: str) -> list[str]:
 
 
 def variable_name(symbol: str) -> str:
-    """Return a variable's name as the source has it, with namespaces; of a function's static one `function::name`."""
+    """Return a variable's name in the source, with namespaces; `function::name` for a static variable in a function."""
     # Itanium C++ ABI, section 5.1.6: _Z Z <function> E <name> [<discriminator>]
     for end in re.finditer(r"E(\d+)", symbol) if symbol.startswith("_ZZ") else ():
         name = symbol[end.end() :][: int(end[1])]
@@ -41,20 +41,20 @@ def variable_name(symbol: str) -> str:
 
 
 def _scope(symbol: str) -> str:
-    """Return a name as the source has it, without the compiler's namespace for what a file keeps to itself."""
+    """Return a name in the source without the compiler's namespace for internal linkage."""
     return "::".join(part for part in source_name(symbol).split("::") if not part.startswith("_INTERNAL_"))
 
 
 def named(name: str, symbols: Iterable[str]) -> list[str]:
-    """Return the symbols of all variables that a name stands for.
+    """Return the symbols of all variables that match a name.
 
     Args:
-        name: with as many of the namespaces around it as the caller cares for, or a symbol.
-        symbols: the module's variables.
+        name: name with any number of its enclosing namespaces, or a symbol.
+        symbols: symbols of the module's variables.
     """
     return [symbol for symbol in symbols if name == symbol or stands_for(name, variable_name(symbol))]
 
 
 def stands_for(name: str, variable: str) -> bool:
-    """Tell whether a name stands for a variable, which is given as `variable_name` has it."""
+    """Return whether a name, with any number of its namespaces, matches a result of `variable_name`."""
     return name == variable or variable.endswith(f"::{name}")

@@ -1,1 +1,1 @@
-"""What a kernel folder declares: genes and space, problems, workload, constraints, launches; its rendered source."""
+"""Contents of a kernel folder: genes and space, problems, workload, constraints, launches, rendered source."""

@@ -1,4 +1,4 @@
-"""What a candidate must meet before it is compiled: constraints, and vector accesses that must be aligned."""
+"""Conditions checked before a candidate is compiled: constraints, and the alignment of vector accesses."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from evokern.declaration.problem import Problem
 from evokern.errors import RAISED, KernelError, SpaceError
 
 LEFT_OVER = "left over"
-"""End of the unit of a remainder, which must be 0."""
+"""Last words of the unit of a remainder, which must be 0."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a constraint compares: it holds while `needed` is at most `available`."""
+    """Amounts that a constraint compares: it holds if `needed` is at most `available`."""
 
     needed: float
-    """What the candidate needs."""
+    """Amount that the candidate needs."""
     available: float
-    """What there is."""
+    """Available amount."""
     unit: str = ""
-    """Unit of both, for messages."""
+    """Unit of both amounts, for messages."""
 
     @property
     def holds(self) -> bool:
-        """Whether there is enough."""
+        """Whether the available amount suffices."""
         return self.needed <= self.available
 
 
 def divides(divisor: int, number: int, unit: str = "") -> Need:
-    """Return a need that holds when `divisor` divides `number`; its size is the remainder."""
+    """Return a need that holds if `divisor` divides `number`; its `needed` amount is the remainder."""
     return Need(number % divisor if divisor else 1, 0, f"{unit} {LEFT_OVER}".strip())
 
 
@@ -42,13 +42,14 @@ class Constraint:
     """A named condition that a candidate must meet before it is compiled."""
 
     name: str
-    """Name; the `static_assert` in the source that says the same thing carries it too."""
+    """Name; use it also in the corresponding `static_assert` of the source."""
     holds: Callable[..., bool | Need]
     """Function of (config), (config, problem) or (config, problem, chip)."""
     reason: str
-    """Why a candidate that violates it cannot work, in a sentence."""
+    """Reason why a violating candidate cannot work, in a sentence."""
     wasteful: bool = False
-    """The candidate would be right but never worth a trial; on small problems of a simulated gate it may run."""
+    """Whether violating candidates are correct but too slow to try; they may run on small problems in a simulated
+    gate."""
 
     def __post_init__(self) -> None:
         arity = len(inspect.signature(self.holds).parameters)
@@ -58,14 +59,14 @@ class Constraint:
 
     @property
     def arity(self) -> int:
-        """How many of (config, problem, chip) the function takes."""
+        """Number of parameters, out of (config, problem, chip), that the function takes."""
         return self._arity  # type: ignore[attr-defined,no-any-return]
 
     def evaluate(self, config: Config, problem: Problem, chip: object) -> Need:
-        """Return what is needed and available; a plain boolean becomes 1 or 0 needed of 0.
+        """Return needed and available amounts; a boolean becomes 0 (holds) or 1 (violated) needed, 0 available.
 
         Raises:
-            KernelError: the constraint's own function raised, or returned nothing.
+            KernelError: the constraint's function raised or returned None.
         """
         try:
             answer = self.holds(*(config, problem, chip)[: self.arity])
@@ -75,7 +76,7 @@ class Constraint:
             frame = traceback.extract_tb(error.__traceback__)[:2][-1]  # this function's, then the constraint's own
             raise KernelError(
                 f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "
-                f"for {dict(config)} at {problem}; it must answer for every candidate: False where one cannot work"
+                f"for {dict(config)} at {problem}; it must return False, and not raise, if a candidate cannot work"
             ) from error
         if answer is None:
             raise KernelError(
@@ -87,11 +88,11 @@ class Constraint:
 
 @dataclass(frozen=True)
 class VectorAccess:
-    """A vector load or store whose alignment depends on strides: checked before the compile."""
+    """A vector load or store whose alignment depends on strides, checked before the compile."""
 
     tensor: str
     """Tensor in global memory, or a name such as `shared k_tile`."""
     width_bytes: int
-    """Bytes that one thread moves at once: 4, 8 or 16."""
+    """Bytes per access of one thread: 4, 8 or 16."""
     stride_bytes: tuple[int, ...]
-    """Strides, in bytes, by which such accesses are apart (row stride, slice offset, base offset)."""
+    """Strides between accesses in bytes (row stride, slice offset, base offset)."""

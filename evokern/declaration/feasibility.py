@@ -1,7 +1,7 @@
-"""Candidate + problem + chip → the violated constraint with what was needed and what there is, or nothing.
+"""Feasibility of a candidate at a problem on a chip: the first violated constraint with its amounts, or None.
 
-Everything here runs before any compile, so that a candidate that cannot work costs microseconds. The order is the
-order in which messages help most: compute capability, the kernel's own constraints, then the launch against the chip.
+The check runs before any compile, so that an infeasible candidate costs microseconds. It checks in the order of the
+most helpful messages: compute capability, the kernel's own constraints, then the launch with the limits of the chip.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from evokern.hardware.profiles import CLUSTERS_FROM, MOST_CLUSTER_BLOCKS, Profil
 Answer = TypeVar("Answer")
 
 MIN_REGISTERS = 24
-"""Fewest registers of a thread that the ABI allows; ptxas raises any lower cap to it ("lower bound of 24")."""
+"""Minimum registers per thread in the ABI; ptxas raises lower limits to this value ("lower bound of 24")."""
 REMEMBERED = 4096
-"""Most configurations whose feasibility a space remembers, a kilobyte each: more than one trial asks about twice."""
+"""Maximum number of cached feasibility results, one kilobyte each; a trial checks fewer configurations repeatedly."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """The constraint that turned a candidate away."""
+    """The constraint that a candidate violates."""
 
     constraint: str
-    """Its name."""
+    """Name of the constraint."""
     needed: float
-    """What the candidate needs."""
+    """Amount that the candidate needs."""
     available: float
-    """What there is."""
+    """Available amount."""
     reason: str
-    """Why that cannot work, in a sentence."""
+    """Reason why the candidate cannot work, in a sentence."""
     unit: str = ""
     """Unit of `needed` and `available`."""
 
     def __str__(self) -> str:
-        if (self.needed, self.available, self.unit) == (1, 0, ""):  # a condition: its reason says all there is to say
+        if (self.needed, self.available, self.unit) == (1, 0, ""):  # a boolean condition: the reason is sufficient
             return f"{self.constraint}: {self.reason}"
         unit = f" {self.unit}" if self.unit else ""
         if self.unit.endswith(LEFT_OVER):
@@ -54,12 +54,12 @@ class Violation:
 
     @property
     def excess(self) -> float:
-        """How far it is violated, relative to what there is: above 0, for graded constraints."""
+        """Excess of the needed amount relative to the available amount; greater than 0."""
         return (self.needed - self.available) / max(abs(self.available), 1.0)
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """What a record keeps of it, as JSON values."""
+        """Evidence stored in a record, as JSON values."""
         return {
             "constraint": self.constraint,
             "needed": self.needed,
@@ -71,17 +71,17 @@ class Violation:
 def check(
     kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile, *, essential: bool = False
 ) -> Violation | None:
-    """Return the first constraint that the candidate violates on any of the problems, or None.
+    """Return the first constraint that a candidate violates at any of the problems, or None.
 
     Args:
-        kernel: the kernel whose candidate it is.
-        config: a canonical configuration of its space.
-        problems: problems that must all work.
-        chip: limits to keep.
-        essential: leave out constraints that only keep wasteful candidates away.
+        kernel: the kernel.
+        config: a canonical configuration of the kernel's space.
+        problems: problems that the candidate must be able to run.
+        chip: chip with the resource limits.
+        essential: skip constraints marked `wasteful`.
 
     Raises:
-        KernelError: a function that the kernel declares raised.
+        KernelError: a function in `kernel.py` raised.
     """
     violation = _check_compute_capability(kernel, config, chip)
     if violation:
@@ -105,16 +105,16 @@ def feasible_space(
     chip: Profile,
     genes: Mapping[str, Sequence[Value]] | None = None,
 ) -> Space:
-    """Return the kernel's space with feasibility bound to problems and a chip, and genes narrowed.
+    """Return the kernel's space with narrowed genes and with feasibility bound to problems and a chip.
 
     Args:
         kernel: the kernel.
-        problems: problems that a candidate must all run.
-        chip: limits to keep.
-        genes: gene → the values it may have (a study's `[genes]` table).
+        problems: problems that every candidate must be able to run.
+        chip: chip with the resource limits.
+        genes: gene → allowed values (a study's `[genes]` table).
 
     Raises:
-        SpaceError: a narrowed gene or value does not exist.
+        SpaceError: `genes` names an unknown gene or value.
     """
     space = narrowed(kernel.space, genes or {})
     late = {gene.name: values for gene in space.genes if (values := gene.late_on(chip.name))}
@@ -122,14 +122,14 @@ def feasible_space(
 
 
 class _Values(dict[str, Value]):
-    """A configuration for the kernel's functions, quicker to read than `Config`: samplers ask thousands of times."""
+    """A configuration for the kernel's functions with faster access than `Config`, because samplers check thousands."""
 
     __slots__ = ()
     __getattr__ = dict.__getitem__
 
 
 class _Feasible:
-    """Whether `check` finds nothing: the same answer, remembered, the constraints that turn most away asked first."""
+    """Cached predicate: whether `check` finds no violation. It tests frequently violated constraints first."""
 
     def __init__(self, kernel: Kernel, problems: Sequence[Problem], chip: Profile) -> None:
         self._kernel, self._problems, self._chip = kernel, tuple(problems), chip
@@ -154,7 +154,7 @@ class _Feasible:
         try:
             if self._violates(_Values(config.__getstate__())):
                 return False
-        except RAISED:  # whatever a kernel's function raises: `check` says it with the constraint's name
+        except RAISED:  # `check` raises an error with the constraint's name
             return check(self._kernel, config, self._problems, self._chip) is None
         if self._demanding and _check_compute_capability(self._kernel, config, self._chip):
             return False
@@ -166,7 +166,7 @@ class _Feasible:
             answer = condition[1](values, *condition[2])
             if not (answer.holds if isinstance(answer, Need) else answer):
                 if answer is None:
-                    raise KernelError("a constraint returned nothing")  # `check` says which
+                    raise KernelError("a constraint returned None")  # `check` names it
                 condition[0] += 1
                 self._turned_away += 1
                 if self._turned_away % 512 == 0:
@@ -176,9 +176,10 @@ class _Feasible:
 
 
 def narrowed(space: Space, genes: Mapping[str, Sequence[Value]]) -> Space:
-    """Return a space whose genes may only have the values listed; a lost default becomes the first value left.
+    """Return a space whose genes are limited to the listed values.
 
-    Starting points that ask for a value which is not listed are left out.
+    If a gene's default is not listed, the first listed value becomes the default. Starting points with a value that is
+    not listed are dropped.
     """
     wanted = {space.gene(name).name: tuple(space.gene(name).parse(str(v)) for v in vs) for name, vs in genes.items()}
     kept: list[Gene] = []
@@ -212,15 +213,17 @@ def _values(genes: Sequence[Gene], name: str) -> tuple[Value, ...]:
 
 
 def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launch, ...]:
-    """Return the kernel's launches, of a foreign candidate with its own geometry.
+    """Return the kernel's launches; for an external source, with its own geometry.
 
     Raises:
-        KernelError: the kernel's `launches` raised, or declared none.
-        UsageError: a foreign candidate's geometry fits none of several launches.
+        KernelError: the kernel's `launches` raised or returned no launch.
+        UsageError: the geometry of an external source is ambiguous, because there are several launches.
     """
     launches = _answered(kernel, "launches", kernel.launches, config, problem)
     if not launches:
-        raise KernelError(f"kernel {kernel.name}: launches returned none for {dict(config)} at {problem}")
+        raise KernelError(
+            f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one"
+        )
     return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
 
 
@@ -231,10 +234,10 @@ def _answered(
     config: Config,
     problem: Problem,
 ) -> tuple[Answer, ...]:
-    """Return what a kernel's function answers for a candidate.
+    """Call a kernel's function for a candidate and return its results.
 
     Raises:
-        KernelError: it raised.
+        KernelError: the function raised.
     """
     try:
         return tuple(function(config, problem))
@@ -268,7 +271,7 @@ def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
                 "vector_alignment",
                 Need(stride % access.width_bytes, 0, "bytes left over"),
                 f"{access.width_bytes}-byte accesses to {access.tensor} are {stride} bytes apart, "
-                f"which is no multiple of {access.width_bytes}: a misaligned address",
+                f"which is not a multiple of {access.width_bytes}: a misaligned address",
             )
 
 
@@ -288,30 +291,30 @@ def _shared_memory(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, s
     yield (
         "static_shared_memory",
         Need(static, chip.shared_bytes_static, "bytes"),
-        "static shared memory over 48 KB is refused by ptxas; more must be dynamic",
+        "ptxas rejects static shared memory over 48 KB; use dynamic shared memory for more",
     )
     yield (
         "shared_memory_per_block",
         Need(total, chip.shared_bytes_per_block, "bytes"),
-        f"a block of {chip.model} can have {chip.shared_bytes_per_block} bytes of shared memory",
+        f"a block on {chip.model} can use at most {chip.shared_bytes_per_block} bytes of shared memory",
     )
     yield (
         "shared_memory_per_sm",
         Need(launch.min_blocks * (total + chip.shared_bytes_reserved), chip.shared_bytes_per_sm, "bytes"),
-        f"{launch.min_blocks} resident blocks must fit an SM's shared memory "
-        f"({chip.shared_bytes_reserved} bytes of each are the system's)",
+        f"{launch.min_blocks} resident blocks must fit the shared memory of an SM "
+        f"(the system reserves {chip.shared_bytes_reserved} bytes for each)",
     )
 
 
 def _residency(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]:
     promised = launch.min_blocks
     threads = promised * 32 * -(-launch.threads // 32)
-    yield "blocks_per_sm", Need(promised, chip.blocks_per_sm, "blocks"), "launch bounds promise more resident blocks"
-    yield "threads_per_sm", Need(threads, chip.threads_per_sm, "threads"), "launch bounds promise more resident threads"
+    yield "blocks_per_sm", Need(promised, chip.blocks_per_sm, "blocks"), "launch bounds request more resident blocks"
+    yield "threads_per_sm", Need(threads, chip.threads_per_sm, "threads"), "launch bounds request more resident threads"
     yield (
         "registers_per_sm",
         Need(threads * MIN_REGISTERS, chip.registers_per_sm, "registers"),
-        f"launch bounds leave a thread fewer than {MIN_REGISTERS} registers",
+        f"launch bounds leave fewer than {MIN_REGISTERS} registers per thread",
     )
 
 
@@ -321,7 +324,7 @@ def _attributes(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]
         least = CLUSTERS_FROM[0] + CLUSTERS_FROM[1] / 10
         yield "compute_capability", Need(least, capability), f"thread-block clusters need compute capability {least}"
         most = Need(prod(launch.clustered), MOST_CLUSTER_BLOCKS, "blocks")
-        yield "cluster_blocks", most, "no chip runs more blocks of a cluster side by side"
+        yield "cluster_blocks", most, "no chip supports a larger cluster"
         for axis, blocks, cluster in zip("xyz", launch.grid, launch.clustered, strict=True):
             yield "cluster", divides(cluster, blocks, "blocks"), f"the cluster must divide the grid along {axis}"
     if launch.l2_window:

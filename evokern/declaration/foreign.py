@@ -1,7 +1,7 @@
-"""A foreign source in a kernel's place: its text, and where asked its launch, are somebody else's; the rest stays.
+"""External source in place of a kernel's own: it replaces the source text and optionally the launch geometry.
 
-The declaration goes on saying which buffers there are, what is right, and which macros are defined. A foreign candidate
-is a configuration that carries its source along, so that every device evaluates it as it does a kernel's own.
+The kernel's declaration still defines the buffers, the reference and the macros. A `ForeignCandidate` is a
+configuration that contains the external source, so that every device evaluates it like the kernel's own candidates.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class LaunchGeometry:
-    """What replaces the geometry of a kernel's only launch; what is None stays as `launches` has it."""
+    """Replacement for the geometry of a kernel's only launch; None keeps the value from `launches`."""
 
     grid: Extent | None = None
     """Blocks along x, y, z."""
     block: Extent | None = None
     """Threads along x, y, z."""
     shared_bytes: int | None = None
-    """Dynamic shared memory of a block."""
+    """Dynamic shared memory per block, bytes."""
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is replaced, by the name of the launch's field."""
+        """Replaced values by the name of the launch's field."""
         fields = {"grid": self.grid, "block": self.block, "shared_bytes": self.shared_bytes}
         return {name: value for name, value in fields.items() if value is not None}
 
     def changed(self, by: LaunchGeometry) -> LaunchGeometry:
-        """Return this geometry with what another one gives in its place."""
+        """Return this geometry with the values of `by` replacing its own."""
         return replace(self, **by.given)
 
 
 @dataclass(frozen=True)
 class ForeignSource:
-    """The text of a CUDA file that takes the place of a kernel's own."""
+    """Text of a CUDA file that replaces a kernel's own source."""
 
     name: str
-    """Its name in the compiler's messages and in results."""
+    """File name in compiler messages and results."""
     text: str
     """Device code with the entry points that the kernel launches."""
     genes: Mapping[str, Value] = field(default_factory=dict, hash=False)
-    """Gene → value, for the kernel's macros and launches, where this source is to have others than the rest."""
+    """Gene → value, overrides for this source; used in the kernel's macros and launches."""
     geometry: LaunchGeometry = LaunchGeometry()
-    """Grid, block and shared memory, where this source is to have others than the rest."""
+    """Overrides of grid, block and shared memory for this source."""
 
     def __post_init__(self) -> None:
-        # NVRTC takes bytes that end with the first zero: what stands behind one must not vanish in silence.
+        # NVRTC stops reading at the first zero byte; replace zeros so that no text is dropped silently.
         text = self.text.replace("\0", "\ufffd").encode("utf-8", errors="replace").decode("utf-8")
         object.__setattr__(self, "text", text)
 
@@ -65,36 +65,36 @@ class ForeignSource:
 
 
 class ForeignCandidate(Config):
-    """A configuration of a kernel whose program is made from a foreign source."""
+    """A configuration of a kernel that is compiled from an external source."""
 
     __slots__ = ("geometry", "source")
 
     def __init__(self, values: Mapping[str, Value], source: ForeignSource, geometry: LaunchGeometry) -> None:
-        """Make a candidate.
+        """Create a candidate.
 
         Args:
-            values: the value of every gene, as for any candidate: macros and `launches` get them.
-            source: what is compiled in place of the kernel's own source file.
-            geometry: what replaces the geometry of the kernel's launch.
+            values: value of every gene, passed to macros and `launches`.
+            source: source to compile in place of the kernel's own file.
+            geometry: replacement for the geometry of the kernel's launch.
         """
         super().__init__(values)
         self.source = source
         self.geometry = geometry
 
     def launched(self, launches: Sequence[Launch]) -> tuple[Launch, ...]:
-        """Return the launches of a kernel as this candidate's.
+        """Return the kernel's launches with the geometry of this candidate.
 
-        What the declaration knows of the kernel's own text, its static shared memory and launch bounds, says nothing
-        of a foreign one: the compiler's report does.
+        The declared static shared memory and launch bounds describe the kernel's own source only. They are reset,
+        because the compiler reports the actual values of an external source.
 
         Raises:
-            UsageError: a geometry is given, and there are several launches.
+            UsageError: a geometry is given, but there are several launches.
         """
         if self.geometry.given and len(launches) > 1:
             entries = ", ".join(launch.entry for launch in launches)
             raise UsageError(
-                f"one grid, block or shared memory for {len(launches)} launches ({entries}): nobody can tell which one "
-                "it is for; leave them out, and choose with --set what `launches` makes of the genes"
+                f"grid, block or shared memory given, but the kernel has {len(launches)} launches ({entries}), so the "
+                "target is ambiguous; omit these options, and use --set to change the genes that `launches` uses"
             )
         return tuple(replace(one, static_shared_bytes=0, min_blocks=1, **self.geometry.given) for one in launches)
 

@@ -1,7 +1,7 @@
-"""Genes and configurations: what a candidate may choose, and what one has chosen.
+"""Genes and configurations.
 
-A *gene* is one choice: a `Parameter` (a number, the inner layer) or a `Mutation` (a named code choice, the outer
-layer). A *configuration* gives every gene a value.
+A *gene* is one choice: a `Parameter` (a number, in the inner layer) or a `Mutation` (a named code choice, in the outer
+layer). A *configuration* assigns a value to every gene.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Value = int | str
 
 
 class NamedValues(Mapping[str, Value]):
-    """An immutable mapping whose entries also read as attributes."""
+    """An immutable mapping whose entries are also available as attributes."""
 
     __slots__ = ("_values",)
 
@@ -29,13 +29,13 @@ class NamedValues(Mapping[str, Value]):
 
     @abstractmethod
     def _unknown(self, name: str) -> EvokernError:
-        """Return what to raise where there is no such entry."""
+        """Return the exception for an unknown name."""
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
 
     def __getattr__(self, name: str) -> int:
-        # Declared as int, the commonest type: constraints and launches do arithmetic on genes and shapes.
+        # Declared as int, the most common type: constraints and launches do arithmetic on genes and shapes.
         if name.startswith("__"):
             raise AttributeError(name)
         try:
@@ -50,11 +50,11 @@ class NamedValues(Mapping[str, Value]):
         return len(self._values)
 
     def items(self) -> ItemsView[str, Value]:
-        """Return names with their values, faster than `Mapping` does: reports ask it of thousands of trials."""
+        """Return names with their values; faster than the method of `Mapping`, because reports read many trials."""
         return self._values.items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or what is given where there is none; faster than `Mapping` does, likewise."""
+        """Return a value, or the default if the name is unknown; faster than the method of `Mapping`."""
         return self._values.get(name, default)
 
     def __getstate__(self) -> dict[str, Value]:
@@ -65,7 +65,7 @@ class NamedValues(Mapping[str, Value]):
 
 
 class Config(NamedValues):
-    """One choice for every gene: an immutable, hashable mapping whose genes also read as attributes (`c.BLOCK_M`)."""
+    """A value for every gene: an immutable, hashable mapping; genes are also available as attributes (`c.BLOCK_M`)."""
 
     __slots__ = ("_hash",)
 
@@ -89,12 +89,12 @@ class Config(NamedValues):
         self._hash = hash(tuple(state.items()))
 
     def replace(self, **changes: Value) -> Config:
-        """Return a copy with some genes changed (not made canonical: see `Space.canonical`)."""
+        """Return a copy with some genes changed; it may not be canonical (see `Space.canonical`)."""
         return Config({**self._values, **changes})
 
     @property
     def key(self) -> str:
-        """The configuration as one line of JSON: its identity in databases and caches."""
+        """Configuration as one line of JSON, its identity in databases and caches."""
         return json.dumps(self._values, separators=(",", ":"))
 
     def __repr__(self) -> str:
@@ -102,47 +102,47 @@ class Config(NamedValues):
 
 
 When = Mapping[str, Sequence[Value]]
-"""A gene's condition: it is active when each gene named here has one of the values listed."""
+"""Condition of a gene: it is active if each named gene has one of the listed values."""
 
 CAUSES = ("memory", "shared-memory", "latency", "tensor", "launch", "arithmetic")
-"""What may bound a kernel; `profile` calls it `memory-bound` and so on."""
+"""Possible bottlenecks of a kernel; `profile` prints them as `memory-bound` and so on."""
 Relieves = Mapping[str, int] | Sequence[str]
-"""Causes that a gene can relieve; as a mapping with weights, of which a cause without one has 1."""
+"""Causes that a gene can relieve: a mapping with weights, or a sequence for weights of 1."""
 
 
 @dataclass(frozen=True)
 class Gene:
-    """One choice that a candidate makes. Use `Parameter` or `Mutation`."""
+    """One choice of a candidate. Create it with `Parameter` or `Mutation`."""
 
     name: str
-    """Name of the macro that carries the value into the CUDA source."""
+    """Name of the macro that passes the value to the CUDA source."""
     values: tuple[Value, ...]
-    """Everything the gene may be, in declared order."""
+    """Possible values, in declared order."""
     default: Value
-    """Value of the default candidate, and of an inactive gene."""
+    """Value in the default candidate, and of an inactive gene."""
     doc: str = ""
-    """What the gene changes on the chip, in one line."""
+    """Effect of the gene on the chip, in one line."""
     when: When = field(default_factory=dict)
-    """Genes and values that make this one active; empty means always."""
+    """Condition under which the gene is active; empty means always."""
     min_compute_capability: Mapping[Value, tuple[int, int]] = field(default_factory=dict)
-    """Least compute capability of a value, for example ``{"wgmma": (9, 0)}``."""
+    """Minimum compute capability of a value, for example ``{"wgmma": (9, 0)}``."""
     layer: Literal["parameter", "mutation"] = "parameter"
     """Inner layer (a number) or outer layer (a code choice)."""
     relieves: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Which of `CAUSES` another value may relieve, and how directly; `profile` names the largest numbers first."""
+    """Entries of `CAUSES` that another value may relieve, with weights; `profile` names the largest weights first."""
     for_study: tuple[Value, ...] = field(default=(), compare=False)
-    """Values that are slow on purpose, there to show what the others bring: `evo` tries them late."""
+    """Values that are slow on purpose and serve as a comparison; `evo` tries them with low priority."""
     for_chips: Mapping[Value, tuple[str, ...]] = field(default_factory=dict, compare=False)
-    """Value → chips that it is meant for, by their names in `CHIPS`; on others it runs too, and `evo` tries it late."""
+    """Value → names in `CHIPS` of the chips it is designed for; on other chips `evo` tries it with low priority."""
     less_precise: tuple[Value, ...] = field(default=(), compare=False)
-    """Values that round more than the default, so that answers may miss the tolerance: `evo` tries them late."""
+    """Values that round more than the default and may miss the tolerance; `evo` tries them with low priority."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(int(v) if isinstance(v, bool) else v for v in self.values))
         if isinstance(self.default, bool):
             object.__setattr__(self, "default", int(self.default))
         if not self.name.isidentifier():
-            raise SpaceError(f"gene name {self.name!r} is no C identifier; it becomes a macro, so rename it")
+            raise SpaceError(f"gene name {self.name!r} is not a C identifier; rename it, because it becomes a macro")
         if not self.values:
             raise SpaceError(f"gene {self.name} has no values; list at least one")
         if len(set(self.values)) != len(self.values):
@@ -151,25 +151,27 @@ class Gene:
             raise SpaceError(f"gene {self.name}: default {self.default!r} is not among its values {self.values}")
         for value in self.min_compute_capability:
             if value not in self.values:
-                raise SpaceError(f"gene {self.name}: compute capability given for unknown value {value!r}")
+                raise SpaceError(f"gene {self.name}: min_compute_capability names the unknown value {value!r}")
         for value in (*self.for_study, *self.for_chips, *self.less_precise):
             if value not in self.values:
-                raise SpaceError(f"gene {self.name} marks {value!r}: {nearest(str(value), map(str, self.values))}")
+                raise SpaceError(
+                    f"gene {self.name} marks the unknown value {value!r}: {nearest(str(value), map(str, self.values))}"
+                )
         for value, chips in self.for_chips.items():
             for chip in chips:
                 if chip not in CHIPS:
                     raise SpaceError(f"gene {self.name}: {value!r} is for chip {chip!r}: {nearest(chip, CHIPS)}")
         for cause, weight in self.relieves.items():
             if cause not in CAUSES:
-                raise SpaceError(f"gene {self.name} relieves {cause!r}: {nearest(cause, CAUSES)}")
+                raise SpaceError(f"gene {self.name} relieves the unknown cause {cause!r}: {nearest(cause, CAUSES)}")
             if not isinstance(weight, int) or weight < 1:
-                raise SpaceError(f"gene {self.name} relieves {cause} with weight {weight!r}; give 1, 2, 3 …")
+                raise SpaceError(f"gene {self.name} relieves {cause} with weight {weight!r}; use 1, 2, 3 …")
 
     def late_on(self, chip: str) -> tuple[Value, ...]:
-        """Return the values that are tried late on a chip: those for study, less precise ones, those for other chips.
+        """Return the values with low priority on a chip: comparison values, less precise ones, those for other chips.
 
         Args:
-            chip: its name in `CHIPS`; one that is not listed there is another chip than any of them.
+            chip: name of the chip; a name that is not in `CHIPS` matches none of them.
         """
         marked = tuple(
             value
@@ -177,17 +179,17 @@ class Gene:
             if value in (*self.for_study, *self.less_precise)
             or (value in self.for_chips and chip not in self.for_chips[value])
         )
-        return marked if len(marked) < len(self.values) else ()  # where all are, none is worse than another
+        return marked if len(marked) < len(self.values) else ()  # if all are marked, none is worse than another
 
     def beyond(self, value: Value) -> int | None:
-        """Return the number that would come next where a parameter's numbers went on past one of their ends.
+        """Return the next number beyond the smallest or largest value of a parameter.
 
         Args:
-            value: the one it stands at.
+            value: the current value.
 
         Returns:
-            The last step once more: the same factor where it is whole, else the same difference. None for a value
-            within, a name, or where nothing from 1 on comes next.
+            The value extended by the last factor if that is a whole number, otherwise by the last difference. None if
+            `value` is not at an end, is a name, or the next number would be below 1.
         """
         numbers = sorted(value for value in self.values if isinstance(value, int))
         if (
@@ -204,10 +206,10 @@ class Gene:
         return 2 * end - near if 2 * end - near >= 1 else None
 
     def parse(self, text: str) -> Value:
-        """Return the value that `text` names (case does not matter).
+        """Return the value named by `text`, ignoring case.
 
         Raises:
-            SpaceError: no value of this gene reads so.
+            SpaceError: the gene has no such value.
         """
         wanted = {"true": "1", "false": "0"}.get(text.strip().lower(), text.strip().lower())
         for value in self.values:
@@ -229,7 +231,7 @@ def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)
     for_chips: Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[int] = (),
 ) -> Gene:
-    """Declare a number of the inner layer; the default is the first value unless named."""
+    """Declare a gene of the inner layer, with numbers; the default is the first value unless `default` is set."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
     return _marked(made, for_study, for_chips or {}, less_precise)
 
@@ -247,7 +249,7 @@ def Mutation(  # noqa: N802
     for_chips: Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]] | None = None,
     less_precise: Sequence[str | int] = (),
 ) -> Gene:
-    """Declare a code choice of the outer layer; the default is the first value unless named."""
+    """Declare a gene of the outer layer, with code choices; the default is the first value unless `default` is set."""
     made = _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
     return _marked(made, for_study, for_chips or {}, less_precise)
 
@@ -265,7 +267,7 @@ def _gene(
     if not values:
         raise SpaceError(f"gene {name} has no values; list at least one")
     if isinstance(relieves, str):
-        raise SpaceError(f'gene {name}: relieves={relieves!r} is one word; write relieves=("{relieves}",)')
+        raise SpaceError(f'gene {name}: relieves={relieves!r} is a string; write relieves=("{relieves}",)')
     chosen = values[0] if default is None else default
     least = dict(min_compute_capability or {})
     weights = dict(relieves) if isinstance(relieves, Mapping) else dict.fromkeys(relieves, 1)
@@ -275,14 +277,14 @@ def _gene(
 def _marked(
     gene: Gene, for_study: Sequence[Value], for_chips: Mapping[Any, Sequence[str]], less_precise: Sequence[Value]
 ) -> Gene:
-    """Return a gene with its values' marks."""
+    """Return a gene with marked values."""
     for mark, values in (("for_study", for_study), ("less_precise", less_precise)):
         if isinstance(values, str):
-            raise SpaceError(f'gene {gene.name}: {mark}={values!r} is one word; write {mark}=("{values}",)')
+            raise SpaceError(f'gene {gene.name}: {mark}={values!r} is a string; write {mark}=("{values}",)')
         if gene.default in values:
-            raise SpaceError(f"gene {gene.name}: {mark} marks its default {gene.default!r}; name another default")
+            raise SpaceError(f"gene {gene.name}: {mark} marks its default {gene.default!r}; choose another default")
     for value, names in for_chips.items():
         if isinstance(names, str):
-            raise SpaceError(f'gene {gene.name}: for_chips[{value!r}] is one word; write ("{names}",)')
+            raise SpaceError(f'gene {gene.name}: for_chips[{value!r}] is a string; write ("{names}",)')
     chips = {value: tuple(names) for value, names in for_chips.items()}
     return replace(gene, for_study=tuple(for_study), for_chips=chips, less_precise=tuple(less_precise))

@@ -1,12 +1,13 @@
-"""What a kernel folder declares: source, genes, constraints, launches, and the workload that says what is right.
+"""Declaration of a kernel folder: source, genes, constraints, launches, and the workload with its reference.
 
     kernels/saxpy/
-        kernel.cu      device code; every gene and every problem macro is a macro, a missing one is `#error`
-        kernel.py      a module-level `kernel = Kernel(...)`
-        reference.h    the reference in plain C++ double (`Kernel.reference_call` shows its signature)
+        kernel.cu      device code; genes and problem fields are macros, with an `#error` for a missing one.
+        kernel.py      a module-level `kernel = Kernel(...)`.
+        reference.h    the reference in plain C++ double (`Kernel.reference_call` shows its signature).
 
-Four types stay apart: a `Problem` (shapes, dtype, options), a `Config` (one choice per gene), a `Launch` (geometry and
-arguments) and a `Tensor` (one buffer of the workload). Functions that a kernel declares get the first two.
+A declaration uses four types: a `Problem` (shapes, dtype, options), a `Config` (one value per gene), a `Launch`
+(geometry and arguments) and a `Tensor` (one buffer of the workload). The functions of a declaration get a problem and a
+configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-# What is imported under its own name is declared here for everybody who declares or reads kernels.
+# Imports with `as` are re-exported, for modules that declare or read kernels.
 from evokern.declaration.constraint import Constraint as Constraint
 from evokern.declaration.constraint import Need as Need
 from evokern.declaration.constraint import VectorAccess as VectorAccess
@@ -48,14 +49,14 @@ DTYPE_BYTES: Mapping[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1,
     "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "u32": 4, "u64": 8,
 }  # fmt: skip
-"""Bytes of an element, by evokern's name of its type."""
+"""Bytes per element, by dtype name."""
 
 SIGNIFICAND_BITS: Mapping[str, int] = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "e4m3": 4, "e5m2": 3}
-"""Bits of a floating-point type's significand, the implicit one included."""
+"""Bits of a floating-point type's significand, including the implicit bit."""
 
 
 def unit_roundoff(dtype: str) -> float:
-    """Return the largest relative error of rounding to a floating-point type: u, half a unit in its last place.
+    """Return the unit roundoff of a floating-point type: the largest relative error of rounding to nearest.
 
     |round(y) - y| <= u |y| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2).
     """
@@ -74,46 +75,51 @@ class Tensor:
     shape: tuple[int, ...]
     """Extent of each axis, in elements."""
     role: Role = "input"
-    """`input` is verified unchanged; `output` and `workspace` are poisoned with NaN before each checked run. A
-    `constant` is an input that no launch takes: before each launch it is copied into the `__constant__` array that has
-    the tensor's name; the copy is timed with the kernel, and what the array holds behind it is poisoned."""
+    """Use of the buffer.
+
+    An `input` must not change. `output` and `workspace` are poisoned with NaN before each checked run. A `constant` is
+    an input that is not passed to launches: before each launch it is copied into the `__constant__` array of the same
+    name, and the rest of the array is poisoned. The copy is timed with the kernel."""
     initial: Literal["poison", "zero"] = "poison"
-    """State of a workspace before *every* launch sequence; `zero` costs a memset that is timed with the kernel."""
+    """State of a workspace before *every* launch sequence; `zero` adds a memset that is timed with the kernel."""
     scale: float = 1.0
-    """Standard deviation of the normal input set."""
+    """Standard deviation of `normal` inputs."""
     large: float = 64.0
-    """Standard deviation of the large-magnitude input set (a kernel that must survive less says so here)."""
+    """Standard deviation of `large` inputs; lower it if the kernel need not support values this large."""
     low: int = 0
-    """Integer types: smallest value drawn."""
+    """Smallest generated value of an integer type."""
     high: int = 127
-    """Integer types: largest value drawn."""
+    """Largest generated value of an integer type."""
     draw: Callable[[torch.Generator], torch.Tensor] | None = field(default=None, compare=False)
-    """How the values are drawn where they are no independent numbers (a table that is a permutation, lengths that add
-    up): a function of a `torch.Generator`, on whose device it returns whole numbers of this shape. It may depend on the
-    problem and on nothing else, and serves every input set. An exported program draws from `low` to `high`."""
+    """Generator of values that depend on each other, for example a permutation or lengths with a fixed sum.
+
+    The function gets a `torch.Generator` and returns whole numbers of this shape on its device. It may depend only on
+    the problem, and it is used for every input set. An exported program draws uniformly from `low` to `high`."""
     change: Literal["elements", "nothing"] | Callable[[torch.Tensor, torch.Generator], torch.Tensor] = field(
         default="elements", compare=False
     )
-    """What may change where a call is repeated on nearly the same inputs: some `elements`, each for one of another
-    draw; `nothing`, since the values hang together; or what a function makes of the values and a `torch.Generator`."""
+    """Permitted change if a call is repeated on nearly the same inputs.
+
+    `elements` replaces some elements independently, and `nothing` keeps values that depend on each other. A function
+    gets the values and a `torch.Generator`, and returns the changed values."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(whole(extent) for extent in self.shape))
         if self.dtype not in DTYPE_BYTES:
-            raise KernelError(f"tensor dtype {self.dtype!r}: {nearest(self.dtype, DTYPE_BYTES)}")
+            raise KernelError(f"unknown tensor dtype {self.dtype!r}: {nearest(self.dtype, DTYPE_BYTES)}")
         if any(extent < 1 for extent in self.shape):
             raise KernelError(f"tensor shape {self.shape} has an empty axis")
         if not (callable(self.change) or self.change in ("elements", "nothing")):
-            raise KernelError(f"tensor change {self.change!r}: give 'elements', 'nothing', or a function")
+            raise KernelError(f"unknown tensor change {self.change!r}: use 'elements', 'nothing', or a function")
 
     @property
     def given(self) -> bool:
-        """Whether the reference gets it: it holds drawn values before a call."""
+        """Whether the buffer is an input of the reference, filled with generated values before a call."""
         return self.role in ("input", "inout", "constant")
 
     @property
     def kept(self) -> bool:
-        """Whether a call must leave it as it was."""
+        """Whether a call must not change the buffer."""
         return self.role in ("input", "constant")
 
     @property
@@ -132,42 +138,42 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far each output element may be from the float64 reference: `|error| <= atol + rtol * |reference|`."""
+    """Largest allowed error of an output element: `|error| <= atol + rtol * |reference|`, with a float64 reference."""
 
     atol: float
-    """Absolute part."""
+    """Absolute tolerance."""
     rtol: float
-    """Relative part."""
+    """Relative tolerance."""
     by_dtype: Mapping[str, Tolerance] = field(default_factory=dict, hash=False)
-    """What holds instead where the problem gives the output another dtype, by its name: `{"bf16": Tolerance(…)}`."""
+    """Dtype name → tolerance used instead if the output has this dtype: `{"bf16": Tolerance(…)}`."""
     elements: int | None = None
-    """Elements of an output up to which it holds; None for any number.
+    """Number of output elements up to which the tolerance applies unchanged; None for any number.
 
-    Of more it is larger by sqrt(ln n / ln elements). That is for errors that are rounding times normal values, as of a
-    weighted sum of normal inputs: the largest of n normal values is about sqrt(2 ln n) deviations (Cramér, Mathematical
-    Methods of Statistics, 1946, 28.6), so what a right kernel's worst element reaches grows with their number.
+    For a larger number n, it grows by sqrt(ln n / ln elements). This suits rounding errors multiplied by normal values,
+    as in a weighted sum of normal inputs: the worst error grows like the largest of n normal values. That value is
+    about sqrt(2 ln n) deviations (Cramér, Mathematical Methods of Statistics, 1946, 28.6).
     """
 
     def __post_init__(self) -> None:
         for dtype in self.by_dtype:
             if dtype not in DTYPE_BYTES:
-                raise KernelError(f"tolerance of dtype {dtype!r}: {nearest(dtype, DTYPE_BYTES)}")
+                raise KernelError(f"tolerance for unknown dtype {dtype!r}: {nearest(dtype, DTYPE_BYTES)}")
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not (number and math.isfinite(value) and value >= 0):
-                raise KernelError(f"{name} = {value!r} is no tolerance; give a finite number of at least 0")
+                raise KernelError(f"{name} = {value!r} is not a tolerance; use a finite number of at least 0")
 
         count = self.elements
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 2):
-            raise KernelError(f"a tolerance for {count!r} elements is none; give a whole number of at least 2")
+            raise KernelError(f"a tolerance cannot be for {count!r} elements; use a whole number of at least 2")
 
     def of(self, dtype: str) -> Tolerance:
-        """Return what holds for an output of a dtype, of no more elements than it says."""
+        """Return the tolerance for an output of a dtype with at most `elements` elements."""
         found = self.by_dtype.get(dtype, self)
         return found if found.elements else replace(found, elements=self.elements)
 
     def holding(self, tensor: Tensor) -> Tolerance:
-        """Return what holds for an output: of its dtype and its number of elements."""
+        """Return the tolerance for an output with its dtype and number of elements."""
         found = self.of(tensor.dtype)
         if found.elements is None or tensor.elements <= found.elements:
             return Tolerance(found.atol, found.rtol)
@@ -175,9 +181,9 @@ class Tolerance:
         return Tolerance(found.atol * growth, found.rtol * growth)
 
     def overridden(self, atol: float | None, rtol: float | None) -> Tolerance:
-        """Return this with a study's own parts in place of every dtype's; None leaves a part as it is.
+        """Return this tolerance with `atol` and `rtol` replaced for every dtype; None keeps a value.
 
-        What a study says holds for any number of elements.
+        The replaced values apply to any number of elements.
         """
         if atol is None and rtol is None:
             return self
@@ -191,66 +197,74 @@ class Tolerance:
 Inputs = Mapping[str, "torch.Tensor"]
 
 Arithmetic = Literal["f8", "f16", "tf32", "f32", "f64"]
-"""Number format of a workload's operations."""
+"""Number format of the arithmetic of a workload."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the user would run instead, as a function of torch tensors (GPU only)."""
+    """An existing implementation to compare with, as a function of torch tensors (GPU only)."""
 
     name: str
-    """Name shown beside the result."""
+    """Name shown with the result."""
     run: Callable[[Problem, Inputs], Mapping[str, torch.Tensor]]
-    """Gets the problem and the inputs in their own dtypes (or what `prepare` made of them), returns the outputs by
-    name; captured in a CUDA graph."""
+    """Function of the problem and the inputs, in their own dtypes or as returned by `prepare`; returns the outputs by
+    name. It is captured in a CUDA graph."""
     prepare: Callable[[Problem, Inputs], Inputs] | None = None
-    """Makes of the inputs what this one would be given in practice (another dtype, say): once for each input set,
-    before the graph is captured, so that it is not timed."""
+    """Function that converts the inputs, for example to another dtype; runs once per input set and is not timed."""
 
     def given(self, problem: Problem, inputs: Inputs) -> Inputs:
-        """Return what `run` gets for these inputs."""
+        """Return the inputs for `run`, after `prepare` if there is one."""
         return inputs if self.prepare is None else self.prepare(problem, inputs)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is right, and what it costs."""
+    """Computation of a kernel: its buffers, reference, tolerance and cost."""
 
     tensors: Callable[[Problem, Config], Mapping[str, Tensor]]
-    """Every buffer by name, in the order of `reference.h`: inputs, outputs, workspaces."""
+    """Function that returns all buffers by name, in the order of `reference.h`: inputs, outputs, workspaces."""
     reference: Callable[[Problem, Inputs], Mapping[str, torch.Tensor]]
-    """Float64 outputs from float64 inputs (torch tensors of the declared shapes, on any device)."""
+    """Function that returns float64 outputs for float64 inputs: torch tensors of the declared shapes, on any device."""
     tolerance: Mapping[str, Tolerance]
     """Tolerance of each output."""
     flops: Callable[[Problem], float]
-    """Floating-point operations of one call, an FMA as two."""
+    """Floating-point operations of one call; an FMA counts as two."""
     bytes: Callable[[Problem], float]
-    """Fewest bytes of one call through device memory."""
+    """Minimum device memory traffic of one call, bytes."""
     baselines: tuple[Baseline, ...] = ()
-    """What the user would run instead; the fastest one that is right counts."""
+    """Existing implementations to compare with; the fastest correct one is used."""
     small_problems: tuple[str, ...] = ()
-    """Problems on which a simulated device runs the gate: small, tails included. Where each part names its field
-    (`B=1 S=72`), the other fields are as in the study's problem. A candidate runs the first two that it can."""
+    """Small problems, including tails, for the gate of a simulated device.
+
+    If every part names its field (`B=1 S=72`), the other fields are as in the study's problem. A candidate runs the
+    first two problems that it supports."""
     arithmetic: Arithmetic | None = None
-    """Number format of those operations, which decides how fast they can be: `f16` (bf16 too) and `f8` (8-bit integers
-    too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the
-    tensors: the narrowest type of inputs and outputs."""
+    """Number format of the operations, used for the roofline bound; None selects the narrowest input or output type.
+
+    `f16` (also bf16) and `f8` (also 8-bit integers) run on the tensor cores, and `tf32` at half the rate of `f16`.
+    `f32` and `f64` run on the ordinary pipes."""
 
     slices: Sequence[Slice] | Callable[[Problem], Sequence[Slice]] = ()
-    """Which part of the outputs a part of the inputs reaches, or a function that says it of a problem. With it each
-    candidate of a large problem gets inputs of its own, in slices; without it the inputs of a large problem are renewed
-    whole, every `gate.renew_every`."""
+    """Slices of inputs and the outputs that they affect, or a function that returns them for a problem.
+
+    With slices, each candidate of a large problem gets new inputs in the slices. Without slices, the inputs of a large
+    problem are renewed entirely every `gate.renew_every` candidates."""
     nonfinite: tuple[str, ...] = ()
-    """Inputs that may hold infinities and NaN: the reference says what becomes of them, and every variant does it. The
-    gate's `edges` inputs hold some there, and NaN or an infinity is right where the reference has the same."""
+    """Inputs that may contain infinities and NaN, which the reference and all variants must handle.
+
+    The gate's `edges` inputs then include such values. The output must be NaN or an infinity where the reference is."""
 
     cpp_reference: bool = True
-    """Whether `reference.h` says the same in plain C++. Without it `check` compares nothing, and a program that checks
-    itself cannot be exported: a torch module, say, is not rewritten by hand before a kernel is worth exporting."""
+    """Whether `reference.h` has the reference in plain C++.
+
+    If not, `check` does not compare the two references, and self-checking programs cannot be exported. This is useful
+    for a torch module that is not yet rewritten in C++."""
 
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
-            raise KernelError(f"arithmetic = {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}")
+            raise KernelError(
+                f"unknown arithmetic {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}"
+            )
         if not callable(self.slices):
             object.__setattr__(self, "slices", tuple(self.slices))
         given = (self.nonfinite,) if isinstance(self.nonfinite, str) else tuple(self.nonfinite)
@@ -260,7 +274,7 @@ class Workload:
         """Return the declared slices at a problem.
 
         Raises:
-            KernelError: the function that says them raised.
+            KernelError: the function `slices` raised.
         """
         if not callable(self.slices):
             return tuple(self.slices)
@@ -272,43 +286,46 @@ class Workload:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A parameterised kernel: everything a search needs to know about it."""
+    """Declaration of a parameterised kernel."""
 
     name: str
-    """The folder's name."""
+    """Name of the folder."""
     genes: tuple[Gene, ...]
     """Parameters and mutations."""
     fields: tuple[ProblemField, ...]
-    """The problem's fields, positional ones first."""
+    """Fields of the problem, positional ones first."""
     launches: Callable[[Config, Problem], Sequence[Launch]]
-    """The launches of one call, in order."""
+    """Function that returns the launches of one call, in order."""
     workload: Workload
     """Inputs, reference, tolerance, cost, baselines."""
     constraints: tuple[Constraint, ...] = ()
-    """The kernel's own constraints, beyond the chip's limits."""
+    """The kernel's own constraints, in addition to the limits of the chip."""
     macros: Callable[[Config, Problem], Mapping[str, Value]] = field(default=lambda config, problem: {})
-    """Further macros, those that depend on the problem (for example `HEAD_DIM`)."""
+    """Function that returns additional macros, for example `HEAD_DIM` from the problem."""
     vector_accesses: Callable[[Config, Problem], Sequence[VectorAccess]] = field(default=lambda config, problem: ())
-    """Vector accesses whose alignment depends on the problem or on genes."""
+    """Function that returns vector accesses whose alignment depends on the problem or on genes."""
     options: tuple[str, ...] = ()
-    """Further NVRTC options, for example `--use_fast_math`."""
+    """Additional NVRTC options, for example `--use_fast_math`."""
     architecture_suffix: Callable[[Config], str] = field(default=lambda config: "")
-    """`a` for candidates that need architecture-specific instructions (wgmma), else nothing."""
+    """Function that returns `a` for candidates with architecture-specific instructions (wgmma), otherwise an empty
+    string."""
     deterministic: bool = True
-    """Two runs on the same inputs give the same bits."""
+    """Whether two runs on the same inputs give the same bits."""
     state: State = field(default_factory=dict)
-    """What the module's writable variables hold when a call begins: a variable's name → its initial bytes, or the byte
-    (0 to 255) that fills it. Each is restored before *every* call, and the copy or memset is timed with the kernel. A
-    name stands for all variables so called, with namespaces (`ns::counter`) for one of them; a candidate without such a
-    variable ignores it. A variable that is changed and not declared makes a candidate `wrong` by the check `state`."""
+    """Initial value of writable module variables: name → bytes, or one byte (0 to 255) that fills the variable.
+
+    Each variable is restored before *every* call, and the copy or memset is timed with the kernel. A name matches all
+    variables with this name; add namespaces (`ns::counter`) to select one. A candidate without such a variable ignores
+    the entry. If a candidate changes an undeclared variable, the check `state` finds it `wrong`."""
     starting_points: tuple[Mapping[str, Value], ...] = ()
-    """Candidates known to be good on some chip or at some problem, each as what it changes of the default: `evo` tries
-    the feasible ones right after the default candidate, unless a search of the simulated chip or three studies and more
-    are its warm start."""
+    """Good candidates for some chip or problem, each given as changes of the default.
+
+    `evo` tries the feasible ones right after the default candidate. It skips them if the warm start is a search of the
+    simulated chip, or three or more studies."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()
-    """Filled in when the folder is loaded."""
+    """Path of the folder, set when it is loaded."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
@@ -323,17 +340,17 @@ class Kernel:
                 raise KernelError(f"kernel {self.name}: constraint {name} is declared twice")
 
     def _points(self) -> tuple[Mapping[str, Value], ...]:
-        """Return the starting points, which a declaration may hold in any sequence."""
+        """Return the starting points as a tuple; a declaration may use any iterable."""
         given: Any = self.starting_points
         if isinstance(given, (Mapping, str)) or not isinstance(given, Iterable):
             raise KernelError(
                 f"kernel {self.name}: starting_points is {given!r}; write a tuple of mappings from genes to values, "
-                "with a comma behind a single one"
+                "with a comma after a single one"
             )
         return tuple(given)
 
     def _unbound(self) -> Space:
-        """Return the space, once every starting point says what it changes."""
+        """Return the space with the checked starting points."""
         space = Space(self.genes)
         points, changes = [space.default()], []
         for number, given in enumerate(self.starting_points, 1):
@@ -348,30 +365,30 @@ class Kernel:
             unused = next((name for name, value in changes[-1].items() if point[name] != value), None)
             if unused is not None:
                 raise KernelError(
-                    f"{where} gives {unused} a value, which does not matter there by its `when`; leave it out"
+                    f"{where} sets {unused}, but its `when` makes this gene inactive there; remove {unused}"
                 )
             if point in points:
                 before = points.index(point)
-                same = f"starting point {before} again" if before else "the default candidate, which is tried first"
-                raise KernelError(f"{where} is {same}; leave it out")
+                same = f"starting point {before}" if before else "the default candidate, which is always tried first"
+                raise KernelError(f"{where} repeats {same}; remove it")
             points.append(point)
         return replace(space, starting_points=tuple(changes))
 
     @property
     def space(self) -> Space:
-        """The genes without any constraint bound (see `evokern.declaration.feasibility.feasible_space`)."""
+        """Space of the genes without constraints (see `evokern.declaration.feasibility.feasible_space`)."""
         return self._space  # type: ignore[attr-defined,no-any-return]
 
     @property
     def source_path(self) -> Path:
-        """Where the device code is."""
+        """Path of the device code."""
         return self.folder / self.source
 
     def problem(self, text: str | Mapping[str, Value | bool]) -> Problem:
         """Return a problem from `"2,8,512,64,causal=1"` or from a mapping.
 
         Raises:
-            KernelError: a field is unknown, missing or outside what the kernel takes; the message says what it takes.
+            KernelError: a field is unknown, missing or out of range; the message lists the supported values.
         """
         return problem_of(self.name, self.fields, text)
 
@@ -381,24 +398,24 @@ class Kernel:
         return [entry.name for entry in self.fields]
 
     def files(self) -> tuple[KernelFile, ...]:
-        """Return every file that makes the kernel what it is: sources, headers, declaration."""
+        """Return all files of the kernel: sources, headers, declaration."""
         return kernel_files(self.folder, self.source)
 
     def digest(self) -> str:
-        """Return a SHA-256 over the kernel's files: a study remembers it."""
+        """Return a SHA-256 digest of the kernel's files, which studies store."""
         return files_digest(self.files())
 
 
 def _own(gene: Gene, value: object) -> Value:
-    """Return a gene's value as it declares it.
+    """Return a value as the gene declares it.
 
     Raises:
-        SpaceError: it is none of its values, or one of another type.
+        SpaceError: the gene has no such value, or its value has another type.
     """
     given = int(value) if isinstance(value, bool) else value
     for one in gene.values:
         if one == given and type(one) is type(given):
             return one
     alike = next((one for one in gene.values if str(one) == str(value) or one == given), None)
-    meant = f"write {alike!r}" if alike is not None else f"it is one of {', '.join(map(repr, gene.values))}"
+    meant = f"write {alike!r}" if alike is not None else f"use one of {', '.join(map(repr, gene.values))}"
     raise SpaceError(f"gene {gene.name} cannot be {value!r}: {meant}")

@@ -1,13 +1,12 @@
-"""Which files make a kernel what it is: all of its folder, and the headers that these include from somewhere near.
+"""Files of a kernel: those of its folder, and the headers that they include from neighbouring folders.
 
     kernels/
-        common/mma.cuh      headers that several kernels include; without a kernel.py it is no kernel folder
+        common/mma.cuh      headers that several kernels include; not a kernel folder, because it has no kernel.py
         matmul/kernel.cu    #include "../common/mma.cuh"
 
-A name in quotes is looked up as a compiler does it: from the folder of the file that includes it. What is found below
-the kernel folder's parent belongs to the kernel, so that its digest, the compiler, the copy that a database keeps and
-an exported program all see the same text. Any other include is the compiler's to find: no file elsewhere is read, or
-kept in a database, because a header names it.
+A quoted include is resolved as a compiler does, from the folder of the including file. A header found below the parent
+of the kernel folder belongs to the kernel. The digest, the compiler, the copy in a database and an exported program all
+use the same text. The compiler resolves all other includes; evokern neither reads nor stores those files.
 """
 
 from __future__ import annotations
@@ -23,33 +22,33 @@ from evokern.errors import KernelError
 from evokern.files import is_file, read_bytes
 
 REFERENCE = "reference.h"
-"""The C++ reference, which the host's compiler reads: no device code includes it."""
+"""File with the C++ reference for the host compiler; device code does not include it."""
 
 _SOURCES = frozenset({".cu", ".cuh", ".h", ".hpp"})
 CODE = _SOURCES | {".py"}
-"""Endings of a folder's files that make a kernel."""
+"""Suffixes of the files in a kernel folder that belong to the kernel."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class KernelFile:
-    """A file that a kernel is made of."""
+    """One file of a kernel."""
 
     name: str
-    """Its path from the kernel's folder, with slashes: `kernel.cu`, `../common/mma.cuh`."""
+    """Path relative to the kernel's folder, with slashes: `kernel.cu`, `../common/mma.cuh`."""
     path: Path
-    """Where it is."""
+    """Path of the file."""
     content: bytes
-    """What it holds."""
+    """Content of the file."""
     includes: tuple[str, ...] = ()
-    """The names by which device code may include it, as written between the quotes; none for what is no header."""
+    """Quoted names by which device code includes the file; empty if it is not a header."""
 
     @property
     def text(self) -> str:
-        """The content as text, every line end a line feed.
+        """Content as text, with line feeds as line ends.
 
         Raises:
-            KernelError: it is no UTF-8.
+            KernelError: the content is not UTF-8.
         """
         try:
             return _with_plain_ends(self.content.decode("utf-8-sig"))
@@ -58,46 +57,46 @@ class KernelFile:
 
     @property
     def kept_text(self) -> str:
-        """The text that a database keeps: bytes that are no UTF-8 are replaced."""
+        """Text to store in a database; bytes that are not UTF-8 are replaced."""
         return _with_plain_ends(self.content.decode("utf-8-sig", errors="replace"))
 
 
 def write_kernel_files(scratch: Path, kernel: str, contents: Mapping[str, bytes]) -> Path:
-    """Write a kernel's files below a folder of our own: headers that lie above its folder go above it there too.
+    """Write a kernel's files below a scratch folder, including headers above the kernel's folder.
 
     Args:
-        scratch: the folder of our own.
-        kernel: the kernel folder's name, or its path from `scratch`.
-        contents: what each file holds, by its path from the kernel's folder.
+        scratch: the scratch folder.
+        kernel: name of the kernel folder, or its path relative to `scratch`.
+        contents: path relative to the kernel's folder → content of the file.
 
     Returns:
-        The kernel's folder.
+        The path of the kernel's folder.
 
     Raises:
-        KernelError: a file's name leads out of `scratch`.
+        KernelError: a file would be outside `scratch`.
     """
     root = Path(os.path.normpath(scratch))
     folder = root / kernel
     for name, content in contents.items():
         path = Path(os.path.normpath(folder / name))
         if root not in path.parents:
-            raise KernelError(f"{name!r} is a file far from its kernel's folder: it is not written elsewhere")
+            raise KernelError(f"{name!r} is too far from its kernel's folder; it was not written")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(content)
     return folder
 
 
 def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
-    """Return every file that makes a kernel what it is: the folder's own by name, then those from elsewhere.
+    """Return all files of a kernel: first the folder's own, by name, then headers from other folders.
 
-    Files that did not change are not read again: a search asks for them with every candidate.
+    Unchanged files are not read again, because a search calls this function for every candidate.
 
     Args:
         folder: the kernel's folder.
         source: the file with the device code, relative to the folder.
 
     Raises:
-        KernelError: a file cannot be read, or one name in `#include` means two files.
+        KernelError: a file cannot be read, or one name in `#include` refers to two files.
     """
     kept = _READ.get((folder, source))
     if kept and all(_stamp(path) == stamp for path, stamp in kept[0].items()):
@@ -109,7 +108,7 @@ def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
 
 
 def files_digest(files: Iterable[KernelFile]) -> str:
-    """Return a SHA-256 over a kernel's files: a study remembers it."""
+    """Return a SHA-256 digest of a kernel's files, which studies store."""
     state = hashlib.sha256()
     for file in files:
         state.update(file.name.encode("utf-8", "surrogateescape") + b"\0" + file.content + b"\0")
@@ -118,11 +117,11 @@ def files_digest(files: Iterable[KernelFile]) -> str:
 
 _Stamp = tuple[int, int, int, int] | None
 _READ: dict[tuple[Path, str], tuple[dict[Path, _Stamp], tuple[KernelFile, ...]]] = {}
-"""What was read last of each folder, with the stamps of all that was looked at."""
+"""Files last read from each folder, with the stamps of all paths that were checked."""
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what changes when a file does: times of change, size, inode; None where there is none."""
+    """Return times of change, size and inode of a file, which change with its content; None without a file."""
     try:
         state = path.stat()
     except OSError:
@@ -131,11 +130,11 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _read_files(folder: Path, source: str, stamps: dict[Path, _Stamp]) -> tuple[KernelFile, ...]:
-    """Read the files, and note the stamp of each path before it is looked at."""
+    """Read the files, and record the stamp of each path before reading it."""
     own = sorted(path for path in folder.iterdir() if path.suffix in CODE and is_file(path))
     first = own if folder / source in own else [*own, folder / source]
     content = {path: _read(path, stamps) for path in first}
-    real = {path: path.resolve() for path in first}  # a link counts by what it leads to
+    real = {path: path.resolve() for path in first}  # links count as their targets
     waiting = [path for path in first if path.suffix != ".py" and path.name != REFERENCE]
     named = {path.name: real[path] for path in waiting}
     while waiting:
@@ -143,8 +142,8 @@ def _read_files(folder: Path, source: str, stamps: dict[Path, _Stamp]) -> tuple[
         for include, path in _included(including, content[including], folder.resolve().parent, stamps):
             if named.setdefault(include, path) != path:
                 raise KernelError(
-                    f'"{include}" in {including} means {path}, and {named[include]} in another file of the kernel: '
-                    "the compiler knows a header by that name alone; rename one of the two"
+                    f'"{include}" in {including} is {path}, but in another file of the kernel it is {named[include]}; '
+                    "rename one of the two headers, because the compiler identifies headers by this name"
                 )
             if path not in real.values():
                 content[path], real[path] = _read(path, stamps), path
@@ -165,7 +164,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _included(including: Path, content: bytes, root: Path, stamps: dict[Path, _Stamp]) -> Iterator[tuple[str, Path]]:
-    """Yield name and place of the headers below `root` that a file includes."""
+    """Yield name and path of the headers below `root` that a file includes."""
     for include in _INCLUDE.findall(content.decode("utf-8", errors="replace")):
         found = including.parent / include
         stamps.setdefault(found, _stamp(found))

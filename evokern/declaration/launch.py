@@ -1,4 +1,4 @@
-"""One kernel launch as a kernel declares it: geometry, attributes, and arguments that are tensors' names or numbers."""
+"""Declaration of one kernel launch: geometry, attributes, and arguments (names of tensors, or numbers)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from evokern.errors import KernelError, nearest
 SCALAR_BYTES: Mapping[str, int] = {
     "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "bool": 1,
 }  # fmt: skip
-"""Bytes of an argument passed by value, by evokern's name of its type."""
+"""Bytes of an argument passed by value, by dtype name."""
 
 
 def whole(number: int | float) -> int:
-    """Return a whole number as it is (a traced one keeps its formula: see `evokern.export.trace`), others as `int`."""
+    """Convert a number to `int`; traced integers keep their formula (see `evokern.export.trace`)."""
     return number if isinstance(number, int) and not isinstance(number, bool) else int(number)
 
 
@@ -27,13 +27,13 @@ class Scalar:
     dtype: Literal["i32", "u32", "i64", "u64", "f32", "f64", "f16", "bf16", "bool"]
     """C type of the argument: a key of `SCALAR_BYTES`."""
     value: int | float
-    """Its value; of `f16` and `bf16` rounded to the nearest, of `bool` True or False."""
+    """Value; rounded to nearest for `f16` and `bf16`, and True or False for `bool`."""
 
     def __post_init__(self) -> None:
         if self.dtype not in SCALAR_BYTES:
-            raise KernelError(f"scalar dtype {self.dtype!r}: {nearest(self.dtype, SCALAR_BYTES)}")
+            raise KernelError(f"unknown scalar dtype {self.dtype!r}: {nearest(self.dtype, SCALAR_BYTES)}")
         if self.dtype == "bool" and self.value not in (0, 1):
-            raise KernelError(f"a bool argument is True or False, not {self.value!r}")
+            raise KernelError(f"a bool argument must be True or False, not {self.value!r}")
 
 
 def bfloat16_bits(value: float) -> int:
@@ -48,7 +48,7 @@ def i32(value: int) -> Scalar:
     """Return an `int` argument.
 
     Raises:
-        KernelError: it is no whole number, or does not fit.
+        KernelError: the value is not a whole number or does not fit.
     """
     return Scalar("i32", _fitting(value, "i32", 31))
 
@@ -57,18 +57,18 @@ def i64(value: int) -> Scalar:
     """Return a `long long` argument.
 
     Raises:
-        KernelError: it is no whole number, or does not fit.
+        KernelError: the value is not a whole number or does not fit.
     """
     return Scalar("i64", _fitting(value, "i64", 63))
 
 
 def _fitting(value: int | float, dtype: str, bits: int) -> int:
     if isinstance(value, float) and not value.is_integer():
-        raise KernelError(f"{dtype}({value}) is no whole number; a // b is a / b rounded down, f32(x) passes a float")
+        raise KernelError(f"{dtype}({value}) is not a whole number; use a // b to round down, or f32(x) for a float")
     number = whole(value)
-    # A traced number (`evokern.export.trace`) would take the comparison for a condition on the shape.
+    # A traced number (`evokern.export.trace`) would record the comparison as a condition on the shape.
     if type(number) is int and not -(1 << bits) <= number < 1 << bits:
-        raise KernelError(f"{dtype}({number}) does not fit{', i64 would take it' if bits == 31 else ''}")
+        raise KernelError(f"{dtype}({number}) does not fit in {dtype}{'; use i64' if bits == 31 else ''}")
     return number
 
 
@@ -79,12 +79,12 @@ def f32(value: float) -> Scalar:
 
 @dataclass(frozen=True)
 class L2Window:
-    """A request to keep one tensor in L2 while the launch runs (CUDA's access-policy window)."""
+    """A request to keep one tensor in L2 while the launch runs (access-policy window of CUDA)."""
 
     tensor: str
     """Name of the tensor that should persist."""
     hit_ratio: float = 1.0
-    """Share of its lines that get the persisting property, 0 to 1."""
+    """Share of the tensor's cache lines that get the persisting property, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,16 @@ class Launch:
     block: tuple[int, int, int]
     """Threads along x, y, z."""
     args: tuple[str | Scalar, ...]
-    """In the entry's order: a tensor's name (its address is passed) or a `Scalar`."""
+    """Arguments in the entry's order: the name of a tensor, whose address is passed, or a `Scalar`."""
     shared_bytes: int = 0
-    """Dynamic shared memory of a block, in bytes."""
+    """Dynamic shared memory per block, in bytes."""
     static_shared_bytes: int = 0
-    """Static shared memory of a block where the kernel knows it before the compile, in bytes."""
+    """Static shared memory per block, in bytes, if it is known before the compile."""
     min_blocks: int = 1
-    """Blocks per SM promised to `__launch_bounds__`; bounds the registers of a thread."""
+    """Minimum resident blocks per SM, as in `__launch_bounds__`; it limits the registers per thread."""
     cluster: tuple[int, int, int] | None = None
-    """Blocks of a thread-block cluster along x, y, z, for compute capability 9.0 and above; None, or one block,
-    for no clusters."""
+    """Blocks of a thread-block cluster along x, y, z (compute capability 9.0 or later); None or one block means no
+    cluster."""
     l2_window: L2Window | None = None
     """Tensor that should persist in L2."""
 
@@ -125,7 +125,7 @@ class Launch:
 
     @property
     def clustered(self) -> tuple[int, int, int] | None:
-        """Blocks of a cluster along x, y, z, where one has several; else None."""
+        """Blocks of a cluster along x, y, z; None for clusters of one block."""
         return self.cluster if self.cluster and self.cluster[0] * self.cluster[1] * self.cluster[2] > 1 else None
 
     @property
@@ -140,25 +140,25 @@ class Launch:
 
 
 def _remedied(argument: object) -> str:
-    """Say what stands where a tensor's name or a `Scalar` belongs, and what to write there."""
+    """Return a clause that describes an invalid argument and its correction."""
     if callable(argument):
         name = getattr(argument, "__name__", "f")
-        return f"the function {name} itself; call it with its value: {name}(p.N)"
+        return f"the function {name} itself; call it with a value, for example {name}(p.N)"
     if isinstance(argument, int):
-        return f"the plain number {argument}; say its type: i32({argument})"
+        return f"the plain number {argument}; add its type: i32({argument})"
     if isinstance(argument, float):
-        return f"the plain number {argument}; say its type: f32({argument})"
-    return f"{argument!r}; an argument is a tensor's name, or a number with its type such as i32(p.N)"
+        return f"the plain number {argument}; add its type: f32({argument})"
+    return f"{argument!r}; use the name of a tensor, or a number with a type such as i32(p.N)"
 
 
 def _triple(extent: int | Sequence[int]) -> tuple[int, int, int]:
     parts = tuple(extent) if isinstance(extent, Iterable) else (extent,)
     if not 1 <= len(parts) <= 3:
-        raise KernelError(f"a grid, block or cluster has one to three extents, not {parts}")
+        raise KernelError(f"a grid, block or cluster must have one to three extents, not {parts}")
     for part in parts:
         if not hasattr(part, "__index__"):
             raise KernelError(
-                f"a grid, block or cluster has whole extents, not {part!r}; -(-a // b) is a / b, rounded up"
+                f"extents of a grid, block or cluster are whole numbers, not {part!r}; use -(-a // b) to round up"
             )
     x, y, z = (*parts, 1, 1)[:3]
     return whole(x), whole(y), whole(z)

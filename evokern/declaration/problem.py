@@ -1,7 +1,6 @@
-"""What a kernel is asked to do: the shapes, dtype and options of one call, and how a user names them.
+"""Problems: the shapes, dtype and options of one call, and their textual forms.
 
-A `Problem` is the second of the things that a kernel's functions get; the fields that it may have are declared as
-`ProblemField`s.
+The functions of a kernel get a `Problem`. A kernel declares the possible fields as `ProblemField` objects.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from evokern.errors import KernelError, nearest
 
 
 class Problem(NamedValues):
-    """The shapes, dtype and options of one call: an immutable mapping whose fields also read as attributes (`p.S`)."""
+    """Shapes, dtype and options of one call: an immutable mapping; fields are also available as attributes (`p.S`)."""
 
     __slots__ = ("_defaults", "_unwritten")
 
     def __init__(
         self, values: Mapping[str, Value], unwritten: Collection[str] = (), defaults: Mapping[str, Value] | None = None
     ) -> None:
-        """Take the fields' values.
+        """Create a problem.
 
         Args:
             values: field → value, in the order of the kernel's fields.
-            unwritten: fields that the key leaves out.
-            defaults: field → value at which words for people leave it out.
+            unwritten: fields that the key omits.
+            defaults: field → default value, which `in_words` omits.
         """
         super().__init__(values)
         self._unwritten = frozenset(unwritten)
@@ -36,15 +35,15 @@ class Problem(NamedValues):
 
     @property
     def key(self) -> str:
-        """The problem as one line: its identity in databases, JSON and draws; people read `in_words`."""
+        """Problem as one line: its identity in databases, JSON and random seeds; see `in_words` for display."""
         written = ((n, v) for n, v in self._values.items() if n not in self._unwritten)
         return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in written)
 
     def in_words(self, *, every: bool = False) -> str:
-        """Return `B=2 S=512 CAUSAL=1`: what people read, and what `problem_of` takes.
+        """Return the problem in the form `B=2 S=512 CAUSAL=1`, for display and as input of `problem_of`.
 
         Args:
-            every: with the fields at their default; they are left out otherwise, unless none would be left.
+            every: whether to include fields at their default; all fields are included if all are at their default.
         """
         told = [n for n, v in self._values.items() if every or n not in self._defaults or self._defaults[n] != v]
         return " ".join(f"{name}={self._values[name]}" for name in told or self._values)
@@ -82,30 +81,30 @@ class ProblemField:
     name: str
     """Name in study files and in `p.NAME`."""
     choices: tuple[Value, ...] = ()
-    """Everything it may be; empty means any whole number from `least` to `most`."""
+    """Possible values; empty means any whole number from `least` to `most`."""
     default: Value | None = None
-    """Value where the problem does not name it; None makes it compulsory and positional."""
+    """Value if the problem does not set the field; None makes the field required and positional."""
     least: int = 1
-    """Smallest value of a number."""
+    """Smallest number."""
     most: int = 2**31 - 1
-    """Largest value of a number."""
+    """Largest number."""
     multiple_of: int = 1
-    """What divides a number."""
+    """Required divisor of a number."""
     later: bool = False
-    """Whether the kernel had it only after problems without it were recorded: at its default the key of a problem, by
-    which studies and draws know it, leaves it out. Such fields stand last."""
+    """Whether the field was added after problems without it were recorded. At its default, the key of a problem omits
+    the field, so that the recorded keys stay valid. Declare such fields last."""
     doc: str = ""
-    """What it means."""
+    """Meaning of the field."""
 
     def __post_init__(self) -> None:
         if self.later and self.default is None:
-            raise KernelError(f"problem field {self.name} came later, so that it needs a default: what it was before")
+            raise KernelError(f"problem field {self.name} is marked `later`; set a default, the value used before")
 
     def parse(self, text: str | int | bool) -> Value:
-        """Return the field's value from a study file or the command line.
+        """Return the value of the field for a text from a study file or the command line.
 
         Raises:
-            KernelError: the kernel does not take this value; the message lists what it takes.
+            KernelError: the kernel does not support this value; the message lists the supported values.
         """
         if isinstance(text, bool):
             text = int(text)
@@ -118,7 +117,7 @@ class ProblemField:
         try:
             number = int(word)
         except ValueError:
-            raise KernelError(f"{self.name}={text!r} is no whole number") from None
+            raise KernelError(f"{self.name}={text!r} is not a whole number") from None
         if not self.least <= number <= self.most:
             raise KernelError(f"{self.name}={number} is out of range; it takes {self.least} to {self.most}")
         if number % self.multiple_of:
@@ -130,17 +129,16 @@ class ProblemField:
 def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[str, Value | bool]) -> Problem:
     """Return a problem from `"B=2 H=8 S=512 D=64"`, from `"2,8,512,64,causal=1"` or from a mapping.
 
-    In a text, names may stand in any order and any case, apart by blanks or commas; a value without a name belongs to
-    the field at its place.
+    In a text, named fields may appear in any order and case, separated by blanks or commas. A value without a name sets
+    the field at the same position.
 
     Args:
-        kernel: the kernel's name, for messages.
-        fields: its fields, positional ones first.
-        text: what the user gave.
+        kernel: name of the kernel, for messages.
+        fields: fields of the kernel, positional ones first.
+        text: the user's text or mapping.
 
     Raises:
-        KernelError: a field is unknown, missing, given twice or outside what the kernel takes; the message says what it
-            takes.
+        KernelError: a field is unknown, missing, given twice or out of range; the message lists the supported values.
     """
     values = _given(kernel, fields, text)
     ordered: dict[str, Value] = {}
@@ -157,7 +155,7 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
 
 
 def _given(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[str, Value | bool]) -> dict[str, Value]:
-    """Return the fields that a user gave, by name."""
+    """Return the given fields by name."""
     names = [entry.name for entry in fields]
     known = {entry.name.lower(): entry for entry in fields}
     values: dict[str, Value] = {}
@@ -176,53 +174,53 @@ def _given(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[str,
 def parse_problems(
     kernel: str, fields: Sequence[ProblemField], given: Sequence[str | Mapping[str, Value | bool]], dtype: str | None
 ) -> tuple[Problem, ...]:
-    """Return a study's problems, with its dtype where the kernel has such a field.
+    """Return the problems of a study, with the study's dtype.
 
     Args:
-        kernel: the kernel's name, for messages.
-        fields: its fields, positional ones first.
-        given: each problem as `problem_of` takes it.
-        dtype: data type of them all, None where the study names none.
+        kernel: name of the kernel, for messages.
+        fields: fields of the kernel, positional ones first.
+        given: problems in a form that `problem_of` accepts.
+        dtype: dtype of all problems; None if the study sets none.
 
     Raises:
-        KernelError: the kernel does not take one of them, has no field for the dtype, or a problem names another one.
+        KernelError: a problem is not supported, its dtype differs from `dtype`, or the kernel has no field `dtype`.
     """
     if dtype is not None and "dtype" not in [entry.name for entry in fields]:
-        raise KernelError(f"dtype = {dtype!r}, but kernel {kernel} has no such field; leave it away")
+        raise KernelError(f"dtype = {dtype!r}, but kernel {kernel} has no such field; remove the dtype")
     found = [_given(kernel, fields, text) for text in given]
     if dtype is not None:
         wanted = next(entry for entry in fields if entry.name == "dtype").parse(dtype)
         for text, values in zip(given, found, strict=True):
             if (own := values.setdefault("dtype", wanted)) != wanted:
                 raise KernelError(
-                    f"dtype = {dtype!r}, but the problem {text!r} says {own}; name it in one of them alone"
+                    f"dtype = {dtype!r}, but the problem {text!r} sets {own}; set the dtype in only one of them"
                 )
     return tuple(problem_of(kernel, fields, values) for values in found)
 
 
 def key_of(kernel: str, fields: Sequence[ProblemField], text: str) -> str:
-    """Return the key of the problem that a user's text names.
+    """Return the key of the problem in a user's text.
 
     Raises:
-        KernelError: it names none; the message says what the kernel takes.
+        KernelError: the text is not a supported problem; the message lists the supported values.
     """
     return problem_of(kernel, fields, text).key
 
 
 def words_of(fields: Sequence[ProblemField], key: str, *, every: bool = False) -> str:
-    """Return a stored problem in words (`Problem.in_words`); its key where that is none of the fields'.
+    """Return a stored problem in words (`Problem.in_words`), or its key if it does not match the fields.
 
     Args:
-        fields: the kernel's fields as they were stored with the problem; none in databases from before they were.
-        key: the problem's key.
-        every: with the fields at their default.
+        fields: the kernel's fields, as stored with the problem; empty in databases of old versions.
+        key: key of the problem.
+        every: whether to include fields at their default.
     """
     found = _stored(fields, key)
     return key if found is None else found.in_words(every=every)
 
 
 def meanings_of(fields: Sequence[ProblemField], key: str) -> tuple[tuple[str, Value, str], ...]:
-    """Return name, value and meaning of each field of a stored problem; none where its key is none of the fields'."""
+    """Return name, value and meaning of each field of a stored problem; empty if its key does not match the fields."""
     found = _stored(fields, key)
     return () if found is None else tuple((entry.name, found[entry.name], entry.doc) for entry in fields)
 
@@ -235,11 +233,11 @@ def _stored(fields: Sequence[ProblemField], key: str) -> Problem | None:
 
 
 _APART = re.compile(r"\s*,\s*|\s+(?=[A-Za-z_]\w*\s*=)")
-"""What stands between the parts of a problem's text: a comma, or blanks before a name. A choice may hold blanks."""
+"""Separator of the parts of a problem's text: a comma, or blanks before a name. A choice may contain blanks."""
 
 
 def parts_of(text: str) -> list[tuple[str, str]]:
-    """Return name and value of each part of a problem's text, in order; an empty name where it has none."""
+    """Return name and value of each part of a problem's text, in order; the name is empty for a value alone."""
     split = (part.partition("=") for part in _APART.split(text.strip()) if part)
     return [(name.strip(), value.strip()) if equals else ("", name) for name, equals, value in split]
 
@@ -254,4 +252,4 @@ def _split(kernel: str, fields: Sequence[ProblemField], text: str) -> Iterator[t
             yield fields[index].name, value
         else:
             names = ", ".join(entry.name for entry in fields)
-            raise KernelError(f"{kernel}: problem {text!r} has more values than fields, which are {names}")
+            raise KernelError(f"{kernel}: problem {text!r} has more values than fields; fields: {names}")

@@ -1,8 +1,8 @@
-"""Candidate → CUDA source and compile options.
+"""CUDA source and compile options of a candidate.
 
-The source text stays as it is: genes and problem macros arrive as `-D` options, so that compiler messages name the
-lines of `kernel.cu`. A named choice arrives as a number: `-DLOADS=LOADS_VECTOR16` with `-DLOADS_VECTOR16=2`, the
-position of the value in the gene's declaration, so that the source can write `if constexpr (LOADS == LOADS_VECTOR16)`.
+The source text is not modified. Genes and problem macros are passed as `-D` options, so compiler messages refer to the
+lines of `kernel.cu`. A named choice becomes a number, the position of the value in the gene's declaration:
+`-DLOADS=LOADS_VECTOR16 -DLOADS_VECTOR16=2`. The source can then test `if constexpr (LOADS == LOADS_VECTOR16)`.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from evokern.errors import RAISED, KernelError
 
 @dataclass(frozen=True)
 class Rendered:
-    """A candidate's program, ready for the compiler."""
+    """Source and options of a candidate, ready for the compiler."""
 
     source: str
-    """Text of the kernel's source file."""
+    """Source text."""
     name: str
     """File name for compiler messages."""
     headers: Mapping[str, str]
-    """The kernel's headers, by the name an `#include` uses."""
+    """Headers of the kernel, by the name used in `#include`."""
     options: tuple[str, ...]
     """Compiler options: macros, then the kernel's own."""
     entries: tuple[str, ...]
-    """Entry points of the launches, each once, in order."""
+    """Entry points of the launches, without repetition, in order."""
     architecture_suffix: str = ""
-    """`a` where architecture-specific instructions are needed."""
+    """`a` if architecture-specific instructions are needed."""
     state: State = field(default_factory=dict)
-    """The kernel's declared state."""
+    """Declared state of the kernel."""
 
     @property
     def macros(self) -> dict[str, str]:
-        """The `-D` options as name → value."""
+        """Macros of the `-D` options: name → value."""
         pairs = (option[2:].split("=", 1) for option in self.options if option.startswith("-D"))
         return {pair[0]: pair[1] if len(pair) > 1 else "1" for pair in pairs}
 
 
 def choice_macro(gene: Gene, value: Value) -> str:
-    """Return the constant that stands for a named choice, for example `LOADS_VECTOR16`."""
+    """Return the macro name of a named choice, for example `LOADS_VECTOR16`."""
     return re.sub(r"\W", "_", f"{gene.name}_{value}").upper()
 
 
 def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
-    """Return every macro of a candidate: constants of named choices, genes, then the problem's.
+    """Return all macros of a candidate: constants of named choices, genes, then those of the kernel's `macros`.
 
     Raises:
-        KernelError: the kernel's `macros` raised, or redefines a gene.
+        KernelError: the kernel's `macros` raised or redefines a gene.
     """
     result: dict[str, str] = {}
     for gene in kernel.genes:
@@ -70,16 +70,16 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         ) from error
     for name, value in extra.items():
         if name in result:
-            raise KernelError(f"kernel {kernel.name}: macro {name} is a gene already; rename the problem's macro")
+            raise KernelError(f"kernel {kernel.name}: macro {name} is already a gene; rename the macro")
         result[name] = str(value)
     return result
 
 
 def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
-    """Return the kernel's source text and its headers by the name in `#include`.
+    """Return the kernel's source text, and its headers by the name used in `#include`.
 
     Raises:
-        KernelError: the source is missing, or a file is no text.
+        KernelError: the source is missing, or a file is not text.
     """
     files = kernel.files()
     source = next(file for file in files if file.path == kernel.source_path)
@@ -88,10 +88,10 @@ def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
 
 
 def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]:
-    """Return file name, source text and headers of a candidate: the kernel's own, or a foreign source beside them.
+    """Return file name, source text and headers of a candidate; an external source replaces the kernel's own text.
 
     Raises:
-        KernelError: the source is missing, or a file is no text.
+        KernelError: the source is missing, or a file is not text.
     """
     text, headers = read_source(kernel)
     if isinstance(config, ForeignCandidate):
@@ -100,10 +100,10 @@ def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]
 
 
 def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
-    """Return the program of a candidate at a problem.
+    """Return the source and options of a candidate at a problem.
 
     Raises:
-        KernelError: the source is missing, or a function that the kernel declares raised.
+        KernelError: the source is missing, or a function in `kernel.py` raised.
     """
     name, source, headers = source_of(kernel, config)
     defines = tuple(f"-D{name}={value}" for name, value in macros(kernel, config, problem).items())

@@ -1,4 +1,4 @@
-"""Which outputs a part of the inputs reaches: it lets the gate renew inputs of a large problem by parts."""
+"""Slices: declarations of the outputs that a part of the inputs affects; the gate renews large problems in slices."""
 
 from __future__ import annotations
 
@@ -15,58 +15,63 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slice:
-    """Inputs and outputs that are cut alike: new inputs in a slice change outputs in the slice and nowhere else.
+    """Parts of inputs and outputs: new inputs in a slice change only outputs in the same slice.
 
-    `Slice({"a": 0, "c": 0})` of a product: new rows of `a` change the same rows of `c`. `Slice({"b": 1, "c": 1})`: new
-    columns of `b` change the same columns of `c`. Every input that a slice names is renewed with it.
+    Example for a matrix product: with `Slice({"a": 0, "c": 0})`, new rows of `a` change only the same rows of `c`. With
+    `Slice({"b": 1, "c": 1})`, new columns of `b` change only the same columns of `c`. All inputs named by a slice are
+    renewed together.
     """
 
     axes: Mapping[str, int | tuple[int, ...]]
-    """Tensor → the axis along which it is cut, or several, each by indices of its own, in the same order for every
-    tensor. Tensors that are not named stay whole: inputs are left as they are, outputs are not reached."""
+    """Tensor → the axis, or several axes, along which it is cut.
+
+    Each axis has its own indices, in the same order for every tensor. Tensors that are not named stay whole: such
+    inputs are not renewed, and such outputs do not change."""
     fields: tuple[str, ...] = ()
-    """Fields of the problem that are the extents of those axes: they are set to the slice's for the reference."""
+    """Fields of the problem that give the extents of the axes; for the reference they are set to those of the slice."""
     reference: Callable[..., Mapping[str, torch.Tensor]] | None = None
-    """Float64 outputs of a slice, from the problem, the float64 inputs (those named, cut; the others whole), and the
-    indices along each axis (an int64 tensor each). None runs the workload's own reference on the cut inputs."""
+    """Function that returns the float64 outputs of a slice; None applies the workload's reference to the cut inputs.
+
+    It gets the problem, the float64 inputs (named inputs cut, others whole), and one int64 tensor of indices per
+    axis."""
 
     def __post_init__(self) -> None:
         if not self.axes:
-            raise KernelError('a Slice names no tensor; for example Slice({"a": 0, "c": 0})')
+            raise KernelError('a Slice names no tensor; name at least one, for example Slice({"a": 0, "c": 0})')
         cuts = {name: self.cut(name) for name in self.axes}
         counts = {len(axes) for axes in cuts.values()}
         if len(counts) > 1 or counts == {0}:
-            raise KernelError(f"a Slice cuts its tensors along different numbers of axes: {dict(self.axes)}")
+            raise KernelError(f"a Slice must cut every tensor along the same number of axes: {dict(self.axes)}")
         for name, axes in cuts.items():
             if len(set(axes)) < len(axes) or any(axis < 0 for axis in axes):
                 raise KernelError(f"a Slice cuts {name!r} along {axes}; name each axis once, from 0")
         if self.fields and len(self.fields) != counts.pop():
-            raise KernelError(f"a Slice has fields {self.fields}; name one for each axis that is cut, or none")
+            raise KernelError(f"a Slice has fields {self.fields}; name one field for each cut axis, or no fields")
 
     def cut(self, name: str) -> tuple[int, ...]:
-        """Return the axes along which a tensor is cut, none where it stays whole."""
+        """Return the axes along which a tensor is cut; empty if it stays whole."""
         axes = self.axes.get(name, ())
         return axes if isinstance(axes, tuple) else (axes,)
 
     def part(self, problem: Problem, counts: tuple[int, ...]) -> Problem:
-        """Return the problem that a slice of so many indices along each axis is by itself."""
+        """Return the problem of a slice with these numbers of indices along its axes."""
         return problem.changed(dict(zip(self.fields, counts, strict=False))) if self.fields else problem
 
     def extents(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
         """Return the extents of the axes that are cut.
 
         Raises:
-            KernelError: a tensor is unknown, has no such axis, or extents differ.
+            KernelError: a tensor is unknown, an axis does not exist, or extents differ.
         """
         found: tuple[int, ...] = ()
         for name in self.axes:
             if name not in shapes:
-                raise KernelError(f"a Slice names {name!r}; inputs and outputs are {', '.join(shapes)}")
+                raise KernelError(f"a Slice names the unknown tensor {name!r}; use {', '.join(shapes)}")
             axes, shape = self.cut(name), shapes[name]
             if any(axis >= len(shape) for axis in axes):
-                raise KernelError(f"a Slice cuts {name!r} along axis {max(axes)}; its shape is {shape}")
+                raise KernelError(f"a Slice cuts {name!r} along axis {max(axes)}, but its shape is {shape}")
             mine = tuple(shape[axis] for axis in axes)
             if found and mine != found:
-                raise KernelError(f"a Slice cuts {name!r} where its extent is {mine}, and others where it is {found}")
+                raise KernelError(f"a Slice cuts {name!r} with extents {mine}, but other tensors with extents {found}")
             found = mine
         return found

@@ -1,4 +1,4 @@
-"""On which problems a simulated device runs the gate: the kernel's small ones that this candidate can run."""
+"""Small problems on which a simulated device runs the gate, chosen among those that a candidate can run."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 
 MOST = 2
-"""Small problems of one candidate: one with tails and one without, in about a second."""
+"""Maximum number of small problems per candidate: one with tails and one without take about a second."""
 
 MOST_ELEMENTS = 1 << 18
-"""A study's own problem with more elements than this takes minutes to run whole."""
+"""Maximum number of elements of a study's full-size problem that is run whole; larger ones take minutes."""
 
 MOST_TILE = 1024
-"""Extent of a tile along one field, where a problem is made of whole tiles."""
+"""Maximum extent of a tile along one field, for problems made of whole tiles."""
 
 
 def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
-    """Return a small problem; where every part names its field (`B=1 S=72`) the rest is as in the study's problem.
+    """Return a small problem; if every part names its field (`B=1 S=72`), other fields are as in the study's problem.
 
     Raises:
-        KernelError: the text is no problem of this kernel.
+        KernelError: the text is not a problem of this kernel.
     """
     parts = parts_of(text)
     if not all(name for name, _ in parts):
@@ -34,23 +34,23 @@ def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
     changes: dict[str, str] = {}
     for name, value in parts:
         if name.lower() not in known:
-            raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r}, which is no field")
+            raise KernelError(f"kernel {kernel.name}: small problem {text!r} has no field {name!r}; use a known field")
         if known[name.lower()] in changes:
-            raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r} twice; once is enough")
+            raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r} twice; name it once")
         changes[known[name.lower()]] = value
     return kernel.problem({**like, **changes})
 
 
 def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:
-    """Return the problems that a candidate's gate runs on: small ones that it can run, or the study's own if small.
+    """Return the problems for a candidate's gate: small problems that it can run, or the study's own if they are small.
 
-    Empty when there is none: the candidate cannot be checked here.
+    The result is empty if there is no such problem; the candidate can then not be checked.
 
     Args:
         kernel: the kernel.
         config: the candidate.
         problems: the study's problems.
-        chip: limits to keep.
+        chip: chip with the resource limits.
     """
     chosen: list[Problem] = []
     for problem in problems:
@@ -68,16 +68,16 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
 
 
 def of_whole_tiles(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:
-    """Return the smallest problem found that a candidate takes whose tiles are larger than every small problem.
+    """Return a small problem of whole tiles for a candidate whose tiles exceed every declared small problem, or None.
 
-    All numbers are set to one that may be a tile's extent, a value of the candidate or a product of two, until the
-    limits are kept; then each shrinks to the smallest that keeps them.
+    First all numeric fields get the same extent, the smallest feasible one. Possible extents are the candidate's values
+    and products of two of them. Then each field is reduced to its smallest feasible extent.
 
     Args:
         kernel: the kernel.
         config: the candidate.
-        like: a problem of the study, for fields that have choices.
-        chip: limits to keep.
+        like: a problem of the study, used for fields with choices.
+        chip: chip with the resource limits.
     """
     names = [entry.name for entry in kernel.fields if not entry.choices]
     values = [value for value in config.values() if isinstance(value, int) and 2 <= value <= MOST_TILE]
@@ -96,13 +96,13 @@ def of_whole_tiles(kernel: Kernel, config: Config, like: Problem, chip: Profile)
 def runnable(
     kernel: Kernel, config: Config, problem: Problem, changes: Mapping[str, int], chip: Profile
 ) -> Problem | None:
-    """Return a problem with some numbers changed, None where it is none or the candidate cannot run it."""
+    """Return a problem with some numbers changed, or None if it is invalid or the candidate cannot run it."""
     found = problem_with(kernel, problem, changes)
     return found if found is not None and keeps_limits(kernel, config, found, chip) else None
 
 
 def problem_with(kernel: Kernel, problem: Problem, changes: Mapping[str, Value]) -> Problem | None:
-    """Return a problem with some fields changed, None where it is no problem of the kernel."""
+    """Return a problem with some fields changed, or None if the kernel does not support it."""
     try:
         return kernel.problem({**problem, **changes})
     except KernelError:
@@ -110,10 +110,10 @@ def problem_with(kernel: Kernel, problem: Problem, changes: Mapping[str, Value])
 
 
 def keeps_limits(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
-    """Tell whether a candidate can run a problem on a chip, be it a wasteful one there."""
+    """Return whether a candidate can run a problem on a chip, ignoring constraints marked `wasteful`."""
     return check(kernel, config, [problem], chip, essential=True) is None
 
 
 def elements(kernel: Kernel, config: Config, problem: Problem) -> int:
-    """Return the elements of all buffers."""
+    """Return the number of elements in all buffers."""
     return sum(tensor.elements for tensor in kernel.workload.tensors(problem, config).values())

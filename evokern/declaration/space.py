@@ -1,11 +1,10 @@
-"""The set of valid candidates.
+"""Search space: the set of valid candidates.
 
-A gene that is inactive (its `when` does not hold) is pinned to its default, so that two configurations that differ only
-where nothing can change are the same configuration.
+An inactive gene (its `when` does not hold) is fixed to its default. Configurations that differ only in inactive genes
+are therefore equal.
 
-`Space` answers what samplers ask: is this configuration valid, draw a valid one, what are its valid neighbours. The
-constraints that depend on a problem and a chip are bound by `evokern.declaration.feasibility`, which passes one
-predicate in.
+Samplers use `Space` to test and draw valid configurations and to list valid neighbours. Constraints that depend on a
+problem and a chip are bound by `evokern.declaration.feasibility`, which passes a predicate.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from evokern.errors import SpaceError, nearest
 
 Predicate = Callable[[Config], bool]
 _WALKED = 100_000
-"""Configurations that are walked for a feasible one where draws found none: some seconds."""
+"""Maximum number of configurations enumerated if random draws find no feasible one; takes several seconds."""
 
 
 def _steps(gene: Gene, value: Value) -> int:
-    """Return how far a value stands from the default in the gene's list."""
+    """Return the distance of a value from the default in the gene's list."""
     return abs(gene.values.index(value) - gene.values.index(gene.default))
 
 
 @dataclass(frozen=True)
 class Space:
-    """The genes of a kernel, and which combinations of their values are valid."""
+    """Genes of a kernel, and the valid combinations of their values."""
 
     genes: tuple[Gene, ...]
-    """Every gene; a gene's `when` may only name genes that stand before it."""
+    """All genes; a gene's `when` may only name genes before it."""
     feasible: Predicate = field(default=lambda config: True, compare=False)
-    """Whether a canonical configuration may run at all; `evokern.declaration.feasibility` binds problems and chip."""
+    """Predicate for feasible canonical configurations; `evokern.declaration.feasibility` binds problems and chip."""
     table: tuple[Config, ...] | None = field(default=None, compare=False)
-    """The whole list of valid configurations where it is known (a recorded space); then `feasible` is membership."""
+    """List of all valid configurations, if known (a recorded space); `feasible` then tests membership."""
     late: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, compare=False)
-    """Gene → values that are tried late, by their marks; `feasible_space` binds them to a chip."""
+    """Gene → low-priority values, bound to a chip by `feasible_space`."""
     starting_points: tuple[Mapping[str, Value], ...] = field(default=(), compare=False)
-    """Candidates that the kernel's author knows to be good somewhere, as what they change of the default."""
+    """Good candidates known to the kernel's author, each given as changes of the default."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
@@ -52,10 +51,10 @@ class Space:
                 raise SpaceError(f"gene {gene.name} is declared twice")
             for other, values in gene.when.items():
                 if other not in seen:
-                    raise SpaceError(f"gene {gene.name} depends on {other!r}, which does not stand before it")
+                    raise SpaceError(f"gene {gene.name} depends on {other!r}, which is not declared before it")
                 for value in values:
                     if value not in seen[other].values:
-                        raise SpaceError(f"gene {gene.name} depends on {other}={value!r}, which {other} cannot be")
+                        raise SpaceError(f"gene {gene.name} depends on {other}={value!r}, not a value of {other}")
             seen[gene.name] = gene
         object.__setattr__(self, "_by_name", seen)
         if self.table is not None:
@@ -63,7 +62,7 @@ class Space:
             object.__setattr__(self, "feasible", self._members.__contains__)  # type: ignore[attr-defined]
 
     def gene(self, name: str) -> Gene:
-        """Return a gene by name (case does not matter).
+        """Return a gene by name, ignoring case.
 
         Raises:
             SpaceError: there is no such gene.
@@ -86,36 +85,36 @@ class Space:
 
     @property
     def mutations(self) -> tuple[Gene, ...]:
-        """The outer layer."""
+        """Genes of the outer layer."""
         return tuple(gene for gene in self.genes if gene.layer == "mutation")
 
     @property
     def parameters(self) -> tuple[Gene, ...]:
-        """The inner layer."""
+        """Genes of the inner layer."""
         return tuple(gene for gene in self.genes if gene.layer == "parameter")
 
     def default(self) -> Config:
-        """Return the default candidate's configuration."""
+        """Return the configuration of the default candidate."""
         return Config({gene.name: gene.default for gene in self.genes})
 
     def starting_configs(self) -> list[Config]:
-        """Return the starting points as configurations, in their order, infeasible ones too."""
+        """Return the starting points as configurations, in order, including infeasible ones."""
         return [self.canonical({**self.default(), **changes}) for changes in self.starting_points]
 
     def active(self, gene: Gene, values: Mapping[str, Value]) -> bool:
-        """Tell whether a gene matters, given the values of the genes before it."""
+        """Return whether a gene is active, given the values of the genes before it."""
         return all(values[other] in allowed for other, allowed in gene.when.items())
 
     def canonical(self, values: Mapping[str, Value]) -> Config:
-        """Return the configuration in declared order with every inactive gene pinned to its default.
+        """Return the configuration in declared order, with inactive genes set to their defaults.
 
         Raises:
-            SpaceError: a gene is missing, unknown, or has a value that is not its own.
+            SpaceError: a gene is missing or unknown, or has an invalid value.
         """
         chosen: dict[str, Value] = {}
         for gene in self.genes:
             if gene.name not in values:
-                raise SpaceError(f"gene {gene.name} has no value; give one of {gene.values}")
+                raise SpaceError(f"gene {gene.name} has no value; use one of {gene.values}")
             value = values[gene.name]
             if value not in gene.values:
                 raise SpaceError(f"gene {gene.name} cannot be {value!r}: {nearest(str(value), map(str, gene.values))}")
@@ -126,7 +125,7 @@ class Space:
         return Config(chosen)
 
     def with_changes(self, base: Config, changes: Mapping[str, str | Value]) -> Config:
-        """Return `base` with genes changed by name, as `--set GENE=VALUE` does."""
+        """Return a configuration with genes changed by name, as with `--set GENE=VALUE`."""
         values: dict[str, Value] = dict(base)
         for name, value in changes.items():
             gene = self.gene(name)
@@ -134,14 +133,14 @@ class Space:
         return self.canonical(values)
 
     def without_effect(self, config: Config, changes: Mapping[str, str | Value]) -> tuple[str, ...]:
-        """Return a sentence for each change that a configuration does not have, since its gene is inactive there.
+        """Return a sentence for each change without effect, because its gene is inactive.
 
         Args:
-            config: what `with_changes` made of the changes.
-            changes: gene → value, as they were given to it.
+            config: the configuration returned by `with_changes`.
+            changes: gene → value, the changes passed to `with_changes`.
 
         Returns:
-            For example ``LANES=row does not count with PATH=tiled; it does with PATH=skinny``.
+            For example ``LANES=row has no effect with PATH=tiled; it needs PATH=skinny``.
         """
         told = []
         for name, value in changes.items():
@@ -150,11 +149,11 @@ class Space:
                 needs = self._needs(gene, config)
                 now = " and ".join(f"{other}={config[other]}" for other in needs)
                 wanted = " and ".join(f"{other}={'|'.join(map(str, allowed))}" for other, allowed in needs.items())
-                told.append(f"{gene.name}={given} does not count with {now}; it does with {wanted}")
+                told.append(f"{gene.name}={given} has no effect with {now}; it needs {wanted}")
         return tuple(told)
 
     def _needs(self, gene: Gene, config: Config) -> dict[str, Sequence[Value]]:
-        """Return what a configuration lacks for a gene to be active: other gene → values that it may have."""
+        """Return the unmet conditions of an inactive gene: other gene → its allowed values."""
         found: dict[str, Sequence[Value]] = {}
         for other, allowed in gene.when.items():
             if config[other] not in allowed:
@@ -162,7 +161,7 @@ class Space:
         return found
 
     def grid(self) -> Iterator[Config]:
-        """Yield every distinct configuration, infeasible ones too, in declared order (the last gene runs fastest)."""
+        """Yield all distinct configurations, including infeasible ones; the last gene varies fastest."""
         if self.table is not None:
             yield from self.table
             return
@@ -178,7 +177,7 @@ class Space:
             yield from self._extend({**chosen, gene.name: value}, depth + 1)
 
     def draw(self, rng: random.Random) -> Config:
-        """Draw a configuration, uniform over the combinations; feasible only where a table is known."""
+        """Draw a configuration uniformly over all combinations; it is feasible only if the space has a table."""
         if self.table is not None:
             return self.table[rng.randrange(len(self.table))]
         chosen: dict[str, Value] = {}
@@ -192,10 +191,10 @@ class Space:
 
         Args:
             rng: source of randomness.
-            attempts: how many draws before giving up.
+            attempts: maximum number of draws.
 
         Returns:
-            A feasible configuration, or None when none was found.
+            A feasible configuration, or None if none was found.
         """
         for _ in range(attempts):
             config = self.draw(rng)
@@ -204,13 +203,13 @@ class Space:
         return None
 
     def first_feasible(self) -> Config | None:
-        """Return where a search begins: the default candidate, or where it is infeasible one near it that is not.
+        """Return the first candidate of a search: the default candidate, or a feasible one near it.
 
-        One gene is changed, then two, values next to the default first; then the space is drawn from and walked. The
-        answer depends on the space alone.
+        If the default is infeasible, try changes of one gene, then of two genes, values next to the default first. Then
+        try random draws, then enumerate. The result depends only on the space.
 
         Returns:
-            A feasible configuration, or None when none was found.
+            A feasible configuration, or None if none was found.
         """
         known: list[Config | None] = self.__dict__.setdefault("_first_feasible", [])
         if not known:
@@ -222,7 +221,7 @@ class Space:
         return known[0]
 
     def _near_default(self) -> Iterator[Config]:
-        """Yield the default candidate, then what differs from it in one gene, then in two."""
+        """Yield the default candidate, then configurations that differ from it in one gene, then in two genes."""
         base = self.default()
         yield base
         moves = [
@@ -238,7 +237,7 @@ class Space:
                 yield self.canonical({**base, **one, **two})
 
     def neighbours(self, config: Config) -> Iterator[Config]:
-        """Yield the feasible configurations that differ from `config` in one active gene (inactive ones follow)."""
+        """Yield the feasible configurations that differ from `config` in one active gene; inactive genes may follow."""
         for gene in self.genes:
             if not self.active(gene, config):
                 continue

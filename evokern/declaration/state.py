@@ -1,4 +1,4 @@
-"""Declared state: what writable variables of a module hold when a call begins."""
+"""Declared state: the values of writable module variables at the start of a call."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import TypeAlias
 from evokern.errors import KernelError
 
 State: TypeAlias = Mapping[str, "int | bytes"]
-"""A variable's name in the source → its initial bytes, or the byte that fills it."""
+"""Name of a variable in the source → initial bytes, or one byte that fills the variable."""
 
 
 def checked_state(kernel: str, state: object) -> State:
-    """Return a kernel's declared state.
+    """Return a kernel's declared state after checking its types.
 
     Raises:
-        KernelError: it is no mapping of names to bytes.
+        KernelError: the state is not a mapping of names to bytes.
     """
     remedy = "write state={'name': 0} for zeros, or give the variable's initial bytes: {'name': bytes(...)}"
     if not isinstance(state, Mapping):
-        raise KernelError(f"kernel {kernel}: state = {state!r} is no mapping; {remedy}")
+        raise KernelError(f"kernel {kernel}: state = {state!r} is not a mapping; {remedy}")
     found: dict[str, int | bytes] = {}
     for name, value in state.items():
         if not isinstance(name, str) or not name:
-            raise KernelError(f"kernel {kernel}: state names {name!r}, which is no variable's name; {remedy}")
+            raise KernelError(f"kernel {kernel}: state names {name!r}, which is not a variable name; {remedy}")
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 0xFF:
             found[name] = value
         elif isinstance(value, (bytes, bytearray)) and value:
             found[name] = bytes(value)
         else:
-            raise KernelError(f"kernel {kernel}: state of {name!r} is {value!r}, neither bytes nor 0 to 255; {remedy}")
+            raise KernelError(
+                f"kernel {kernel}: state of {name!r} is {value!r}; it must be bytes or a number from 0 to 255; {remedy}"
+            )
     return found

@@ -1,4 +1,4 @@
-"""The correctness gate, one for every device that executes: nothing counts as measured that did not pass it."""
+"""The correctness gate: every device runs it, and only candidates that pass it count as measured."""
 
 from evokern.gate.check import Call, Gate, RunFailed, Runner
 from evokern.gate.power import prove_power

@@ -1,4 +1,4 @@
-"""One problem's buffers for a number of input sets and runs: fresh inputs, poison, comparison with the references."""
+"""Buffers of one problem for several input sets and runs: new inputs, poison, comparison with the references."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from evokern.gate.slicing import Indices, SlicedTensors
 from evokern.study.settings import InputSet
 
 REPEATED_SETS = 2
-"""Input sets that the runs after the first one are of: what differs from run to run does so on any inputs."""
+"""Number of input sets used by runs after the first; nondeterminism shows on any inputs."""
 
 ZERO_SETS = 2
-"""Input sets of `edges` at most in which a whole input is zero, another one in each: of three inputs two, in turn."""
+"""Maximum number of `edges` input sets with an all-zero input, a different input in each set."""
 
 REACHED = ("cuda",)
-"""Devices whose memory candidates reach: what they must not read lies sealed there."""
+"""Devices whose memory candidates can read; secrets are sealed there."""
 
 
 def kinds_of_sets(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> tuple[InputSet, ...]:
-    """Return the kind of each input set: `edges` ones are last, up to three of them."""
+    """Return the kind of each input set; up to three `edges` sets come last."""
     able = sum(may_be_zero(tensor) for tensor in tensors.values() if tensor.given)
     expanded = [kind for kind in kinds for _ in range(1 + min(able, ZERO_SETS) if kind == "edges" else 1)]
     return tuple(sorted(expanded, key=lambda kind: kind == "edges"))
 
 
 def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
-    """Return run and input set of each call: those of the first run, then those of later ones."""
+    """Return run and input set of each call: the calls of the first run, then those of later runs."""
     return [(run, n) for run in range(runs) for n in range(sets) if run == 0 or n < REPEATED_SETS]
 
 
 class Bench:
-    """Buffers of one problem for some input sets and runs.
+    """Set of buffers of one problem for several input sets and runs.
 
-    `edges` inputs take up to three sets: in those after the first one a whole input is zero.
+    `edges` inputs have up to three sets; after the first, each has one input that is all zero.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class Bench:
         renew_every: int = 1,
         own: OwnKernels | None = None,
     ) -> None:
-        """Allocate; `refresh` fills.
+        """Allocate the buffers; `refresh` fills them.
 
         Args:
-            kernel: whose workload is checked.
-            problem: at which problem.
-            tensors: its buffers.
-            kinds: kind of each input set.
-            runs: runs of the first sets; the others run once.
-            tolerance: of each output.
-            guard_bytes: guard zone around each buffer.
-            generator: private source of the inputs, on the device where the buffers live.
-            secret: private source of what stays in host memory.
-            renew_every: candidates after which sets of a large problem are renewed whole.
-            own: kernels for this device; None for torch.
+            kernel: kernel whose workload is checked.
+            problem: the problem.
+            tensors: buffers of the workload at this problem.
+            kinds: kinds of inputs.
+            runs: number of runs of the first `REPEATED_SETS` input sets; the other sets run once.
+            tolerance: tolerance of each output.
+            guard_bytes: size of the guard zone around each buffer.
+            generator: private source of the inputs, on the device of the buffers.
+            secret: private source of keys and orders, in host memory.
+            renew_every: number of candidates after which a set of a large problem is renewed entirely.
+            own: evokern's kernels for this device; None uses torch.
 
         Raises:
             KernelError: an output has no tolerance, or a slice does not fit the tensors.
@@ -85,7 +85,7 @@ class Bench:
         self.runs = runs
         self.tensors = dict(tensors)
         self.calls = calls_of(runs, self.sets)
-        """Run and input set of each call: those of the first run, then those of later ones."""
+        """Run and input set of each call: the calls of the first run, then those of later runs."""
         self._kernel, self._problem = kernel, problem
         device, secret = generator.device, secret or random.SystemRandom()
         self._device = device
@@ -93,13 +93,15 @@ class Bench:
         written = {n: t for n, t in tensors.items() if not t.kept}
         self._results = {n: t for n, t in written.items() if t.role != "workspace"}
         if not self._results:
-            raise KernelError(f"kernel {kernel.name}: the workload has no output")
+            raise KernelError(f"kernel {kernel.name}: the workload has no output; declare a tensor with role 'output'")
         for name in self._results:
             if name not in tolerance:
-                raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance")
+                raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance; add it to `tolerance`")
         for name in kernel.workload.nonfinite:
             if name not in given:
-                raise KernelError(f"kernel {kernel.name}: nonfinite names {name!r}; inputs are {', '.join(given)}")
+                raise KernelError(
+                    f"kernel {kernel.name}: nonfinite names {name!r}, which is not an input; use {', '.join(given)}"
+                )
         declared = bool(kernel.workload.nonfinite)
         self._rules = {n: Rule(t, tolerance[n].holding(t), nonfinite=declared) for n, t in self._results.items()}
         self._inputs = GuardedBuffers(given, self.sets, guard_bytes, device)
@@ -119,13 +121,13 @@ class Bench:
         self._wholes = 0
         self._own = own
         self.generator = generator
-        """Private source of the inputs, on the device where the buffers live."""
+        """Private source of the inputs, on the device of the buffers."""
         self.reach: dict[str, int] = {}
-        """Input → how much `TimedCalls` changes of it, so that it shows in the outputs: more where less did not."""
+        """Input → how much of it `TimedCalls` changes; raised until the change shows in the outputs."""
         self.changes: dict[int, Any] = {}
-        """Input set → what `TimedCalls` drew for it, until its inputs are renewed: kept where a reference is dear."""
+        """Input set → the change that `TimedCalls` drew; kept until the inputs are renewed if references are slow."""
         self.refreshes = 0
-        """How often `refresh` was called; before the first time there are no inputs."""
+        """Number of calls of `refresh`; 0 means that there are no inputs yet."""
 
     @property
     def sets(self) -> int:
@@ -134,29 +136,29 @@ class Bench:
 
     @property
     def results(self) -> Mapping[str, Tensor]:
-        """Outputs, those computed in place too."""
+        """Outputs, including those computed in place."""
         return self._results
 
     @property
     def large(self) -> bool:
-        """Whether inputs and references are kept from one candidate to the next, but for some slices or sets."""
+        """Whether candidates share inputs and references, except for renewed slices or sets."""
         return self._renewal.large
 
     # ---- inputs
 
     def refresh(self, share: float = 1.0, *, whole: bool = False, repetition: bool = False) -> None:
-        """Draw new inputs; their references are computed once a candidate has run on them.
+        """Draw new inputs; their references are computed after a candidate has run on them.
 
-        All sets of a problem are renewed. Those of a large one are kept, but for slices or for the sets whose turn it
-        is (`evokern.gate.renewal`): an input is old only in that an earlier candidate saw it, never this one.
+        All input sets are renewed. A large problem renews only some slices or sets (`evokern.gate.renewal`), so
+        candidates share the other inputs.
 
         Args:
-            share: share of the elements that change, chosen at random; a few changed ones among many old ones deceive
-                a candidate that recognises inputs by a sample of them.
-            whole: renew all of a large problem too.
-            repetition: these are inputs for the same candidate: some are new in any case.
+            share: share of elements that change, chosen at random. A small share deceives candidates that recognise
+                inputs by a few elements.
+            whole: renew all inputs even for a large problem.
+            repetition: draw inputs for a repetition of the same candidate; some inputs always change.
         """
-        if self.refreshes and (self.large or share < 1.0):  # else all is drawn anew
+        if self.refreshes and (self.large or share < 1.0):  # otherwise all inputs are replaced
             self.mend()
         renewed, sliced = self._renewal.renew(
             self._inputs.views, share, whole=whole or not self.refreshes, repetition=repetition
@@ -175,24 +177,24 @@ class Bench:
         self.conceal()
 
     def mend(self) -> None:
-        """Write inputs as they were drawn where whoever ran last was not seen to the end, and may have changed them."""
+        """Restore the original inputs unless `verify` has checked them since the last run."""
         if not self._trusted:
             for rows, plain in self._originals.plain():
                 self._inputs.memory[rows].view(torch.int64).copy_(plain)
 
     def conceal(self) -> None:
-        """Leave nothing readable behind before a candidate runs: no reference, no answer to inputs that it gets."""
+        """Erase references and results from device memory before a candidate runs."""
         if self._plain:
             self._references.conceal()
             if self.large and self._references.computed > self._wholes and self._device.type == "cuda":
-                # A whole reference leaves more behind than is worth overwriting for each candidate from now on.
+                # A whole reference leaves so much free memory that overwriting it for every candidate is too slow.
                 torch.cuda.empty_cache()
             self._wholes = self._references.computed
             wipe_free_memory(self._device)
         self._plain = self._trusted = False
 
     def poison(self) -> None:
-        """Fill outputs and workspaces with poison, those computed in place with their inputs; mend guards."""
+        """Fill outputs and workspaces with poison, copy inputs of in-place outputs, and restore the guards."""
         self._scratch.mend_guards()
         for name, view in self._scratch.views.items():
             if self.tensors[name].role == "inout":
@@ -210,36 +212,36 @@ class Bench:
         return torch.tensor(bytes_, dtype=torch.uint8, device=self._device)
 
     def arguments(self, index: int, run: int = 0) -> dict[str, torch.Tensor]:
-        """Return the buffers of one call by name: inputs of a set, outputs and workspaces of a set and run."""
+        """Return the buffers of one call by name: the inputs of its set, and its own outputs and workspaces."""
         given = {n: view[index] for n, view in self._inputs.views.items() if self.tensors[n].kept}
         return given | self._scratch.set(self.calls.index((run, index)))
 
     def outputs(self) -> dict[str, torch.Tensor]:
-        """Return every output over calls, shape (calls, *shape), to write into."""
+        """Return writable views of all outputs, each of shape (calls, *shape)."""
         return {n: self._scratch.views[n] for n in self._results}
 
     # ---- references
 
     def reference(self, index: int) -> dict[str, torch.Tensor]:
-        """Return the float64 reference of a set by output, plain: only while no candidate runs."""
+        """Return the unsealed float64 reference of a set by output; call it only while no candidate runs."""
         self._plain = True
         return self._references.of(index)
 
     def given(self, index: int) -> dict[str, torch.Tensor]:
-        """Return the inputs of a set by name, to write into; of what is computed in place, what calls begin with."""
+        """Return writable views of the inputs of a set by name, including the initial values of in-place outputs."""
         return self._inputs.set(index)
 
     @property
     def slices(self) -> Sequence[SlicedTensors]:
-        """The parts of the inputs whose references can be computed by themselves, where a whole one is dear."""
+        """Declared slices of a large problem, whose references can be computed separately; empty for other problems."""
         return self._renewal.slices if self.large else ()
 
     def answers(self, index: int, part: tuple[SlicedTensors, Indices] | None = None) -> dict[str, torch.Tensor]:
-        """Return what the outputs of a set must be for its inputs as they stand, plain: only while no candidate runs.
+        """Return the unsealed references for the current inputs of a set; call it only while no candidate runs.
 
         Args:
-            index: the set, whose `reference` was asked for when its inputs were what they are else.
-            part: the slice in which they are others now; None computes the whole reference.
+            index: the input set; `reference` must have been called before its inputs were changed.
+            part: the slice that was changed since; None computes the whole reference.
         """
         self._plain = True
         if part is None:
@@ -251,11 +253,11 @@ class Bench:
         return found
 
     def rule(self, name: str) -> Rule:
-        """Return how the elements of an output are judged."""
+        """Return the rule for judging an output."""
         return self._rules[name]
 
     def answer_by_reference(self) -> None:
-        """Write the reference into every output, rounded to its dtype: what a right kernel would leave. Mend guards."""
+        """Write the reference, rounded to the dtype, into every output, and restore the guards."""
         self._scratch.mend_guards()
         for index in range(self.sets):
             expected = self.reference(index)
@@ -265,10 +267,10 @@ class Bench:
                         view[row].copy_(self._rules[name].answer(expected[name]))
 
     def prove_slices(self) -> None:
-        """Check that each declared slice reaches the outputs that it says, and that its reference is right.
+        """Check that each declared slice changes only its own outputs and that its reference is correct.
 
         Raises:
-            KernelError: what the slices' references make of new inputs is not the reference of those inputs.
+            KernelError: the references of a slice differ from the whole reference for new inputs.
         """
         self.refresh(whole=True)
         self._renewal.prove(self._inputs.set(0), self._references, self._kernel.name)
@@ -277,9 +279,9 @@ class Bench:
     # ---- findings
 
     def verify(self) -> Findings:
-        """Compare everything on the device and bring the findings back.
+        """Compare all outputs, inputs and guards on the device and return the findings.
 
-        Inputs that were changed are as before afterwards, and references are those of what they were.
+        Changed inputs are restored first, so that the references match the original inputs.
 
         Raises:
             KernelError: the reference raised, or is not finite.
@@ -292,7 +294,7 @@ class Bench:
             self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference, self._own
         )
         parts: list[torch.Tensor] = [*compared, self._scratch.broken_guards()]
-        # Calls of later runs follow each other, run after run, each run of the first sets.
+        # Calls of later runs are stored run after run, each with the first `REPEATED_SETS` input sets.
         repeated = min(self.sets, REPEATED_SETS)
         for name in self._results:
             raw = self._scratch.bytes_of(name)
@@ -302,7 +304,8 @@ class Bench:
         numbers = torch.cat([part.to(torch.float64).flatten() for part in parts]).tolist()
         if not numbers.pop():
             raise KernelError(
-                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements"
+                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements; "
+                "fix the reference, or generate other inputs (`scale`, `large` or `draw` of a Tensor)"
             )
         self._trusted = True
         worst = found_worst(numbers, self.calls, {name: tensor.shape for name, tensor in self._results.items()})
@@ -313,24 +316,24 @@ class Bench:
         return Findings(worst, tuple(counts[:count]), tuple(changed), differing)
 
     def _words_changed(self) -> torch.Tensor:
-        """Return the changed words of each set's inputs and the guards around them, shape (sets,)."""
+        """Return the number of changed words in the inputs and guards of each set, shape (sets,)."""
         words = self._inputs.memory.view(torch.int64)
         return torch.cat([(words[rows] != plain).sum(1) for rows, plain in self._originals.plain()])
 
     def errors(self, name: str, index: int) -> torch.Tensor:
-        """Return error over tolerance in the first run of a set, flat: one number for what is one independent event.
+        """Return error over tolerance in the first run of a set, as a flat tensor with one value per independent event.
 
-        That is an element, or a row where the inputs have one value along each: results of such a row are alike.
+        An event is an element, or a row if inputs are equal along rows, because the results of such a row are alike.
         """
         over = self._rules[name].over(self.outputs()[name][index], self.reference(index)[name])
         return independent_errors(over, self.kinds[index])
 
     def guard_violation(self, call: int) -> str:
-        """Say where outside the buffers of a call was written."""
+        """Return a description of a write outside the buffers of a call."""
         return str(self._scratch.guard_violation(call))
 
     def changed_input(self, index: int) -> str:
-        """Say which input of a set `verify` found changed, or that the guards around the inputs were."""
+        """Return a description of the input or guard of a set that `verify` found changed."""
         return self._damage[index]
 
     def _damaged(self, index: int) -> str:
@@ -341,7 +344,7 @@ class Bench:
         return str(self._inputs.guard_violation(index))
 
     def unwritten(self, worst: Worst) -> bool:
-        """Whether an element still holds its poison."""
+        """Return whether an element still holds its poison."""
         tensor = self.tensors[worst.output]
         if tensor.role == "inout":
             return False

@@ -1,4 +1,4 @@
-"""The gate itself: which runs a candidate must survive, and what the findings say about it."""
+"""The gate: the runs that a candidate must pass, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from evokern.study.settings import GateSettings, InputSet
 from evokern.study.trial import Outcome
 
 TOUCHED = 1 / 16
-"""Share of the inputs that changes between two calls, for candidates that recognise inputs by a sample of them."""
+"""Share of the inputs that changes between two calls; catches candidates that recognise inputs by a few elements."""
 MOST_DRAWS = 8
-"""Draws of inputs, the first one too, on which a candidate whose errors come near the tolerance may be run."""
+"""Maximum number of input draws, including the first, for a candidate whose errors come near the tolerance."""
 _BENCHES_KEPT = 4
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """How a call is repeated."""
+    """One way to repeat a call."""
 
     share: float
-    """Share of the inputs' elements that are new."""
+    """Share of the input elements that are new."""
     poisoned: bool
-    """Whether outputs are poisoned before; they hold the right answer to the call before otherwise."""
+    """Whether outputs are poisoned first; otherwise they hold the correct result of the previous call."""
     when: str
-    """For messages."""
+    """Clause for messages."""
 
 
 REPETITIONS = (
     Repetition(1.0, False, "when the call was repeated on other inputs"),
     Repetition(TOUCHED, True, "when the call was repeated on nearly the same inputs"),
 )
-"""What a candidate that was right must still be right in: one that leaves an output alone that looks finished, counts
-its calls, or remembers an answer for these addresses or for inputs that look like these, is found out."""
+"""Repetitions that a correct candidate must also pass.
+
+They catch candidates that skip an output that looks finished, count calls, or remember results by address or input."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,13 @@ class Call:
     arguments: Mapping[str, torch.Tensor]
     """Buffers by name, each contiguous."""
     zeroed: tuple[str, ...] = ()
-    """Workspaces that are set to zero before the launches, as part of the call."""
+    """Workspaces that the call sets to zero before the launches."""
     roles: Mapping[str, Role] = field(default_factory=dict)
-    """What each buffer is for."""
+    """Role of each buffer."""
 
 
 class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
-    """A candidate could not be run to its end."""
+    """A candidate crashed, hung, or could not be executed."""
 
     def __init__(self, outcome: Outcome, evidence: Mapping[str, Any]) -> None:
         super().__init__(f"{outcome}: {dict(evidence)}")
@@ -70,15 +71,15 @@ class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
 
     @property
     def message(self) -> str:
-        """What a person reads of it, the diagnosis before the message; empty where the runner gave neither."""
+        """The diagnosis, or else the runner's message; empty if there is neither."""
         return str(self.evidence.get("diagnosis") or self.evidence.get("message") or "")
 
 
 class Runner(Protocol):
-    """Executes launch sequences: a GPU, the PTX machine, or a test's stand-in."""
+    """Executor of launch sequences: a GPU, the PTX machine, or a test double."""
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Execute every call (in order, or as a batch) and wait until all have finished.
+        """Execute all calls, in order or as a batch, and wait until they finish.
 
         Raises:
             RunFailed: the candidate crashed, hung, or cannot be executed.
@@ -86,7 +87,7 @@ class Runner(Protocol):
 
 
 class Gate:
-    """Checks candidates of one problem; keeps its buffers from one candidate to the next."""
+    """Correctness check for candidates at one problem; candidates share its buffers."""
 
     def __init__(
         self,
@@ -97,15 +98,15 @@ class Gate:
         seed: int | None = None,
         own: OwnKernels | None = None,
     ) -> None:
-        """Make a gate.
+        """Create a gate.
 
         Args:
-            kernel: whose candidates.
-            problem: at which problem.
+            kernel: the kernel whose candidates are checked.
+            problem: the problem to check them at.
             settings: input sets, runs, tolerances, guard size.
-            device: where buffers live.
-            seed: for tests; None draws a private one that no candidate can know.
-            own: kernels for this device; None for torch.
+            device: device of the buffers.
+            seed: seed for tests; None uses a secret random seed, unknown to candidates.
+            own: evokern's kernels for this device; None uses torch.
         """
         self.kernel = kernel
         self.problem = problem
@@ -120,7 +121,7 @@ class Gate:
     def bench(
         self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int, *, fresh: bool = False
     ) -> Bench:
-        """Return buffers for these tensors, the same ones as before where nothing changed, or new ones if `fresh`."""
+        """Return a buffer set for these tensors: an existing one if it fits, or a new one if `fresh`."""
         key = (tuple(tensors.items()), tuple(kinds), runs)
         bench = None if fresh else self._benches.pop(key, None)
         if bench is None:
@@ -129,8 +130,8 @@ class Gate:
             with contextlib.suppress(torch.OutOfMemoryError):
                 bench = self._new_bench(tensors, kinds, runs)
             if bench is None:
-                # Buffers of candidates with other workspaces wait here for the next one that has the same. What the
-                # first attempt had got is held by its error, which is gone by now.
+                # Free the buffer sets kept for candidates with other workspaces. The exception held the memory of the
+                # first attempt, and it is gone by now.
                 self.forget()
                 torch.cuda.empty_cache()
                 bench = self._new_bench(tensors, kinds, runs)
@@ -139,7 +140,7 @@ class Gate:
         return bench
 
     def forget(self) -> None:
-        """Let go of all buffers: those of the next candidate are new."""
+        """Release all buffers; the next candidate gets new ones."""
         self._benches.clear()
 
     def _new_bench(self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int) -> Bench:
@@ -160,17 +161,17 @@ class Gate:
     def check(
         self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor], *, whole: bool = False
     ) -> Verdict:
-        """Run a candidate on fresh inputs of every kind and judge it.
+        """Run a candidate on new inputs of every kind and return the verdict.
 
         Args:
-            runner: runs it.
-            launches: its launches.
-            tensors: its buffers.
-            whole: renew all inputs of a large problem too, and all references.
+            runner: executor of the launches.
+            launches: the candidate's launches.
+            tensors: the candidate's buffers.
+            whole: renew all inputs and references, even for a large problem.
 
         Raises:
-            RunFailed: it crashed or hung.
-            KernelError: the reference is unsound.
+            RunFailed: the candidate crashed or hung.
+            KernelError: the reference raised, or is not finite.
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         bench.refresh(whole=whole)
@@ -179,14 +180,14 @@ class Gate:
         return judge(bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem)
 
     def keeps_inputs(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Tell whether the problem is a large one, of which inputs are kept from one candidate to the next."""
+        """Return whether the problem is large, so that candidates share inputs."""
         return self.bench(tensors, self.settings.input_sets, self.settings.runs).large
 
     def prove_slices(self, tensors: Mapping[str, Tensor]) -> None:
-        """Check that the declared slices reach the outputs that they say, and that their references are right.
+        """Check that each declared slice changes only its own outputs and that its reference is correct.
 
         Raises:
-            KernelError: one does not.
+            KernelError: a slice fails the check.
         """
         if self.kernel.workload.slices_at(self.problem):
             self.bench(tensors, ("normal",), 1, fresh=True).prove_slices()
@@ -194,19 +195,18 @@ class Gate:
     def repeat(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:
         """Run a checked candidate again in the same buffers, on new inputs and then on inputs with a few new elements.
 
-        For candidates that keep state from one call to the next: an answer remembered for these addresses, or for
-        inputs that look like these, is the answer to the wrong question now.
+        This catches candidates that keep state between calls: a result remembered by address or input is now wrong.
 
         Raises:
-            RunFailed: it crashed or hung.
+            RunFailed: the candidate crashed or hung.
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         return repeated(bench, lambda _: runner.run(calls(bench, launches)), problem=self.problem)
 
     def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
-        """Return error over tolerance of each input set and output of the last check, as `Bench.errors` has it.
+        """Return the errors of the last check over the tolerance, by input set and output (see `Bench.errors`).
 
-        Not of `edges` inputs: sums of zeros are exact, and what they err by says nothing about other inputs.
+        `edges` inputs are omitted: sums of zeros are exact, so their errors do not predict errors on other inputs.
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         return {
@@ -219,18 +219,18 @@ class Gate:
     def retest(
         self, verdict: Verdict, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
     ) -> Verdict:
-        """Turn a marginal pass of `check` away whose tail risk is too high: other inputs would show it to be wrong.
+        """Reject a marginal pass of `check` if the candidate would likely fail on other inputs.
 
-        Where one draw cannot tell, others follow.
+        If one input draw is inconclusive, run the candidate on more draws.
 
         Args:
-            verdict: what `check` said of it, before anything else ran in its buffers.
-            runner: runs it.
-            launches: its launches.
-            tensors: the buffers it was checked with.
+            verdict: verdict of `check`; nothing else may have run in its buffers since.
+            runner: executor of the launches.
+            launches: the candidate's launches.
+            tensors: the buffers used by `check`.
 
         Raises:
-            RunFailed: it crashed or hung.
+            RunFailed: the candidate crashed or hung.
         """
         reached = verdict.report["checks"]["of_tolerance"] if verdict.passed else {}
         if max((most for kind, most in reached.items() if kind != "edges"), default=0.0) < MARGINAL:
@@ -253,10 +253,9 @@ class Gate:
         return verdict
 
     def accepts_reference(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Tell whether the gate itself is intact: the reference, written into the outputs, must pass.
+        """Return whether the gate is intact: the reference, written into the outputs, must pass.
 
-        A candidate that writes far outside its buffers can change the gate's own state, and every later candidate would
-        be turned away.
+        A candidate that writes far outside its buffers can corrupt the gate, which then rejects all later candidates.
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         if bench.refreshes:
@@ -268,24 +267,24 @@ class Gate:
 
 
 def calls(bench: Bench, launches: Sequence[Launch]) -> list[Call]:
-    """Return one call per run and input set that it is of, run after run."""
+    """Return the calls of a check, one per run and input set, run after run."""
     zeroed = tuple(n for n, t in bench.tensors.items() if t.role == "workspace" and t.initial == "zero")
     roles = {name: tensor.role for name, tensor in bench.tensors.items()}
     return [Call(tuple(launches), bench.arguments(index, run), zeroed, roles) for run, index in bench.calls]
 
 
 def repeated(bench: Bench, run: Callable[[Repetition], None], *, problem: Problem) -> Verdict:
-    """Repeat a candidate's calls in the same buffers in every way that there is, and judge each time.
+    """Repeat a candidate's calls in the same buffers, once for each entry of `REPETITIONS`, and judge each repetition.
 
     Args:
-        bench: the buffers, in which the candidate was right.
-        run: runs every call once more, or for a repetition without poison any number of times, and waits.
-        problem: for messages.
+        bench: the buffers of a check that the candidate passed.
+        run: function that runs every call again and waits; without poison it may run a call several times.
+        problem: problem named in messages.
 
     Raises:
-        RunFailed: it crashed or hung.
+        RunFailed: the candidate crashed or hung.
     """
-    # What is computed in place would be fed its own result: such a call begins anew, once.
+    # A call that computes in place would read its own result, so it starts from its inputs and runs once.
     in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
     verdict = Verdict(True)
     for repetition in (replace(one, poisoned=one.poisoned or in_place) for one in REPETITIONS):

@@ -1,4 +1,4 @@
-"""What was computed against the references: one number for each question, on the device."""
+"""Comparison of a candidate's outputs with the references, reduced to a few numbers on the device."""
 
 from __future__ import annotations
 
@@ -14,46 +14,48 @@ from evokern.gate.own_kernels import NonFinite, OwnKernels
 from evokern.study.settings import InputSet
 
 ELEMENTS_AT_ONCE = 1 << 24
-"""Elements that one comparison takes at once; it needs about 60 bytes for each."""
+"""Maximum number of elements in one comparison, which needs about 60 bytes per element."""
 TOGETHER = ELEMENTS_AT_ONCE
-"""Elements of an output over all calls up to which they are compared at once."""
+"""Maximum number of elements, over all calls, of an output that is compared in one step."""
 NUMBERS = 8
-"""Numbers that come of each call's output: see `compare`."""
+"""Numbers per output of a call; `compare` lists them."""
 PARTS = 10
-"""Numbers of a part of it: bad elements; worst one's index, value, reference, allowed error and excess over that;
-largest error over allowed; sums of squares of errors, references and errors over allowed."""
+"""Numbers per part of an output.
+
+In order: number of bad elements; index, value, reference, allowed error and excess error of the worst element; largest
+error over the allowed error; sums of squares of errors, of references, and of errors over the allowed error."""
 
 
 @dataclass(frozen=True)
 class Worst:
-    """The element of an output that is furthest beyond what is allowed (or nearest to it)."""
+    """The element of an output that exceeds the allowed error most, or comes closest to it."""
 
     output: str
-    """The output."""
+    """Name of the output."""
     run: int
     """Run, from 0."""
     set: int
     """Input set, from 0."""
     bad: int
-    """Elements of this output, run and set that are not within the tolerance."""
+    """Number of elements outside the tolerance in this output, run and set."""
     index: tuple[int, ...]
-    """Its index."""
+    """Index of the element."""
     got: float
-    """What was computed; infinities read as the largest finite value."""
+    """Computed value; an infinity becomes the largest finite value."""
     expected: float
-    """The reference."""
+    """Reference value."""
     allowed: float
-    """Largest error allowed there."""
+    """Largest allowed error of the element."""
     relative_error: float
     """Relative Frobenius error of the output in this run and set."""
     spent: float
-    """Root mean square of error over allowed error: rounding errors stay far below 1, a systematic one need not."""
+    """Root mean square of error over allowed error; far below 1 for rounding errors, larger for systematic errors."""
     most: float
-    """Largest error over allowed error, which may be another element's: this one is worst in absolute terms."""
+    """Largest error over allowed error in the output; it may belong to another element than `index`."""
 
     @property
     def over(self) -> float:
-        """Error over what is allowed; NaN counts as infinite."""
+        """Error over the allowed error; infinite for NaN."""
         error = abs(self.got - self.expected)
         if not error <= self.allowed:
             return error / self.allowed if self.allowed and error == error else float("inf")
@@ -62,51 +64,54 @@ class Worst:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one synchronisation brought back."""
+    """Results of one comparison, copied from the device in one synchronisation."""
 
     worst: tuple[Worst, ...]
-    """One per output and call."""
+    """Worst element of each output and call."""
     guards_changed: tuple[int, ...]
     """Changed guard bytes around outputs and workspaces, per call."""
     inputs_changed: tuple[int, ...]
     """Changed 8-byte words of the inputs and the guards around them, per set."""
     differing: Mapping[str, tuple[int, ...]]
-    """Output → changed bytes against the first run, per call after those of the first run."""
+    """Output → number of bytes that differ from the first run, for each call of a later run."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How the elements of one output are judged."""
+    """Rule for judging the elements of one output."""
 
     tensor: Tensor
     """The output."""
     tolerance: Tolerance
-    """What is allowed of it."""
+    """Tolerance of the output."""
     nonfinite: bool
-    """Whether infinities and NaN of the reference are asked for on `edges` inputs; there they are passed over else."""
+    """Whether the output must match infinities and NaN of the reference on `edges` inputs; otherwise they are
+    ignored."""
 
     @property
     def asked_of_nonfinite(self) -> NonFinite:
-        """What is asked on `edges` inputs where the reference is an infinity or NaN."""
+        """Treatment of elements of `edges` inputs whose reference is an infinity or NaN."""
         return "judged" if self.nonfinite and is_float(self.tensor.dtype) else "passed_over"
 
     def allowed(self, expected: torch.Tensor) -> torch.Tensor:
-        """Return the largest error of each element."""
+        """Return the largest allowed error of each element."""
         return expected.abs().mul_(self.tolerance.rtol).add_(self.tolerance.atol)
 
     def prepared(
         self, got: torch.Tensor, expected: torch.Tensor, edges: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what was computed and the reference so that their difference is the error.
+        """Return the output and the reference, both in float64, such that their difference is the error.
 
-        Where the exact result exceeds the dtype's range an infinity or the largest value is right: both clamp alike.
-        Where the reference itself is an infinity or NaN, as it may be on `edges` inputs, only the same is right, if
-        the kernel declares what it does with them: both are 0 where that is so, and the error is NaN elsewhere.
+        If the exact result exceeds the range of the dtype, an infinity and the largest value are both correct. Both
+        values are clamped for this reason.
+
+        On `edges` inputs the reference may be an infinity or NaN. If the kernel declares such values (`nonfinite`),
+        only the same value is correct: both become 0 if they match, and the error is NaN otherwise.
 
         Args:
-            got: what was computed, in its own dtype.
+            got: the output, in its own dtype.
             expected: the reference, in float64.
-            edges: which calls had `edges` inputs, to broadcast; None where none had.
+            edges: mask of the calls with `edges` inputs, broadcastable to `got`; None if there are none.
         """
         limit = largest_finite(self.tensor.dtype)
         wide = got.to(torch.float64)
@@ -116,18 +121,18 @@ class Rule:
         alike = odd
         if self.asked_of_nonfinite == "judged":
             alike = odd & ((wide.isnan() & expected.isnan()) | (wide == expected))
-            if self.tensor.dtype == "e4m3":  # which has no infinity: the largest value or NaN stands for it
+            if self.tensor.dtype == "e4m3":  # has no infinity: the largest value or NaN represents it
                 alike |= odd & expected.isinf() & (wide.isnan() | (wide == expected.sign() * limit))
         clamped = wide.clamp(-limit, limit).masked_fill_(alike, 0.0)
         return clamped, expected.clamp(-limit, limit).masked_fill_(alike, 0.0).masked_fill_(odd & ~alike, math.nan)
 
     def answer(self, expected: torch.Tensor) -> torch.Tensor:
-        """Return the reference as a right kernel would leave it, but for its rounding: within the dtype's range."""
+        """Return the reference clamped to the range of the dtype, without rounding it."""
         limit = largest_finite(self.tensor.dtype)
         return torch.where(expected.isfinite(), expected.clamp(-limit, limit), expected)
 
     def over(self, got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Return error over tolerance of each element of a call whose reference is finite."""
+        """Return error over tolerance of each element of a call with a finite reference."""
         value, exact = self.prepared(got, expected, None)
         return error_over_tolerance(value, exact, self.allowed(exact))
 
@@ -140,18 +145,18 @@ def compare_calls(
     reference: Callable[[int], Mapping[str, torch.Tensor]],
     own: OwnKernels | None = None,
 ) -> list[torch.Tensor]:
-    """Compare every output of every call with the reference of its input set, a set at a time where that is much.
+    """Compare every output of every call with the reference of its input set; large outputs one set at a time.
 
     Args:
-        outputs: by name, shape (calls, *shape).
-        rules: how each is judged.
-        calls: run and input set of each call: the sets of the first run in order, then those of later runs.
-        edges: of each input set, whether it is of `edges`.
-        reference: number of a set → the reference of its outputs.
-        own: kernels for this device, which take a call at a time; None for torch.
+        outputs: outputs by name, shape (calls, *shape).
+        rules: rule of each output.
+        calls: run and input set of each call: the sets of the first run in order, then the sets of later runs.
+        edges: whether each input set is of kind `edges`.
+        reference: function that returns the references of an input set by output.
+        own: evokern's kernels for this device, which take one call at a time; None uses torch.
 
     Returns:
-        For each output shape (8, calls), as `compare` has it.
+        A tensor of shape (8, calls) for each output; `compare` describes its rows.
     """
     flags = torch.tensor([[edges[index]] for _, index in calls])
     if max(view.numel() for view in outputs.values()) <= TOGETHER:
@@ -185,7 +190,7 @@ def compare_calls(
 def found_worst(
     numbers: Sequence[float], calls: Sequence[tuple[int, int]], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Worst, ...]:
-    """Return what `compare_calls` found, from its numbers one after the other."""
+    """Return the worst elements from the flattened numbers of `compare_calls`."""
     worst: list[Worst] = []
     for place, (name, shape) in enumerate(shapes.items()):
         block = numbers[place * NUMBERS * len(calls) :][: NUMBERS * len(calls)]
@@ -200,13 +205,13 @@ def found_worst(
 def compare(
     got: torch.Tensor, expected: Callable[[slice], torch.Tensor], rule: Rule, edges: torch.Tensor | None
 ) -> torch.Tensor:
-    """Compare some calls' output with the reference.
+    """Compare one output of several calls with the reference.
 
     Args:
-        got: what was computed, shape (calls, elements).
-        expected: a range of elements → the reference, shape (calls or 1, elements of the range).
-        rule: how elements are judged.
-        edges: shape (calls, 1), which calls had `edges` inputs; None where none had.
+        got: the output, shape (calls, elements).
+        expected: function from a range of elements to the reference, shape (calls or 1, elements of the range).
+        rule: rule of the output.
+        edges: mask of the calls with `edges` inputs, shape (calls, 1); None if there are none.
 
     Returns:
         Shape (8, calls): bad elements, worst index, got, expected, allowed, relative error, spent, most.
@@ -221,7 +226,7 @@ def compare(
 
 
 def _joined(parts: torch.Tensor, elements: int) -> torch.Tensor:
-    """Return of numbers of parts, shape (`PARTS`, parts, calls), those of all elements, shape (8, calls)."""
+    """Combine the numbers of the parts, shape (`PARTS`, parts, calls), into those of all elements, shape (8, calls)."""
     bad, index, value, exact, allowed, excess, most, squares, scale, shares = parts
     chosen = excess.argmax(0, keepdim=True)
     picked = [one.gather(0, chosen).squeeze(0) for one in (index, value, exact, allowed)]
@@ -239,11 +244,11 @@ def _compare_part(
     allowed = rule.allowed(exact).nan_to_num_(nan=0.0)
     error = (value - exact).abs_()
     if edges is not None:
-        # What is told of an element is what it is, not what makes its error NaN.
+        # Report the original values of these elements, not the replacements that make the error NaN.
         odd = error.isnan()
         value, exact = torch.where(odd, got.to(torch.float64), value), torch.where(odd, expected, exact)
     bad = error.shape[1] - (error <= allowed).sum(1)
-    # NaN compares as the largest value in argmax, so that a NaN is the worst element wherever there is one.
+    # argmax treats NaN as the largest value, so an element with NaN is the worst one.
     excess = error - allowed
     worst = excess.argmax(1, keepdim=True)
     picked = [part.gather(1, worst).squeeze(1) for part in (value, exact, allowed, excess)]
@@ -255,18 +260,18 @@ def _compare_part(
 
 
 def error_over_tolerance(got: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Return error over what is allowed; where nothing is allowed an error is infinite, and none is 0."""
+    """Return error over allowed error: 0 without an error, infinite if the allowed error is 0."""
     error = (got - expected).abs_()
     return torch.where(error == 0, 0.0, error / allowed)
 
 
 def independent_errors(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
-    """Return one number for what is one independent event: the worst of a row where inputs are equal along rows."""
+    """Return one error per independent event: per element, or the worst of each row for `equal_rows` inputs."""
     return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
 
 
 def unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index of an element by its number in row-major order."""
+    """Return the index of an element from its row-major position."""
     index: list[int] = []
     for extent in reversed(shape):
         flat, position = divmod(flat, extent)
@@ -275,5 +280,5 @@ def unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def tolerances(kernel: Kernel, atol: float | None, rtol: float | None) -> dict[str, Tolerance]:
-    """Return the kernel's tolerances with a study's own in their place."""
+    """Return the tolerance of each output; a study's `atol` and `rtol` override the kernel's."""
     return {name: one.overridden(atol, rtol) for name, one in kernel.workload.tolerance.items()}

@@ -1,4 +1,4 @@
-"""What the buffers of a workload hold: dtypes, the kinds of input the gate draws, poison."""
+"""Contents of a workload's buffers: dtypes, kinds of generated inputs, poison."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _DTYPES = {
 _BITS_DTYPE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 POISON = (0xFF, 0x5A)
-"""Bytes that outputs and workspaces are filled with before a checked run, by the run's number.
+"""Fill bytes of outputs and workspaces before a checked run; runs alternate between them.
 
-0xFF reads as NaN in every floating-point type. Where it would be a plausible value (integers), an element that nobody
-writes differs between two runs with different poison."""
+0xFF reads as NaN in every floating-point type. For integers it may be a plausible value, but an element that is never
+written then differs between two runs with different poison."""
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return torch's dtype for evokern's name of it.
+    """Return the torch dtype for an evokern dtype name.
 
     Raises:
-        KernelError: the installed torch does not have it.
+        KernelError: the installed torch does not have this dtype.
     """
     try:
         dtype: torch.dtype = getattr(torch, _DTYPES[name])
@@ -39,7 +39,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def is_float(name: str) -> bool:
-    """Whether evokern's dtype is a floating-point type."""
+    """Return whether a dtype is a floating-point type."""
     return name in SIGNIFICAND_BITS
 
 
@@ -51,19 +51,19 @@ def largest_finite(name: str) -> float:
 
 
 EDGE_SHARE = 8
-"""One row in so many is zero, as many are one-hot, and as many begin with a zero, on `edges` inputs; at least one."""
+"""One in this many rows of `edges` inputs is zero; as many are one-hot, and as many start with a zero (minimum one)."""
 _ZERO_ELEMENTS = 1 / 16
 _NONFINITE_ROWS = 4
-"""Rows with an infinity or NaN, at most: each may reach a whole column of a product."""
+"""Maximum number of rows with an infinity or NaN; each of them may affect a whole column of a product."""
 
 
 def poison_byte(tensor: Tensor, turn: int, nan: bool = True) -> int:
-    """Return the byte that a buffer is filled with before a run.
+    """Return the byte that fills a buffer before a run.
 
     Args:
         tensor: the buffer.
-        turn: number of the run plus that of the input set: integers have another poison in the next one.
-        nan: whether NaN is wrong wherever it is left; elsewhere an element that nobody wrote is a finite number.
+        turn: run number plus input set number; the poison of integers alternates with it.
+        nan: whether a remaining NaN is always wrong; if not, poison is a finite number.
     """
     if not is_float(tensor.dtype):
         return POISON[turn % 2]
@@ -73,19 +73,19 @@ def poison_byte(tensor: Tensor, turn: int, nan: bool = True) -> int:
 def draw(
     tensor: Tensor, kind: InputSet, out: torch.Tensor, generator: torch.Generator, *, nonfinite: bool = False
 ) -> None:
-    """Fill a buffer, or several alike, with inputs of a kind.
+    """Fill one buffer, or several of the same shape, with inputs of a kind.
 
     Args:
-        tensor: its declaration: dtype, scale, large, low, high, draw.
-        kind: `normal` (mean 0, deviation `scale`), `large` (deviation `large`), `equal_rows` (normal, one value along
-            the last axis), `denormal` (subnormal numbers of both signs), `edges` (normal with zeros and one-hot rows).
-            Integers are uniform from `low` to `high`, and one value along a row for `equal_rows`.
+        tensor: declaration of the buffer: dtype, scale, large, low, high, draw.
+        kind: `normal` has mean 0 and deviation `scale`. `large` has deviation `large`. `equal_rows` is normal with one
+            value along the last axis. `denormal` has subnormal numbers of both signs. `edges` is normal with zeros and
+            one-hot rows. Integers are uniform from `low` to `high`, with one value per row for `equal_rows`.
         out: the buffer, of the declared shape, or shape (buffers, *shape).
         generator: private source of randomness on the buffer's device.
-        nonfinite: whether `edges` inputs hold infinities and NaN.
+        nonfinite: whether `edges` inputs include infinities and NaN.
 
     Raises:
-        KernelError: the tensor's own `draw` raised, or returned what the tensor cannot hold.
+        KernelError: the tensor's own `draw` raised or returned unsuitable values.
     """
     if tensor.draw is not None:
         for one in out if out.ndim > len(tensor.shape) else (out,):
@@ -106,7 +106,7 @@ def draw(
 
 
 def _normal(tensor: Tensor, scale: float, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
-    """Draw normal values of a deviation, within the dtype's range, in a wider type."""
+    """Return normal values with deviation `scale`, clamped to the dtype's range, in a wider type."""
     wide = torch.float64 if tensor.dtype == "f64" else torch.float32
     limit = largest_finite(tensor.dtype)
     values = torch.randn(shape, generator=generator, device=generator.device, dtype=wide)
@@ -117,27 +117,27 @@ def _draw_subnormal(tensor: Tensor, out: torch.Tensor, generator: torch.Generato
     size = out.element_size()
     mantissas = 1 << (SIGNIFICAND_BITS[tensor.dtype] - 1)  # without the implicit bit
     bits = torch.randint(1 - mantissas, mantissas, out.shape, generator=generator, device=out.device)
-    # A subnormal is a mantissa alone; the sign is the top bit, which a negative number of this width already has.
+    # A subnormal number is a mantissa without an exponent. The sign is the top bit, already set in negative numbers.
     sign = 128 if size == 1 else -(1 << (8 * size - 1))
     out.view(_BITS_DTYPE[size]).copy_(torch.where(bits < 0, -bits + sign, bits))
 
 
 def may_be_zero(tensor: Tensor) -> bool:
-    """Whether all elements of an input may be 0 at once."""
+    """Return whether all elements of an input may be 0 at once."""
     return tensor.draw is None and (is_float(tensor.dtype) or tensor.low <= 0 <= tensor.high)
 
 
 def declared_values(tensor: Tensor, what: str, like: torch.Tensor, *given: object) -> torch.Tensor:
-    """Return what a function of the declaration, `draw` or `change`, makes, in the buffer's dtype.
+    """Call a tensor's `draw` or `change` function and return its values in the buffer's dtype.
 
     Args:
-        tensor: whose.
-        what: name of the function.
-        like: the buffer.
-        given: what it is called with.
+        tensor: declaration of the tensor.
+        what: name of the function, `draw` or `change`.
+        like: buffer with the required shape, dtype and device.
+        given: arguments of the function.
 
     Raises:
-        KernelError: it raised, or made no tensor of the declared shape on the right device, or does not fit the dtype.
+        KernelError: the function raised, or its values have the wrong type, shape, device or range.
     """
     where = f"{what} of a {tensor.dtype} tensor of shape {tensor.shape}"
     try:
@@ -148,15 +148,15 @@ def declared_values(tensor: Tensor, what: str, like: torch.Tensor, *given: objec
         found = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
         raise KernelError(f"the {where} returned {found}; it must return a torch tensor of that shape")
     if values.device.type != like.device.type:
-        raise KernelError(f"the {where} returned a tensor on {values.device}; make it on its generator's device")
+        raise KernelError(f"the {where} returned a tensor on {values.device}; create it on the generator's device")
     cast = values.to(like.dtype)
     if not is_float(tensor.dtype) and bool((cast.to(torch.float64) != values.to(torch.float64)).any()):
-        raise KernelError(f"the {where} returned numbers that {tensor.dtype} does not hold")
+        raise KernelError(f"the {where} returned values that {tensor.dtype} cannot represent")
     return cast
 
 
 def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *, nonfinite: bool) -> None:
-    """Draw normal inputs with zeros: some elements, the first of some rows, whole rows, all but one of a row."""
+    """Draw normal inputs, then zero single elements, first elements of rows, whole rows, and all but one of a row."""
     device = out.device
     if is_float(tensor.dtype):
         values = _normal(tensor, tensor.scale, out.shape, generator)
@@ -169,7 +169,7 @@ def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *
     rows = values.view(-1, tensor.elements // length, length)
     buffers, count, _ = rows.shape
     each = max(1, count // EDGE_SHARE)
-    # A random order of each buffer's rows: the first `each` begin with a zero, the next are one-hot, the next are zero.
+    # In a random order of the rows, the first `each` start with a zero, the next are one-hot, the next are all zero.
     order = torch.rand((buffers, count), generator=generator, device=device).argsort(1)
     part = (order // each).unsqueeze(-1)
     column = torch.arange(length, device=device)
@@ -188,7 +188,7 @@ def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *
 
 
 def _put_nonfinite(rows: torch.Tensor, chosen: torch.Tensor, generator: torch.Generator) -> None:
-    """Put NaN or an infinity into each of some rows, not at its beginning; a dtype without infinities gets NaN."""
+    """Put NaN or an infinity into each chosen row, after its first element."""
     device, (count, length) = rows.device, (len(chosen), rows.shape[1])
     place = torch.randint(min(1, length - 1), length, (count,), generator=generator, device=device)
     words = torch.tensor((float("nan"), float("inf"), float("-inf")), dtype=rows.dtype, device=device)

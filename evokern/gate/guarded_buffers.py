@@ -1,8 +1,10 @@
-"""Buffers side by side in one allocation, with guard zones before, between and after them.
+"""Buffers in one allocation, with guard zones before, between and after them.
 
-`GuardedBuffers` holds several *sets* of the same buffers: its memory is a matrix of bytes, one row per set, so that one
-torch operation resets or checks all sets at once. Guard bytes read as NaN in every floating-point type of two bytes or
-more, so that a read outside a buffer shows in the result and a write outside it shows in the guard.
+`GuardedBuffers` holds several *sets* of the same buffers. Its memory is a matrix of bytes with one row per set, so one
+torch operation resets or checks all sets.
+
+Guard bytes read as NaN in every floating-point type of two bytes or more. A read outside a buffer therefore shows in
+the result, and a write outside it shows in the guard.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from evokern.declaration.kernel import Tensor
 from evokern.gate.data import torch_dtype
 
 ALIGNMENT = 256
-"""Alignment of every buffer, bytes: that of `cudaMalloc`, which kernels may rely on."""
+"""Alignment of every buffer in bytes; the same as of `cudaMalloc`, which kernels may rely on."""
 GUARD_PATTERN = (0xFD, 0x7F)
-"""Guard bytes; little-endian 0x7FFD, a NaN that no instruction produces by itself."""
+"""Guard bytes: little-endian 0x7FFD, a NaN that no instruction produces."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,20 @@ class GuardViolation:
     def __str__(self) -> str:
         if self.distance < 0:
             return f"wrote {-self.distance} bytes before the start of {self.tensor!r}"
-        return f"wrote past the end of {self.tensor!r}, at byte {self.distance} after it"
+        return f"wrote past the end of {self.tensor!r}, at offset {self.distance} from its end"
 
 
 class GuardedBuffers:
-    """Sets of guarded buffers."""
+    """Several sets of buffers with guard zones."""
 
     def __init__(self, tensors: Mapping[str, Tensor], sets: int, guard_bytes: int, device: torch.device) -> None:
-        """Allocate and fill the guards.
+        """Allocate the buffers and fill the guards.
 
         Args:
             tensors: the buffers of one set.
-            sets: how many sets.
+            sets: number of sets.
             guard_bytes: size of each guard zone, a multiple of `ALIGNMENT`.
-            device: where.
+            device: device of the buffers.
         """
         self.tensors = dict(tensors)
         self.sets = sets
@@ -60,7 +62,7 @@ class GuardedBuffers:
         self._guards = self._guard_offsets(end).to(device)
         self._guard_bytes = self.memory[0].index_select(0, self._guards)
         self.views = {name: self._view(name, tensor) for name, tensor in self.tensors.items()}
-        """Each buffer over all sets, in its own dtype: shape (sets, *shape)."""
+        """Views of the buffers in their own dtypes, each of shape (sets, *shape)."""
 
     def _guard_offsets(self, end: int) -> torch.Tensor:
         starts = [0, *(self._offsets[name] + tensor.bytes for name, tensor in self.tensors.items())]
@@ -71,7 +73,12 @@ class GuardedBuffers:
         return self.bytes_of(name).view(torch_dtype(tensor.dtype)).view(self.sets, *tensor.shape)
 
     def bytes_of(self, name: str, memory: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a buffer's bytes over all sets, shape (sets, bytes), here or in a copy of the buffers' memory."""
+        """Return the bytes of a buffer in all sets, shape (sets, bytes).
+
+        Args:
+            name: the buffer.
+            memory: copy of the buffers' memory to read from instead.
+        """
         start = self._offsets[name]
         return (self.memory if memory is None else memory)[:, start : start + self.tensors[name].bytes]
 
@@ -80,15 +87,15 @@ class GuardedBuffers:
         return {name: view[index] for name, view in self.views.items()}
 
     def mend_guards(self) -> None:
-        """Write every guard anew."""
+        """Restore every guard."""
         self.memory.index_copy_(1, self._guards, self._guard_bytes.expand(self.sets, -1))
 
     def broken_guards(self) -> torch.Tensor:
-        """Return the number of changed guard bytes of each set, shape (sets,), on the buffers' device."""
+        """Return the number of changed guard bytes in each set, shape (sets,), on the device of the buffers."""
         return (self.memory.index_select(1, self._guards) != self._guard_bytes).sum(1)
 
     def guard_violation(self, index: int) -> GuardViolation:
-        """Say where the first changed guard byte of a set is."""
+        """Return the position of the first changed guard byte of a set."""
         changed = (self.memory[index].index_select(0, self._guards) != self._guard_bytes).nonzero()
         offset = int(self._guards[changed[0, 0]])
         return min((self._violation_at(name, offset) for name in self.tensors), key=lambda t: abs(t.distance))

@@ -1,4 +1,4 @@
-"""Parts of a drawn call's answer, kept replay after replay of a timed graph, then compared with references."""
+"""Parts of one call's outputs, recorded in each replay of a timed graph and then compared with references."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from evokern.gate.comparison import Rule, unravelled
 from evokern.wording import told_apart
 
 SLOTS = 96
-"""Replays whose answers are kept: the samples of a candidate (60 unless a study says otherwise), and the untimed replay
-before each batch of them."""
+"""Maximum number of recorded replays: the samples of a candidate (60 by default) and the untimed replays between."""
 
 Turn = Literal["always", "even", "odd"]
 Version = Literal["new", "old"]
 _VERSIONS: tuple[Version, Version] = "new", "old"
-"""What inputs are in even and in odd replays."""
+"""Version of the inputs in even and in odd replays."""
 Answers = tuple[torch.Tensor, torch.Tensor]
-"""What an output must be, and the error allowed, in float64."""
+"""Expected values of an output and their allowed errors, in float64."""
 Expected = dict[str, dict[Version, Answers]]
-"""Output → what it must be in the pieces that are kept, shape (pieces, elements), for each version of the inputs; for
-`old` ones alone where inputs keep their values. In host memory, where no candidate finds it."""
+"""Output → expected values of the recorded pieces, shape (pieces, elements), for each version of the inputs.
+
+If inputs keep their values, only `old` is present. The values are in host memory, which candidates cannot read."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Bytes that one step writes."""
+    """One copy or fill that a step performs."""
 
     to: torch.Tensor
-    """Where, a flat view of bytes; of a kept answer its place in slot 0."""
+    """Destination, a flat view of bytes; for a recorded output its position in slot 0."""
     source: torch.Tensor | None
-    """What, a view of as many bytes; None fills with `value`."""
+    """Source, a view of as many bytes; None fills with `value`."""
     value: int = 0
     """Byte of a fill."""
     turn: Turn = "always"
-    """In which executions of the step, counted from 0."""
+    """Executions of the step, counted from 0, that perform the copy."""
     kept: bool = False
-    """Whether it goes into the slot of this execution."""
+    """Whether each execution writes to its own slot."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements side by side."""
+    """A range of consecutive elements of a tensor."""
 
     name: str
     """The tensor."""
     start: int
     """First element, in row-major order."""
     count: int
-    """Elements."""
+    """Number of elements."""
 
 
 class KeptAnswers:
-    """The memory in which answers are kept, and what they must be."""
+    """Recorded outputs of one call, with their expected values."""
 
     def __init__(
         self,
@@ -66,39 +66,39 @@ class KeptAnswers:
         expected: Expected,
         position: int,
     ) -> None:
-        """Make room.
+        """Allocate the slots.
 
         Args:
-            bench: whose outputs they are.
+            bench: buffer set of the call.
             index: the input set.
-            pieces: of each output what is kept, pieces of one length.
-            expected: what they must be.
-            position: the drawn call, from 0.
+            pieces: recorded pieces of each output, all of one length.
+            expected: expected values of the pieces.
+            position: the recorded call, from 0.
         """
         self._bench, self._index, self._pieces, self._expected = bench, index, pieces, expected
         self._kept_as: dict[str, tuple[torch.dtype, int]] = {}
         self.position = position
-        """The drawn call, from 0."""
+        """The recorded call, from 0."""
         self.outputs: Mapping[str, torch.Tensor] | None = None
-        """Its outputs, from when it is captured until they are kept."""
+        """Outputs of the call, between its capture and `copies`."""
         room = sum(len(kept) * _room(kept[0].count) for kept in pieces.values())
         self.ring = torch.zeros((SLOTS, room), dtype=torch.uint8, device=bench.generator.device)
-        """What is kept: one slot per replay, in turn."""
+        """Recorded bytes: one slot per replay, overwritten cyclically."""
 
     @property
     def elements(self) -> int:
-        """Elements kept of each replay."""
+        """Number of elements recorded in each replay."""
         return sum(piece.count for kept in self._pieces.values() for piece in kept)
 
     def copies(self) -> list[Copy]:
-        """Return what keeps the call's outputs, as they are captured; they are not held any longer."""
+        """Return the copies that record the outputs of the captured call, and release these outputs."""
         assert self.outputs is not None, "the call was captured before"
         copies: list[Copy] = []
         offset = 0
         for name, pieces in self._pieces.items():
             output = self.outputs[name]
             addresses = [_addresses(output, piece) for piece in pieces]
-            # A baseline may lay its answer out as it likes: of what does not lie side by side, one element is kept.
+            # A baseline may return any layout; of a piece that is not consecutive in memory, record one element.
             whole = all(found[-1] - found[0] == len(found) - 1 for found in addresses)
             length = pieces[0].count if whole else 1
             self._kept_as[name] = output.dtype, length
@@ -110,12 +110,12 @@ class KeptAnswers:
         return copies
 
     def fault(self, replays: int, changed: Sequence[str], graph_calls: int) -> dict[str, Any] | None:
-        """Compare what was kept with what it must be; return evidence of an error, None where all is right.
+        """Compare the recorded outputs with the expected values; return evidence of an error, or None.
 
         Args:
-            replays: how often the graph ran.
-            changed: inputs that changed, for the message.
-            graph_calls: calls of the graph, for the message.
+            replays: number of replays of the graph.
+            changed: names of the inputs that changed, for the message.
+            graph_calls: number of calls of the graph, for the message.
         """
         executions = range(max(0, replays - SLOTS), replays)
         offset = 0
@@ -133,14 +133,14 @@ class KeptAnswers:
         return None
 
     def _wrong(self, name: str, raw: torch.Tensor, version: Version) -> dict[str, Any] | None:
-        """Compare one output's pieces over slots, bytes of shape (slots, pieces, room)."""
+        """Compare the pieces of one output, bytes of shape (slots, pieces, bytes of a piece)."""
         dtype, length = self._kept_as[name]
         pieces, rule = self._pieces[name], self._bench.rule(name)
         versions = self._expected[name]
         expected, allowed = (part[:, :length].to(raw.device) for part in versions.get(version, versions["old"]))
         got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype)
         got, _ = rule.prepared(got, expected, None)
-        # Written so that NaN is wrong.
+        # This form counts NaN as wrong.
         wrong = ~((got - expected).abs_() <= allowed)
         if not bool(wrong.any()):
             return None
@@ -166,16 +166,16 @@ class KeptAnswers:
     ) -> dict[str, Any]:
         got, expected, allowed = found["got"], found["expected"], found["allowed"]
         shown = told_apart(got, expected)
-        what = f"after {' and '.join(map(repr, changed))} changed" if changed else "on inputs as they were"
+        what = f"after {' and '.join(map(repr, changed))} changed" if changed else "on unchanged inputs"
         if version == "new":
-            what += ", parts of outputs and workspaces poisoned"
+            what += ", with parts of outputs and workspaces poisoned"
         message = (
             f"{found['output']}[{', '.join(map(str, found['index']))}] is {shown[0]}, expected {shown[1]} within "
-            f"{allowed:.3g}; {found['bad']} of {found['elements']} elements that were kept are wrong (call "
-            f"{self.position + 1} of {graph_calls} of a timed graph, {what})"
+            f"{allowed:.3g}; {found['bad']} of {found['elements']} recorded elements are wrong (call "
+            f"{self.position + 1} of {graph_calls} in a timed graph, {what})"
         )
         if found["stale"]:
-            message += ": the answer to the inputs before"
+            message += ": the values are the results for the previous inputs"
         over = abs(got - expected) / allowed if allowed else float("inf")
         finite = over - over == 0
         return {
@@ -194,24 +194,24 @@ class KeptAnswers:
 
 
 def pick(values: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
-    """Return the pieces, all of one length, of a tensor: shape (pieces, elements)."""
+    """Return the pieces of a tensor, all of one length, as shape (pieces, elements)."""
     starts = torch.tensor([piece.start for piece in pieces], device=values.device)
     return values.flatten()[starts[:, None] + torch.arange(pieces[0].count, device=values.device)]
 
 
 def expectation(rule: Rule, reference: torch.Tensor) -> Answers:
-    """Return what elements must be, within their type's range, and the errors allowed."""
+    """Return the expected values, clamped to the range of the dtype, and the allowed errors."""
     expected = rule.answer(reference.to(torch.float64))
     return expected, rule.allowed(expected)
 
 
 def _room(count: int) -> int:
-    """Return the bytes of a slot that so many elements take, in whatever type a baseline returns them."""
+    """Return the bytes of a slot for this many elements of any type, in multiples of 16."""
     return -(-count * 8 // 16) * 16
 
 
 def _addresses(tensor: torch.Tensor, piece: Piece) -> Sequence[int]:
-    """Return where the elements of a piece lie in a tensor's storage, in elements."""
+    """Return the positions of a piece's elements in a tensor's storage, in elements."""
     shape, strides, first = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     if tensor.is_contiguous():
         return range(first + piece.start, first + piece.start + piece.count)

@@ -1,4 +1,4 @@
-"""The device memory that checking and timing one problem takes, before any of it is allocated."""
+"""Device memory needed to check and time one problem, computed before anything is allocated."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from evokern.gate.renewal import is_large
 from evokern.study.settings import GateSettings, InputSet, TimingSettings
 
 WIDE = 8
-"""Bytes of an element of a reference, and of the inputs that it is computed from."""
+"""Bytes per element of a reference and of the float64 inputs it is computed from."""
 
 
 def planned_bytes(
     kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], gate: GateSettings, timing: TimingSettings
 ) -> int:
-    """Return the bytes of a problem's buffers in the gate and in timed runs, and of one reference being computed.
+    """Return the bytes of a problem's buffers in the gate and in timed runs, plus the computation of one reference.
 
-    What the kernel's own reference needs beside its inputs and outputs is not known, nor what a library does.
+    Temporary memory of the reference function and of libraries is not included.
 
     Args:
-        kernel: whose workload.
+        kernel: kernel with the workload.
         problem: the problem.
-        tensors: a candidate's buffers there.
-        gate: input sets and runs of the gate.
-        timing: input sets of the timed runs.
+        tensors: a candidate's buffers at this problem.
+        gate: settings with the input sets and runs of the gate.
+        timing: settings with the input sets of the timed runs.
     """
     rotated: list[InputSet] = ["normal"] * (timing.rotate_sets if timing.cache == "rotate" else 1)
     checked = _bench_bytes(kernel, problem, tensors, kinds_of_sets(gate.input_sets, tensors), gate.runs)
@@ -38,7 +38,7 @@ def planned_bytes(
 def _bench_bytes(
     kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int
 ) -> int:
-    """Return the bytes of inputs and their originals, of what calls write, and of the references that are kept."""
+    """Return the bytes of inputs and their originals, of outputs and workspaces, and of stored references."""
     sets = len(kinds)
     given = sum(tensor.bytes for tensor in tensors.values() if tensor.given)
     written = sum(tensor.bytes for tensor in tensors.values() if not tensor.kept)

@@ -1,4 +1,4 @@
-"""What a device may bring to the gate: kernels that do in one pass over memory what torch does in many."""
+"""Interface for a device's own kernels, which do in one pass over memory what torch does in several."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import torch
 from evokern.declaration.kernel import Tolerance
 
 NonFinite = Literal["unexpected", "passed_over", "judged"]
-"""What is asked of elements whose reference is an infinity or NaN: there are none; on `edges` inputs nothing, or the
-same answer (`evokern.gate.comparison.Rule.prepared`)."""
+"""Treatment of elements whose reference is an infinity or NaN (`evokern.gate.comparison.Rule.prepared`).
+
+`unexpected`: there are none; `passed_over`: they are ignored; `judged`: the output must have the same value."""
 
 
 class OwnKernels(Protocol):
-    """Kernels for the device on which the gate's buffers live; what they find is what torch finds."""
+    """Kernels for the device of the gate's buffers; their results equal those of torch."""
 
     def cipher(self, words: torch.Tensor, out: torch.Tensor, key: int) -> None:
-        """XOR contiguous words of 8 bytes with the stream of a key into another tensor, or in place."""
+        """XOR contiguous 8-byte words with the stream of a key and write them to `out`, which may be `words`."""
 
     def compare(
         self,
@@ -31,13 +32,13 @@ class OwnKernels(Protocol):
         """Compare one call's output with its reference.
 
         Args:
-            got: what was computed, flat.
+            got: the output, flat.
             expected: the reference, float64, flat.
-            dtype: of the output.
-            tolerance: what is allowed of it.
-            nonfinite: what is asked of elements whose reference is an infinity or NaN.
+            dtype: dtype of the output.
+            tolerance: tolerance of the output.
+            nonfinite: treatment of elements whose reference is an infinity or NaN.
 
         Returns:
-            Of parts of the elements the numbers that `evokern.gate.comparison.PARTS` lists, shape (`PARTS`, parts);
-            None where the dtype takes torch.
+            Numbers of the parts, shape (`PARTS`, parts), in the order listed at `evokern.gate.comparison.PARTS`; None
+            if torch must compare this dtype.
         """

@@ -1,4 +1,4 @@
-"""Where pieces of tensors lie that change, are poisoned, or are kept: drawn, so that no candidate knows the places."""
+"""Random positions of the pieces of tensors to change, poison or record; candidates cannot predict them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from evokern.gate.kept_answers import Piece
 from evokern.gate.slicing import Indices, SlicedTensors
 
 InputSlice = tuple[SlicedTensors, Indices]
-"""A declared slice, and where along its axes."""
+"""A declared slice, and indices along its axes."""
 _POISONED = 24
-"""Poisoned parts, at most."""
+"""Maximum number of poisoned parts."""
 _POISON_BYTES = 4096
-"""Bytes of one poisoned part; a step writes at most 96 KB of poison, which takes a GPU less than a launch."""
+"""Maximum bytes of a poisoned part; a step writes at most 96 KB of poison, which takes less time than a launch."""
 
 
 class PieceDraw:
-    """Draws pieces of tensors."""
+    """Random choice of pieces of tensors."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        """Begin.
+        """Seed the random numbers.
 
         Args:
-            generator: source of the seed.
+            generator: private source of the seed.
         """
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         self._random = random.Random(int(seed))
 
     def integer(self, below: int) -> int:
-        """Draw a number from 0 up; 0 where there is none below."""
+        """Draw a number from 0 to `below` - 1, or 0 if `below` is less than 1."""
         return self._random.randrange(max(below, 1))
 
     def distinct(self, below: int, count: int) -> list[int]:
-        """Draw different numbers from 0 up, as many as there are, in random order."""
+        """Draw up to `count` different numbers below `below`, in random order."""
         return self._random.sample(range(below), min(below, count))
 
     def poison(self, tensors: Mapping[str, Tensor]) -> list[tuple[str, int, int]]:
-        """Draw (tensor, first byte, bytes): up to half of each output and workspace, the rest stays as it was left."""
+        """Draw the parts to poison as (tensor, first byte, bytes): up to half of each output and workspace."""
         targets = {
             name: tensor
             for name, tensor in tensors.items()
@@ -55,7 +55,7 @@ class PieceDraw:
         return parts
 
     def _inside(self, name: str, start: int, size: int) -> tuple[str, int, int]:
-        """Draw a part of a part, long or short, at any place: who looks at one element of a block misses some."""
+        """Draw a sub-range of random length, so that a candidate that checks one element per block misses some."""
         units = size // 16
         if units < 2:
             return name, start, size
@@ -63,13 +63,13 @@ class PieceDraw:
         return name, start + 16 * self.integer(units - length + 1), 16 * length
 
     def input_slice(self, name: str, tensor: Tensor, slices: Sequence[SlicedTensors], size: int) -> InputSlice | None:
-        """Draw where along the axes of a declared slice an input changes; None where its reference is not cut.
+        """Draw a position of a declared slice in which an input changes; None if no slice contains the input.
 
         Args:
             name: the input.
-            tensor: its declaration.
-            slices: those that are declared.
-            size: bytes of a piece that is to lie in it.
+            tensor: declaration of the input.
+            slices: the declared slices.
+            size: bytes of a piece that must fit in the slice.
         """
         able = [one for one in slices if name in one.inputs]
         if not able:
@@ -77,21 +77,21 @@ class PieceDraw:
         one = able[self.integer(len(able))]
         at: list[list[int]] = []
         for axis, extent in zip(one.declared.cut(name), one.extents, strict=True):
-            # Pieces lie side by side in memory: along the last axis as many indices as one has elements.
+            # A piece is consecutive in memory, so it spans as many indices of the last axis as it has elements.
             count = min(extent, _length(tensor, size)) if axis == len(tensor.shape) - 1 else 1
             first = self.integer(extent - count + 1)
             at.append(list(range(first, first + count)))
         return one, tuple(at)
 
     def pieces(self, name: str, tensor: Tensor, size: int, count: int, inside: InputSlice | None = None) -> list[Piece]:
-        """Draw pieces that do not overlap: each in another row, where there are as many rows.
+        """Draw pieces that do not overlap, each in a different row if there are enough rows.
 
         Args:
             name: the tensor.
-            tensor: its declaration.
-            size: bytes of a piece; at least an element, at most the tensor.
-            count: how many; fewer where there is no room.
-            inside: a slice that they must lie in.
+            tensor: declaration of the tensor.
+            size: bytes of a piece; at least one element, at most the tensor.
+            count: number of pieces; fewer are returned if they do not fit.
+            inside: slice that must contain the pieces.
         """
         length = _length(tensor, size)
         row = tensor.shape[-1] if tensor.shape else 1
@@ -123,5 +123,5 @@ class PieceDraw:
 
 
 def _length(tensor: Tensor, size: int) -> int:
-    """Return the elements of a piece of so many bytes."""
+    """Return the number of elements of a piece of `size` bytes, at least 1."""
     return max(1, min(tensor.elements, size * tensor.elements // tensor.bytes))

@@ -1,7 +1,7 @@
-"""Proof, before a search, that the gate can tell right from wrong on this workload.
+"""Check before a search that the gate can distinguish correct from wrong results on this workload.
 
-Three kernels that compute nothing must fail: one that does nothing, one that writes zeros, one that copies an input.
-They need no compiler: each is an operation on the buffers.
+Three trivial kernels must fail: one does nothing, one writes zeros, one copies an input. They are operations on the
+buffers and need no compiler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evokern.gate.comparison import tolerances
 
 @dataclass(frozen=True)
 class _DegenerateKernel:
-    """A runner that ignores the launches."""
+    """A runner that fills the buffers instead of launching anything."""
 
     fill: Callable[[Mapping[str, torch.Tensor]], None]
 
@@ -29,10 +29,10 @@ class _DegenerateKernel:
 
 
 def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
-    """Check that the gate turns every degenerate kernel away.
+    """Check that the gate rejects every trivial kernel.
 
     Raises:
-        KernelError: one passes; the message names the tolerance that lets it through.
+        KernelError: a trivial kernel passes; the message names the tolerance that is too wide.
     """
     for name, degenerate in _degenerate_kernels(tensors):
         verdict = gate.check(degenerate, launches, tensors)
@@ -42,16 +42,17 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
         own = {output: one.holding(tensors[output]) for output, one in limits.items()}
         listed = "; ".join(f"{output}: atol = {t.atol:g}, rtol = {t.rtol:g}" for output, t in own.items())
         raise KernelError(
-            f"the gate has no power here: a kernel that {name} passes at {gate.problem} with the tolerance {listed}. "
-            "Lower it (kernel.py's tolerance, or the study's gate.atol and gate.rtol), or draw inputs whose result is "
-            "further from that"
+            "the correctness check cannot distinguish correct from wrong results: "
+            f"a kernel that {name} passes at {gate.problem} with the tolerance {listed}. "
+            "Lower the tolerance (in kernel.py, or gate.atol and gate.rtol in the study file), or generate inputs "
+            "whose correct results differ more from that kernel's output"
         )
 
 
 def _is_exact(
     gate: Gate, degenerate: _DegenerateKernel, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
 ) -> bool:
-    """Whether a degenerate kernel's answer is the reference to the last bit: copying is then what the kernel is for."""
+    """Return whether a trivial kernel's output equals the reference exactly: the workload is then a copy."""
     settings = replace(gate.settings, atol=0.0, rtol=0.0)
     return Gate(gate.kernel, gate.problem, settings, gate.generator.device).check(degenerate, launches, tensors).passed
 

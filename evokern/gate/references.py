@@ -1,4 +1,4 @@
-"""Float64 references of a bench's input sets: computed after a candidate ran; of large problems by slices, and kept."""
+"""Float64 references of the input sets, computed after a candidate ran; large problems store and update them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from evokern.gate.sealed import Sealed
 from evokern.gate.slicing import Indices, SlicedTensors
 
 Reading = Callable[[int], Mapping[str, torch.Tensor]]
-"""Number of an input set → its inputs, in their own dtypes."""
+"""Function from the number of an input set to its inputs, in their own dtypes."""
 
 
 class References:
-    """The references of one bench, each computed when it is first asked for after its inputs changed."""
+    """References of one buffer set, each computed on first use after its inputs changed."""
 
     def __init__(
         self,
@@ -36,19 +36,19 @@ class References:
         sealed: bool,
         own: OwnKernels | None = None,
     ) -> None:
-        """Allocate.
+        """Allocate the storage.
 
         Args:
-            kernel: whose workload says what is right.
+            kernel: kernel with the reference function.
             problem: the problem.
-            results: its outputs.
-            inputs: where the inputs of a set are found.
-            finite: of each set, whether its reference must be finite.
-            device: where.
-            secret: source of the keys under which references rest.
-            kept: whether references are kept while candidates run. Those of a small problem are computed again.
-            sealed: whether candidates run where they could read them.
-            own: kernels for this device; None for torch.
+            results: outputs of the workload.
+            inputs: function that returns the inputs of a set.
+            finite: whether the reference of each set must be finite.
+            device: device of the references.
+            secret: source of the keys of sealed references.
+            kept: whether references are stored while candidates run; if not, they are computed for every candidate.
+            sealed: whether to seal stored references, because candidates could read them.
+            own: evokern's kernels for this device; None uses torch.
         """
         self._kernel, self._problem, self._results, self._inputs = kernel, problem, dict(results), inputs
         self._finite = tuple(finite)
@@ -63,28 +63,28 @@ class References:
         self._sound = torch.ones((), dtype=torch.bool, device=device)
         self._plain: dict[int, dict[str, torch.Tensor]] = {}
         self.computed = 0
-        """Whole references computed so far."""
+        """Number of whole references computed so far."""
 
     def forget(self, index: int) -> None:
-        """Take in that all inputs of a set are new, or not to be relied on."""
+        """Mark the reference of a set as outdated, because all its inputs changed."""
         self._stale[index] = True
         self._changed[index].clear()
         self._plain.pop(index, None)
 
     def changed(self, index: int, sliced: SlicedTensors, at: Indices) -> None:
-        """Take in that a slice of a set's inputs is new."""
+        """Record that a slice of a set's inputs changed."""
         if not self._stale[index]:
             self._changed[index].append((sliced, at))
             self._plain.pop(index, None)
 
     def conceal(self) -> None:
-        """Let go of what was plain: a candidate runs next."""
+        """Release unsealed references before a candidate runs."""
         self._plain.clear()
         self._take_extremes()
 
     @property
     def sound(self) -> torch.Tensor:
-        """Whether every reference so far that must be finite is: one boolean, on the device."""
+        """Whether all references so far that must be finite are finite, as a boolean tensor on the device."""
         self._take_extremes()
         return self._sound
 
@@ -95,7 +95,7 @@ class References:
             self._extremes.clear()
 
     def of(self, index: int) -> dict[str, torch.Tensor]:
-        """Return the reference of a set by output, in float64: plain, so only while no candidate runs.
+        """Return the unsealed float64 reference of a set by output; call it only while no candidate runs.
 
         Raises:
             KernelError: the workload's reference raised, or returned the wrong names, shapes or dtypes.
@@ -116,7 +116,7 @@ class References:
         return found
 
     def _renewed(self, index: int) -> dict[str, torch.Tensor]:
-        """Return a kept reference, with what changed of it since computed anew."""
+        """Return a stored reference after recomputing its changed slices."""
         assert self._kept is not None, "a reference that is not kept is stale"
         flat = self._kept.get(index).view(torch.float64)
         sizes = [tensor.elements for tensor in self._results.values()]
@@ -139,7 +139,7 @@ class References:
         self._changed[index].clear()
 
     def _check(self, index: int, found: Mapping[str, torch.Tensor]) -> None:
-        """Note least and largest value of a reference: one that is NaN or infinite makes these so."""
+        """Record the least and largest value of a reference; they are not finite if any value is not."""
         if self._finite[index]:
             self._extremes.setdefault(index, []).extend(one for value in found.values() for one in value.aminmax())
 
@@ -177,23 +177,29 @@ class References:
         what: str = "",
         reference: Callable[..., Mapping[str, torch.Tensor]] | None = None,
     ) -> Callable[[Problem, Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]:
-        """Return a reference that is checked: shapes of the outputs as they must come, and words for messages."""
+        """Return a reference function that checks its outputs.
+
+        Args:
+            shapes: required shapes of the outputs; None for the declared ones.
+            what: clause for messages.
+            reference: function to wrap; None for the workload's reference.
+        """
         kernel, wanted = self._kernel, shapes or {name: tensor.shape for name, tensor in self._results.items()}
         where = f"kernel {kernel.name}: the reference {what}at {self._problem}"
 
         def run(problem: Problem, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             try:
                 answer = dict((reference or kernel.workload.reference)(problem, inputs))
-            except torch.OutOfMemoryError:  # says nothing of the reference: others use the GPU's memory, too
+            except torch.OutOfMemoryError:  # not the fault of the reference: other processes use GPU memory too
                 raise
             except RAISED as error:
                 raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
             if set(answer) != set(wanted):
-                raise KernelError(f"{where} returned {sorted(answer)}; the outputs are {sorted(wanted)}")
+                raise KernelError(f"{where} returned {sorted(answer)}; it must return {sorted(wanted)}")
             for name, value in answer.items():
                 if not isinstance(value, torch.Tensor) or tuple(value.shape) != wanted[name]:
                     found = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-                    raise KernelError(f"{where} returned {name!r} of shape {found}; declared is {wanted[name]}")
+                    raise KernelError(f"{where} returned {name!r} of shape {found}; declared shape: {wanted[name]}")
                 if value.dtype != torch.float64 and is_float(self._results[name].dtype):
                     raise KernelError(f"{where} returned {name!r} as {value.dtype}; it must compute in torch.float64")
             return answer
@@ -202,5 +208,5 @@ class References:
 
 
 def _indexable(values: torch.Tensor) -> torch.Tensor:
-    """Return a view that torch selects rows of: it has no selection of 8-bit floats."""
+    """Return a view that torch can index; it cannot index 8-bit floats."""
     return values.view(torch.uint8) if values.element_size() == 1 else values

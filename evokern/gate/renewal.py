@@ -1,7 +1,7 @@
-"""Which inputs are new for a candidate: all of them, or of a large problem slices, or the sets whose turn it is.
+"""Choice of the inputs to renew for a candidate: all, or for a large problem some slices or sets.
 
-A float64 reference of a large problem takes longer than all that the candidate does. So its sets are kept from one
-candidate to the next, and what is new follows from counts alone: no clock, and no candidate, has a say in it.
+A float64 reference of a large problem takes longer than running the candidate, so candidates share inputs. Counters
+alone decide which inputs are renewed; neither a clock nor a candidate influences the choice.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from evokern.gate.slicing import Indices, SlicedTensors
 from evokern.study.settings import InputSet
 
 LARGE_FLOPS = 4e9
-"""Operations from which a problem is a large one: ten references take an H200 some 2 ms below, a GPU without fast
-float64 some 80 ms."""
+"""A problem with more operations is large. Ten references below it take an H200 about 2 ms, and a GPU without fast
+float64 about 80 ms."""
 LARGE_ELEMENTS = 1 << 24
-"""Elements of inputs and outputs from which it is."""
+"""A problem with more elements of inputs and outputs is large."""
 AGREEMENT = 1e-9
-"""Largest difference between a slice's reference and the same part of the whole, relative to the largest value."""
+"""Largest accepted difference between a slice's reference and the whole reference, relative to the largest value."""
 
 _ZERO_TURNS = itertools.count(random.SystemRandom().randrange(1 << 16))
-"""Which input is zero next, for all benches of a process: a candidate that is judged twice, on two problems or in a
-repetition, has another one at zero the second time."""
+"""Counter that selects the next all-zero input, shared by the buffer sets of a process.
+
+A candidate that is judged twice, on two problems or in a repetition, gets a different all-zero input each time."""
 
 Sliced = tuple[int, SlicedTensors, Indices]
-"""A slice of an input set that is new."""
+"""Number of an input set, a renewed slice of it, and the indices of the slice."""
 
 
 def is_large(workload: Workload, problem: Problem, tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether a problem's inputs and references are kept from one candidate to the next."""
+    """Return whether a problem is so large that candidates share inputs and references."""
     elements = sum(tensor.elements for tensor in tensors.values() if tensor.role != "workspace")
     return elements > LARGE_ELEMENTS or workload.flops(problem) > LARGE_FLOPS
 
 
 class Renewal:
-    """Draws the inputs of one bench."""
+    """Random inputs of one buffer set, and the choice of the inputs to renew."""
 
     def __init__(
         self,
@@ -54,16 +55,16 @@ class Renewal:
         secret: random.Random,
         every: int,
     ) -> None:
-        """Take what is drawn.
+        """Set up the renewal.
 
         Args:
-            workload: its slices, and which inputs may be infinite.
+            workload: workload with the declared slices and the inputs that may be infinite.
             problem: the problem.
-            tensors: its buffers.
+            tensors: buffers of the workload.
             kinds: kind of each input set.
             generator: private source of the inputs.
             secret: private source of the order.
-            every: candidates after which sets are renewed whole where slices do not do it.
+            every: number of candidates after which a set that slices do not cover is renewed entirely.
 
         Raises:
             KernelError: a slice does not fit the tensors.
@@ -74,7 +75,7 @@ class Renewal:
         self.slices = [SlicedTensors(one, problem, tensors, secret) for one in workload.slices_at(problem)]
         """The declared slices."""
         self.large = is_large(workload, problem, tensors)
-        """Whether inputs are kept from one candidate to the next."""
+        """Whether candidates share inputs."""
         self._zero: dict[int, str] = {}
         self._candidates = self._repetitions = 0
 
@@ -84,13 +85,13 @@ class Renewal:
         """Draw new inputs.
 
         Args:
-            views: each input over all sets, shape (sets, *shape).
+            views: input buffers, each of shape (sets, *shape).
             share: share of the elements that change.
             whole: renew every set.
-            repetition: for the same candidate as before.
+            repetition: draw inputs for the same candidate as before.
 
         Returns:
-            The sets that are renewed whole, and the slices that are renewed of others.
+            The sets that were renewed entirely, and the renewed slices of the other sets.
         """
         sets = range(len(self._kinds))
         renewed = list(sets) if whole or not self.large else self._due(repetition=repetition)
@@ -108,13 +109,13 @@ class Renewal:
         return renewed, sliced
 
     def covered(self, index: int) -> bool:
-        """Whether slices renew every input of a set in time."""
+        """Return whether the declared slices together renew every input of a set."""
         if self._is_zero_set(index):
             return False
         return all(any(one.renews(name, self._kinds[index]) for one in self.slices) for name in self._given)
 
     def _due(self, *, repetition: bool) -> list[int]:
-        """Return the sets whose turn it is: each comes every so many candidates, not all of them at once."""
+        """Return the sets to renew now: each set is due every `every` candidates, at staggered times."""
         uncovered = [index for index in range(len(self._kinds)) if not self.covered(index)]
         if repetition:
             self._repetitions += 1
@@ -127,11 +128,11 @@ class Renewal:
         ]
 
     def _is_zero_set(self, index: int) -> bool:
-        """Whether a set is one of `edges` behind the first, in which a whole input is zero."""
+        """Return whether a set has an all-zero input: every `edges` set except the first."""
         return self._kinds[index] == "edges" and self._kinds.index("edges") < index
 
     def _alike(self, sets: Sequence[int]) -> list[slice]:
-        """Return neighbouring sets of one kind, to be drawn at once where that is little."""
+        """Return ranges of neighbouring sets of one kind that are small enough to draw together."""
         together = max(1, LARGE_ELEMENTS // max(tensor.elements for tensor in self._given.values()))
         groups: list[slice] = []
         for index in sets:
@@ -148,7 +149,7 @@ class Renewal:
         return groups
 
     def _draw_whole(self, group: slice, views: Mapping[str, torch.Tensor], share: float) -> None:
-        """Draw the inputs of some sets of one kind."""
+        """Draw the inputs of several sets of one kind."""
         kind = self._kinds[group.start]
         for index in range(group.start, group.stop):
             if self._is_zero_set(index) and (share >= 1.0 or index not in self._zero):
@@ -161,7 +162,7 @@ class Renewal:
                     whole[index].view(torch.uint8).zero_()
 
     def _draw_tensor(self, name: str, kind: InputSet, view: torch.Tensor, share: float) -> None:
-        """Draw an input of some sets of one kind, shape (sets, *shape)."""
+        """Draw one input for several sets of one kind, shape (sets, *shape)."""
         tensor = self._given[name]
         if share < 1.0 and tensor.change == "nothing":
             return
@@ -173,7 +174,7 @@ class Renewal:
         draw(tensor, kind, fresh, self._generator, nonfinite=name in self._nonfinite)
         if share < 1.0:
             changed = torch.rand(view.shape, generator=self._generator, device=view.device) < share
-            # Bytes, since torch selects no 8-bit floats.
+            # Select bytes, because torch cannot select 8-bit floats.
             raw, new = (t.view(torch.uint8).view(*t.shape, -1) for t in (view, fresh))
             raw.copy_(torch.where(changed.unsqueeze(-1), new, raw))
 
@@ -187,10 +188,10 @@ class Renewal:
                 one.draw(name, kind, views[name], where, self._generator, share=share, nonfinite=odd)
 
     def prove(self, views: Mapping[str, torch.Tensor], references: References, kernel: str) -> None:
-        """Check each slice by itself on normal inputs: see `Bench.prove_slices`.
+        """Check each slice separately on normal inputs: see `Bench.prove_slices`.
 
         Raises:
-            KernelError: a slice reaches other elements than it says, or its reference is another one.
+            KernelError: a slice affects undeclared elements, or its reference is incorrect.
         """
         for one in self.slices:
             before = {name: value.clone() for name, value in references.whole(views).items()}
@@ -205,7 +206,7 @@ class Renewal:
                 error = float((before[name].to(torch.float64) - wanted).abs().max())
                 if not error <= AGREEMENT * scale:
                     raise KernelError(
-                        f"kernel {kernel}: the slice of {', '.join(one.inputs)} is declared wrong: with new inputs in "
-                        f"it, {name!r} is not what the slice's reference says (it differs by {error:.3g}). Either it "
-                        "reaches other elements than those of the axes named, or its reference is not that of these"
+                        f"kernel {kernel}: the declared slice of {', '.join(one.inputs)} is incorrect: with new inputs "
+                        f"in the slice, {name!r} differs from the slice's reference by {error:.3g}. Check the axes "
+                        "(the slice may affect other elements) and the reference of this slice in kernel.py"
                     )

@@ -1,8 +1,8 @@
-"""Values that lie on a GPU while a candidate runs there, so that no candidate can read them.
+"""Encrypted storage on a GPU, so that candidates running there cannot read it.
 
-Device memory belongs to the context that a candidate runs in: it can search all of it. What must stay unknown, the
-float64 references, and what must not be replaced unseen, the inputs' originals, rests XORed with a stream of a counter
-generator (Philox, Salmon et al., SC 2011) whose keys stay in host memory and are new with each write.
+A candidate can search all device memory of the context that it runs in. Float64 references must stay secret, and the
+original inputs must not be replaced unnoticed. Both are stored XORed with the stream of a counter generator (Philox,
+Salmon et al., SC 2011). The keys stay in host memory and change with each write.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import torch
 from evokern.gate.own_kernels import OwnKernels
 
 _WORDS_AT_ONCE = 1 << 24
-"""Words of 8 bytes whose stream is made at once."""
+"""Maximum number of 8-byte words whose stream is generated in one step."""
 
 
 class Sealed:
-    """Rows of 8-byte words, each under a key of its own, or few of them under one."""
+    """Encrypted rows of 8-byte words, with one key per row or one key for all rows if they are few."""
 
     def __init__(
         self, rows: int, words: int, device: torch.device, secret: random.Random, *, active: bool, together: bool,
         own: OwnKernels | None = None,
     ) -> None:  # fmt: skip
-        """Allocate.
+        """Allocate the storage.
 
         Args:
-            rows: how many rows.
-            words: 8-byte words of each.
-            device: where.
+            rows: number of rows.
+            words: number of 8-byte words per row.
+            device: device of the storage.
             secret: source of the keys, in host memory.
-            active: False keeps the words as they are, where no candidate can reach them.
-            together: whether rows are mostly written and read all at once: one key is enough for a few then.
-            own: kernels for this device; None for torch's generator and operations.
+            active: whether to encrypt; False if no candidate can read the device's memory.
+            together: whether rows are mostly written and read together; a few rows then share one key.
+            own: evokern's kernels for this device; None uses torch's generator and operations.
         """
         self.memory = torch.zeros((rows, words), dtype=torch.int64, device=device)
         self._secret, self._active = secret, active
@@ -48,8 +48,8 @@ class Sealed:
         """Store some rows under new keys.
 
         Args:
-            rows: which.
-            words: all rows, shape (rows, words), of which these are taken.
+            rows: indices of the rows.
+            words: contents of all rows, shape (rows, words); other rows are ignored.
         """
         for number, group in enumerate(self._groups):
             kept = [row for row in range(group.start, group.stop) if row not in rows]
@@ -64,12 +64,12 @@ class Sealed:
             self._crossed(number, plain, self.memory[group])
 
     def get(self, row: int) -> torch.Tensor:
-        """Return a row as it was stored: a copy where it is sealed, the row itself where it is not."""
+        """Return the decrypted row; without encryption, the row itself and not a copy."""
         number = next(n for n, group in enumerate(self._groups) if group.start <= row < group.stop)
         return self._opened(number)[row - self._groups[number].start]
 
     def plain(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield all rows as they were stored, as many at once as are under one key: copies where they are sealed."""
+        """Yield all rows decrypted, grouped by key; without encryption, the rows themselves and not copies."""
         for number, group in enumerate(self._groups):
             yield group, self._opened(number)
 
@@ -82,7 +82,7 @@ class Sealed:
         return words
 
     def _crossed(self, number: int, words: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the words of a group into `out`, XORed with its stream."""
+        """Write the words of a group to `out`, XORed with the stream of its key."""
         if self._active:
             self._cipher(words.reshape(-1), out.view(-1), self._keys[number])
         else:
@@ -99,10 +99,10 @@ class Sealed:
 
 
 def wipe_free_memory(device: torch.device) -> int:
-    """Overwrite the device memory that torch keeps for later, where results of its own operations are left.
+    """Overwrite torch's cached free device memory, which may hold results of earlier operations.
 
     Returns:
-        Bytes overwritten; 0 where there is no GPU.
+        Number of bytes overwritten; 0 without a GPU.
     """
     if device.type != "cuda":
         return 0
@@ -114,7 +114,7 @@ def wipe_free_memory(device: torch.device) -> int:
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "inactive" and segment["device"] == index:
-                # An error of the candidate's that surfaces here surfaces again in the next call of the driver.
+                # An error of the candidate may appear here; the next driver call reports it again.
                 driver.cuMemsetD8Async(address, 0xFF, block["size"], stream)
                 wiped += block["size"]
             address += block["size"]

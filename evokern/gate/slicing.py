@@ -1,4 +1,4 @@
-"""Slices of a problem's inputs in turn: what of a large problem is renewed for one candidate, and its reference."""
+"""Declared slices applied to tensors: the part of a large problem to renew for one candidate."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from evokern.gate.data import draw
 from evokern.study.settings import InputSet
 
 LEAST_SHARE = 0.01
-"""Share of the outputs that the slices renewed for a candidate reach, at least."""
+"""Minimum share of the outputs that the renewed slices affect for each candidate."""
 LEAST_ROWS = 64
-"""Rows of the outputs (columns, where the last axis is cut) that they reach, at least, where there are as many."""
+"""Minimum number of output rows (columns, if the last axis is cut) that the renewed slices affect, if there are as
+many."""
 
 Indices = tuple[list[int], ...]
 """Indices along each axis that a slice cuts."""
 
 
 class SlicedTensors:
-    """One declared slice at one problem: which indices come next, cutting, putting back, drawing."""
+    """One declared slice at one problem: chooses indices, and cuts, writes and draws parts of tensors."""
 
     def __init__(self, declared: Slice, problem: Problem, tensors: Mapping[str, Tensor], rng: random.Random) -> None:
-        """Check a declaration against the tensors.
+        """Check that a declared slice fits the tensors.
 
         Args:
             declared: the slice.
             problem: the problem.
             tensors: inputs and outputs.
-            rng: private source of the order.
+            rng: private source of the order of indices.
 
         Raises:
             KernelError: the slice does not fit the tensors.
@@ -47,25 +48,25 @@ class SlicedTensors:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Inputs that are renewed with the slice."""
+        """Names of the inputs that are renewed with the slice."""
         return tuple(name for name in self.declared.axes if self._tensors[name].given)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Outputs that the slice reaches."""
+        """Names of the outputs that the slice affects."""
         return tuple(name for name in self.declared.axes if self._tensors[name].role in ("output", "inout"))
 
     def renews(self, name: str, kind: InputSet) -> bool:
-        """Whether slices of an input can be drawn by themselves: rows of equal values are not cut in pieces."""
+        """Return whether parts of an input can be drawn separately; rows of equal values cannot be cut."""
         tensor, axes = self._tensors[name], self.declared.cut(name)
         if name not in self.inputs or tensor.change != "elements":
             return False
         return kind != "equal_rows" or len(tensor.shape) - 1 not in axes
 
     def _counts(self) -> tuple[int, ...]:
-        """Return how many indices along each axis make the smallest slice that reaches enough of each output."""
+        """Return the number of indices along each axis of the smallest slice that affects enough of each output."""
         if not self.outputs:
-            raise KernelError(f"a Slice names no output: {dict(self.declared.axes)}")
+            raise KernelError(f"Slice({dict(self.declared.axes)}) names no output; add the outputs that it changes")
         single = len(self.extents) == 1
         counts = [math.ceil(LEAST_SHARE * extent) if single else 1 for extent in self.extents]
         while not all(self._enough(name, counts) for name in self.outputs):
@@ -87,7 +88,7 @@ class SlicedTensors:
         return share >= LEAST_SHARE and (reached >= min(LEAST_ROWS, rows) or last in self.declared.cut(name))
 
     def next(self, index: int) -> Indices:
-        """Return the next indices for an input set; all have come up once before any comes up again."""
+        """Return the next indices for an input set, in random order; all are used once before any is repeated."""
         deck = self._decks.setdefault(index, [])
         if not deck:
             parts = []
@@ -106,14 +107,14 @@ class SlicedTensors:
         return tuple(torch.tensor(one, device=device) for one in at)
 
     def cut(self, name: str, values: torch.Tensor, at: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return a tensor's slice; a tensor that is not cut is returned whole."""
+        """Return the slice of a tensor, or the whole tensor if the slice does not cut it."""
         part = _selectable(values)
         for axis, indices in zip(self.declared.cut(name), at, strict=False):
             part = part.index_select(axis, indices)
         return part.view(values.dtype)
 
     def put(self, name: str, whole: torch.Tensor, part: torch.Tensor, at: tuple[torch.Tensor, ...]) -> None:
-        """Write a slice into a tensor."""
+        """Write `part` into the slice of a tensor."""
         axes = self.declared.cut(name)
         rest = [axis for axis in range(whole.ndim) if axis not in axes]
         order = (*axes, *rest)
@@ -131,16 +132,16 @@ class SlicedTensors:
         share: float,
         nonfinite: bool,
     ) -> None:
-        """Draw a slice of an input anew.
+        """Draw new values for a slice of an input.
 
         Args:
             name: the input.
             kind: kind of inputs.
             view: the whole input.
-            at: where.
+            at: indices of the slice along each axis.
             generator: private source of randomness.
             share: share of the slice's elements that change.
-            nonfinite: whether `edges` inputs hold infinities and NaN.
+            nonfinite: whether `edges` inputs include infinities and NaN.
         """
         tensor = self._tensors[name]
         old = self.cut(name, view, at)
@@ -158,5 +159,5 @@ class SlicedTensors:
 
 
 def _selectable(values: torch.Tensor) -> torch.Tensor:
-    """Return a view whose elements torch reads and writes by index, which it does not do with 8-bit floats."""
+    """Return a view that torch can index; it cannot index 8-bit floats."""
     return values.view(torch.uint8) if values.element_size() == 1 else values

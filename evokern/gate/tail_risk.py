@@ -1,12 +1,16 @@
-"""How likely a candidate that passed would fail the same check on other inputs, judged by its nearest misses.
+"""Estimate how likely a candidate that passed would fail the same check on other inputs.
 
-A check that draws its inputs anew sees another sample of the same rounding errors each time. Where the largest of them
-comes near the tolerance, one draw says little: the candidate passed by luck, and another one fails by bad luck. What
-is asked instead is how many elements are expected beyond the tolerance. The errors above a high threshold are taken to
-fall off exponentially (peaks over a threshold: Pickands, Ann. Statist. 3 (1975), 119; Davison and Smith, J. R. Stat.
-Soc. B 52 (1990), 393), with the mean excess over the threshold as the scale. Errors that end at a point, as those of a
-single rounding do, crowd there: their largest excess is too small for its mean, and they are no luck. The same rule
-serves a GPU, which has every element of the problem, and the simulated device, which has a sample.
+Each check draws new inputs and so sees a new sample of the same rounding errors. If the largest error is close to the
+tolerance, passing one check is partly luck. The estimate is therefore the expected number of elements beyond the
+tolerance.
+
+Errors above a high threshold are assumed to decrease exponentially, with their mean excess as the scale (peaks over a
+threshold: Pickands, Ann. Statist. 3 (1975), 119; Davison and Smith, J. R. Stat. Soc. B 52 (1990), 393).
+
+Errors with an upper bound, such as those of a single rounding, crowd below the bound. Their largest excess is then
+small compared with the mean excess, and the risk is 0.
+
+The rule applies to a GPU, which checks every element, and to the simulated device, which checks a sample.
 """
 
 from __future__ import annotations
@@ -20,51 +24,50 @@ import torch
 from evokern.wording import told_apart
 
 MARGINAL = 0.5
-"""Error over tolerance from which it is asked whether a candidate passed by luck, where the whole problem was seen or
-too little of it to tell otherwise."""
+"""Error over tolerance from which the risk is estimated, if all elements were checked or the sample is very small."""
 CLEAR = 0.3
-"""Error over tolerance below which a small sample is in no doubt."""
+"""Error over tolerance below which a small sample needs no further check."""
 LIMIT = 0.05
-"""Largest chance of failing on other inputs that is accepted: a right candidate passes 19 of 20 checks at least."""
+"""Largest accepted probability of failing on other inputs: a correct candidate passes at least 19 of 20 checks."""
 SURE = 2.0
-"""Standard errors between an estimate and the limit from which it counts as decided: 98 % on that side."""
+"""Number of standard errors between an estimate and the limit from which it counts as decided (98 % confidence)."""
 _FEWEST_UNITS = 64
 _FEWEST_PEAKS, _MOST_PEAKS = 8, 64
 _SHARE_OF_PEAKS = 32
 _DISTINGUISHING_PEAKS = 48
-"""Peaks with which errors that end at a point can be told from errors that fall off."""
+"""Number of peaks needed to distinguish errors with an upper bound from errors that decrease exponentially."""
 _END_POINT_PROBABILITY = 0.01
-"""Probability of so small a largest excess if errors fell off exponentially, from which on they end at a point."""
+"""Significance level for an upper bound: the probability of so small a largest excess under an exponential decrease."""
 
 
 @dataclass(frozen=True)
 class TailRisk:
-    """Tail risk of a candidate: what the largest errors say."""
+    """Tail risk of a candidate, estimated from its largest errors."""
 
     expected: float
-    """Elements (or rows of equal ones) expected beyond the tolerance in one draw of the whole problem."""
+    """Expected number of elements (or rows of equal elements) beyond the tolerance in one draw of all inputs."""
     error: float
     """Standard error of the logarithm of `expected`."""
     units: int
-    """Elements, or rows, that were seen."""
+    """Number of checked elements or rows."""
     peaks: int
-    """Of those, how many lie above the threshold."""
+    """Number of checked elements or rows above the threshold."""
     worst: float
-    """Largest error over tolerance among them."""
+    """Largest error over tolerance."""
 
     @property
     def chance(self) -> float:
-        """Probability that a draw has one beyond the tolerance."""
+        """Probability that a draw of inputs has an element beyond the tolerance."""
         return -math.expm1(-self.expected)
 
     @property
     def excessive(self) -> bool:
-        """Whether other inputs would turn the candidate away too often."""
+        """Whether the candidate would fail too often on other inputs."""
         return self.chance > LIMIT and (self.worst > 1 or self.peaks >= _DISTINGUISHING_PEAKS)
 
     @property
     def decided(self) -> bool:
-        """Whether a larger sample would hardly change the answer."""
+        """Whether a larger sample would hardly change the result."""
         if not 0 < self.expected < math.inf:
             return True
         beyond = math.log(self.expected / -math.log1p(-LIMIT))
@@ -72,7 +75,12 @@ class TailRisk:
 
 
 def undecided(errors: torch.Tensor, of: int) -> bool:
-    """Tell whether a small sample leaves open that the whole problem would show a candidate to be wrong."""
+    """Return whether a small sample is inconclusive: checking the whole problem might show a wrong result.
+
+    Args:
+        errors: error over tolerance of each checked element or row, flat.
+        of: number of elements or rows in the whole problem.
+    """
     worst = float(errors.max())
     found = tail_risk(errors, of)
     if found is None or worst < CLEAR:
@@ -81,11 +89,11 @@ def undecided(errors: torch.Tensor, of: int) -> bool:
 
 
 def tail_risk(errors: torch.Tensor, of: int) -> TailRisk | None:
-    """Judge by a sample of errors; None where the sample is too small to say anything.
+    """Return the tail risk estimated from a sample of errors, or None if the sample is too small.
 
     Args:
-        errors: error over tolerance of each unit that was seen, flat.
-        of: units in the whole problem.
+        errors: error over tolerance of each checked element or row, flat.
+        of: number of elements or rows in the whole problem.
     """
     count = errors.numel()
     if count < _FEWEST_UNITS:
@@ -105,14 +113,14 @@ def tail_risk(errors: torch.Tensor, of: int) -> TailRisk | None:
 
 
 def fault(found: TailRisk, output: str, kind: str, of: int) -> dict[str, Any]:
-    """Return the evidence against a marginal pass whose tail risk is too high."""
+    """Return the evidence for rejecting a marginal pass with a tail risk that is too high."""
     evidence: dict[str, Any] = {"check": "margin", "output": output, "input_set": kind, "over": found.worst}
     if found.worst > 1:
-        message = f"an error of {output!r} is {told_apart(found.worst, 1.0)[0]} of the tolerance on {kind} inputs"
+        message = f"an error of {output!r} is {told_apart(found.worst, 1.0)[0]} times the tolerance on {kind} inputs"
         return evidence | {"check": "tolerance", "message": message}
     message = (
-        f"right this time, but errors of {output!r} reach {found.worst:.2f} of the tolerance on {kind} inputs and fall "
-        f"off so slowly that {found.expected:.2g} of {of} are expected beyond it: other inputs turn the candidate away "
-        f"with probability {found.chance:.2g}, and {LIMIT:g} is accepted"
+        f"passed this time, but the errors of {output!r} reach {found.worst:.2f} of the tolerance on {kind} inputs, "
+        f"and {found.expected:.2g} of {of} are expected to exceed it: other inputs would fail with probability "
+        f"{found.chance:.2g} (accepted: {LIMIT:g})"
     )
     return evidence | {"expected": found.expected, "message": message}

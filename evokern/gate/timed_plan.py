@@ -1,23 +1,23 @@
-"""What changes around a call of a timed graph, so that no call can know its answer beforehand.
+"""Plan of the input changes in a timed graph, which catch candidates that skip work in timed calls.
 
-A call that is timed again and again on the same inputs may do nothing: its output holds the answer already, or a
-workspace remembers it. So before a call at a drawn position some inputs change, and outputs and workspaces are poisoned
-in part; parts of that call's answer are kept in memory of ours, replay after replay, and compared with float64
-references afterwards (`KeptAnswers`).
+A call that is timed repeatedly on the same inputs could do nothing: its output, or a workspace, already holds the
+result. Before one call at a random position p, the graph therefore changes some inputs and poisons parts of outputs
+and workspaces. After the call, it records parts of the outputs, which are compared with float64 references after the
+timing (`KeptAnswers`).
 
-All of it concerns the input set of the drawn call p. Its inputs are `old` (as the bench drew them), or `new` in drawn
-pieces of one drawn input (who watches another one must not see it), and replays take turns:
+The input set of call p has two versions: `old`, the original inputs, and `new`, with changes in random pieces of one
+random input. Replays alternate between them:
 
-    before call p   in even replays inputs become `new`, and outputs and workspaces are poisoned;
-                    in odd ones inputs become `old`, alone: what the calls before left in the output is wrong now
-    behind call p   its answer is kept
+    before call p   even replays write the `new` inputs, and poison outputs and workspaces;
+                    odd replays write the `old` inputs, so that the result of the previous call is now wrong
+    after call p    its outputs are recorded
 
-So the drawn call of every replay sees inputs that differ from those of the set's call before, and an even number of
-replays leaves inputs as the bench drew them. The number of calls of a set is chosen so that whoever works in every
-second or third call only meets p in each of its phases, replay after replay (`evokern.measurement.timing.with_steps`).
+In every replay, call p thus sees inputs that differ from those of the set's previous call. An even number of replays
+leaves the original inputs. A candidate may work only in every second or third call. The number of calls per set is
+therefore chosen so that p meets each phase of such a cycle (`evokern.measurement.timing.with_steps`).
 
-Copies of one step happen at once: none writes what another one reads or writes. Nothing here needs a GPU: each step is
-a list of `Copy`, which `evokern.device.gpu.timed_calls` makes a node of a graph.
+The copies of one step run concurrently; none writes memory that another one reads or writes. This module needs no GPU:
+`evokern.device.gpu.timed_calls` turns each list of `Copy` into a graph node.
 """
 
 from __future__ import annotations
@@ -47,35 +47,37 @@ from evokern.measurement.timing import STEPS
 from evokern.study.settings import InputSet
 
 MOST_COPIES = 160
-"""Copies in one step: what a kernel's parameters have room for (4 KB), which take no load from memory."""
+"""Maximum number of copies in one step; they fit in the 4 KB of kernel parameters, which need no memory loads."""
 PIECE_BYTES = 128
-"""Bytes of one kept piece of an output: four sectors."""
+"""Bytes of one recorded piece of an output: four sectors."""
 _KEPT = 96
-"""Kept pieces of one call: 64 in rows drawn from all, 16 where poison was, 16 where the change shows."""
+"""Number of recorded pieces of one call: 64 in random rows, 16 at poisoned places, 16 where the change shows."""
 _CHANGES: tuple[tuple[int, int, InputSet], ...] = (
     (6, 1, "large"), (2, 128, "normal"), (8, 1024, "normal"), (24, 4096, "normal")
 )  # fmt: skip
-"""Pieces of an input that change, the bytes of each (at least an element), and how they are drawn. Few and small ones
-deceive who recognises inputs by some of their elements, and a single one shows where it is large; where no output
-differs by more than the tolerance, the next are taken."""
+"""Levels of an input change: number of pieces, bytes of each (at least an element), and kind of the new values.
+
+Few small pieces deceive candidates that recognise inputs by some elements, and one large value shows in the output. If
+no output differs by more than the tolerance, the next level is used."""
 _IN_PLACE_BYTES = 256 * 1024
-"""Bytes of what is computed in place that a step writes anew. Where it has more, calls work on their own results, which
-nothing can be compared with, and no step is taken."""
+"""Maximum bytes of in-place outputs that a step rewrites. If they are larger, calls compute on their own results, which
+have no reference, and the graph gets no steps."""
 _IN_PLACE_STEP = 32 * 1024
-"""Bytes of it in one copy."""
+"""Bytes of in-place outputs in one copy."""
 _SHOWS = 2.0
-"""A change shows where the answers to new and old inputs differ by more than this multiple of both tolerances."""
+"""A change shows where the results for new and old inputs differ by more than this multiple of both tolerances."""
 
 
 class TimedCalls:
-    """The drawn call of one candidate's, or baseline's, timed graph on one bench."""
+    """Input change and recorded call in the timed graph of one candidate or baseline."""
 
     def __init__(self, bench: Bench, *, still: bool = False) -> None:
-        """Take the buffers that the graph works on; `plan` draws.
+        """Create a plan for the buffers of a graph; `plan` draws the random choices.
 
         Args:
-            bench: the buffers, with inputs in them.
-            still: inputs keep their values, though the same bytes are written: for a baseline that prepared its own.
+            bench: the buffer set, filled with inputs.
+            still: whether inputs keep their values; the same bytes are rewritten. Used for a baseline that prepared
+                its own inputs.
         """
         self._bench = bench
         self._still = still
@@ -85,29 +87,29 @@ class TimedCalls:
         self._pieces: list[Piece] = []
         self._draw = PieceDraw(bench.generator)
         self.replays = 0
-        """How often the graph ran; whoever runs it counts."""
+        """Number of replays of the graph; the caller that runs it must update this count."""
         self.calls = 0
-        """Calls of the graph; 0 before `plan`."""
+        """Number of calls in the graph; 0 before `plan`."""
 
     @property
     def active(self) -> bool:
-        """Whether any step is taken."""
+        """Whether the graph has any steps."""
         return bool(self._steps)
 
     @property
     def settled(self) -> bool:
-        """Whether the last replay left the inputs as the bench drew them, and answers to these."""
+        """Whether the last replay left the original inputs and the results for them."""
         return not self.active or self.replays % 2 == 0
 
     @property
     def changed(self) -> list[str]:
-        """Inputs that change, where the change shows in what is kept."""
+        """Names of the changed inputs; empty if the change does not show in the recorded pieces."""
         return sorted({piece.name for piece in self._pieces}) if self._shows else []
 
     # ---- drawing
 
     def plan(self, calls: int) -> None:
-        """Draw the call, what changes and what is kept, for a graph of so many calls.
+        """Draw the call, the input change and the recorded pieces for a graph of `calls` calls.
 
         Raises:
             KernelError: the reference raised.
@@ -121,30 +123,30 @@ class TimedCalls:
         self._poisoned = self._draw.poison(bench.tensors)
         kept, expected = self._draw_change()
         self._steps = {drawn: 0, drawn + 1: 1}
-        # References were computed; none is to be found while the candidate runs.
+        # Erase the computed references before the candidate runs.
         bench.conceal()
         self._answers = KeptAnswers(bench, self._index, kept, expected, drawn)
         device = bench.generator.device
         self.executions = torch.zeros((STEPS, MOST_COPIES), dtype=torch.int32, device=device)
-        """Executions of each step so far, once for every copy: for whoever makes nodes of them."""
+        """Number of executions of each step so far, once per copy; used by the graph nodes."""
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes from one slot of kept answers to the next."""
+        """Bytes of one slot of recorded outputs."""
         return self._answers.ring.shape[1]
 
     def _draw_change(self) -> tuple[dict[str, list[Piece]], Expected]:
-        """Draw what changes and what is kept, so that the change shows there.
+        """Draw the input change and the recorded pieces, such that the change shows in them.
 
         Returns:
-            Output → pieces that are kept, and what they must be.
+            Output → recorded pieces, and their expected values.
         """
         bench = self._bench
         if self._index in bench.changes and not self._still:
             self._pieces, old_values, new_values, self._poisoned, kept, expected = bench.changes[self._index]
             self._old, self._new, self._shows = _copied(old_values), _copied(new_values), True
             return kept, expected
-        # Now, for the inputs are others below.
+        # Compute it now, because the inputs are changed below.
         old = bench.reference(self._index)
         given = bench.given(self._index)
         self._pieces = []
@@ -173,7 +175,7 @@ class TimedCalls:
         return self._draw_kept(old, {})
 
     def _drawn_values(self, name: str, kind: InputSet) -> dict[Piece | str, torch.Tensor]:
-        """Return new bytes for the pieces, which are all of one input."""
+        """Return new bytes for the pieces, which all belong to one input."""
         tensor, count = self._bench.tensors[name], sum(piece.count for piece in self._pieces)
         drawn = torch.empty(count, dtype=torch_dtype(tensor.dtype), device=self._bench.generator.device)
         draw(replace(tensor, shape=(count,)), kind, drawn, self._bench.generator)
@@ -185,7 +187,7 @@ class TimedCalls:
             _flat(_elements(given, piece)).copy_(values[piece])
 
     def _values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
-        """Return copies of the inputs' bytes: of each piece that changes, and all of what is computed in place."""
+        """Return copies of the bytes of each changed piece and of all in-place outputs."""
         values: dict[Piece | str, torch.Tensor] = {p: _flat(_elements(given, p)).clone() for p in self._pieces}
         return values | self._in_place_values(given)
 
@@ -195,11 +197,11 @@ class TimedCalls:
     def _draw_kept(
         self, old: Mapping[str, torch.Tensor], answers: Mapping[str, torch.Tensor]
     ) -> tuple[dict[str, list[Piece]], Expected]:
-        """Draw what is kept; note whether the change shows there, and what the answers must be.
+        """Draw the recorded pieces and their expected values; set `_shows` if the change shows in them.
 
         Args:
-            old: output → answer to the inputs as the bench drew them.
-            answers: output → answer to the new inputs; none where nothing changes.
+            old: output → result for the original inputs.
+            answers: output → result for the new inputs; empty if nothing changes.
         """
         kept: dict[str, list[Piece]] = {}
         self._shows = False
@@ -225,14 +227,14 @@ class TimedCalls:
         return kept, expected
 
     def _poisoned_elements(self, name: str, tensor: Tensor, length: int, count: int) -> list[int]:
-        """Draw elements of an output with which pieces begin that are poisoned."""
+        """Draw first elements of pieces in the poisoned parts of an output."""
         width = tensor.bytes // tensor.elements
         own = [(at, size) for of, at, size in self._poisoned if of == name]
         chosen = [own[number] for number in self._draw.distinct(len(own), count)] if own else []
         return [at // width + self._draw.integer(size // width - length + 1) for at, size in chosen]
 
     def _changed_elements(self, name: str, before: torch.Tensor, after: torch.Tensor, count: int) -> list[int]:
-        """Return elements of an output in which the change shows: half of them most, the others drawn."""
+        """Return elements of an output in which the change shows: half with the largest change, half random."""
         rule = self._bench.rule(name)
         (old, old_room), (new, new_room) = expectation(rule, before), expectation(rule, after)
         over = ((new - old).abs_() - _SHOWS * (new_room + old_room)).flatten()
@@ -246,7 +248,7 @@ class TimedCalls:
     # ---- while the graph is captured
 
     def step(self, index: int) -> tuple[int, list[Copy]] | None:
-        """Return number and copies of the step before a call, or behind the last one; None where there is none."""
+        """Return number and copies of the step before call `index`, or after the last call; None without a step."""
         number = self._steps.get(index)
         if number == 0:
             new = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")
@@ -254,14 +256,14 @@ class TimedCalls:
         return None if number is None else (1, self._answers.copies())
 
     def captured(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
-        """Take the outputs of a call, just captured; None where it wrote into the bench's."""
+        """Store the outputs of a call that was just captured; None if it wrote into the buffer set."""
         if self.active and index == self._answers.position:
             self._answers.outputs = self._bench.arguments(self._index) if outputs is None else outputs
 
     def _pieces_of(self, version: Version, turn: Turn) -> list[Copy]:
         given = self._bench.given(self._index)
         values = self._new if version == "new" else self._old
-        # What is computed in place is written where a call finds it: see `_in_place_of`.
+        # In-place outputs are written by `_in_place_of`.
         pieces = [piece for piece in self._pieces if piece.name not in self._in_place]
         return [Copy(_flat(_elements(given, piece)), values[piece], turn=turn) for piece in pieces]
 
@@ -284,7 +286,7 @@ class TimedCalls:
     # ---- afterwards
 
     def quiet(self) -> None:
-        """Make both versions of the inputs what the bench has now: it drew them anew, and the graph runs again."""
+        """Set both versions of the inputs to the current ones, before the graph runs again on new inputs."""
         if self.active:
             given = self._bench.given(self._index)
             for key in self._old:
@@ -293,11 +295,11 @@ class TimedCalls:
                 self._new[key].copy_(value)
 
     def fault(self) -> dict[str, Any] | None:
-        """Compare what was kept with what it must be; return evidence of an error, None where all is right."""
+        """Compare the recorded outputs with the expected values; return evidence of an error, or None."""
         return self._answers.fault(self.replays, self.changed, self.calls) if self.active else None
 
     def report(self) -> dict[str, Any]:
-        """Return what was done, as JSON values."""
+        """Return a summary of the plan, as JSON values."""
         if not self.active:
             return {"calls": self.calls, "drawn": []}
         return {
@@ -314,7 +316,7 @@ def _copied(values: Mapping[Piece | str, torch.Tensor]) -> dict[Piece | str, tor
 
 
 def _changeable(tensor: Tensor) -> bool:
-    """Whether elements of an input may be others, each by itself."""
+    """Return whether elements of an input may be changed independently."""
     return is_float(tensor.dtype) and tensor.draw is None and tensor.change == "elements"
 
 
@@ -323,5 +325,5 @@ def _elements(tensors: Mapping[str, torch.Tensor], piece: Piece) -> torch.Tensor
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor's bytes."""
+    """Return the bytes of a contiguous tensor as a flat view."""
     return tensor.view(-1).view(torch.uint8)

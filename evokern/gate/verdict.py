@@ -1,4 +1,4 @@
-"""From findings to a verdict: what each check of the gate measured, and the gravest fault."""
+"""Verdict of the gate: the values that each check measured, and the most serious fault."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from evokern.gate.comparison import Findings, Worst
 from evokern.wording import told_apart
 
 SPENT_LIMIT = 0.6
-"""Largest root mean square of error over allowed error. Rounding to the nearest value uses at most 1/sqrt(3) of a
-tolerance that just covers it, all other honest error far less; a candidate above spends the tolerance on purpose."""
+"""Largest accepted root mean square of error over allowed error.
+
+Rounding to nearest uses at most 1/sqrt(3) of a tolerance that just covers it, and other rounding errors use far less.
+A candidate above this value exploits the tolerance systematically."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says."""
+    """Verdict of the gate on one candidate."""
 
     passed: bool
-    """Whether everything held."""
+    """Whether all checks passed."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """Of a wrong candidate: check, message and numbers."""
+    """Failed check, message and numbers; empty if the candidate passed."""
     report: Mapping[str, Any] = field(default_factory=dict)
-    """Of every candidate: relative Frobenius error, worst element, and what each check measured."""
+    """Relative Frobenius error, worst element, and the values that each check measured."""
 
 
 def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:
-    """Turn findings into a verdict; the gravest finding is the one reported.
+    """Return the verdict on a candidate; its evidence is the most serious finding.
 
     Args:
-        bench: the buffers that the findings are about.
-        findings: what was found.
+        bench: the buffer set that was compared.
+        findings: results of the comparison.
         deterministic: whether two runs must agree bit by bit.
-        problem: for messages.
-        when: for messages: `in the timed runs`, for example.
+        problem: problem named in messages.
+        when: clause for messages, for example `in the timed runs`.
     """
     worst = max(findings.worst, key=lambda w: (w.bad > 0, w.over))
     normal = [w for w in findings.worst if bench.kinds[w.set] == "normal"] or findings.worst
@@ -58,7 +60,7 @@ def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Pro
 
 
 def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
-    """Return what each check found, whichever of them decided."""
+    """Return the values that each check measured, including the checks that passed."""
     over: dict[str, float | str] = {}
     for kind in dict.fromkeys(bench.kinds):
         over[kind] = _number(max((w.most for w in findings.worst if bench.kinds[w.set] == kind), key=_nan_last))
@@ -94,8 +96,8 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
     wasteful = max(findings.worst, key=lambda w: w.spent)
     if wasteful.spent > SPENT_LIMIT:
         message = (
-            f"the errors of {wasteful.output!r} are {wasteful.spent:.2f} of the tolerance in root mean square, more "
-            f"than rounding leaves ({SPENT_LIMIT:g}): the tolerance is spent everywhere"
+            f"the root mean square error of {wasteful.output!r} is {wasteful.spent:.2f} of the tolerance; rounding "
+            f"errors stay below {SPENT_LIMIT:g}, so the kernel uses up the tolerance systematically"
         )
         kind = bench.kinds[wasteful.set]
         return {"check": "tolerance_spent", "input_set": kind, "spent": wasteful.spent, "message": message}
@@ -129,5 +131,5 @@ def _nan_last(value: float) -> float:
 
 
 def _number(value: float) -> float | str:
-    """Return a value that JSON has: `nan` and `inf` as words."""
+    """Return a value that JSON can store: NaN and infinities become strings."""
     return value if math.isfinite(value) else str(value)

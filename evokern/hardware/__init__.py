@@ -1,1 +1,1 @@
-"""Chips, their limits and peak rates, and the driver of this machine."""
+"""Chips with their resource limits and peak rates, and the driver of this machine."""

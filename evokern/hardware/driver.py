@@ -1,6 +1,7 @@
-"""What NVIDIA driver is there, asked through `libcuda` alone: standard library only, and no CUDA context is made.
+"""Query of the NVIDIA driver through `libcuda`, with the standard library only and without creating a CUDA context.
 
-Set-up (before anything is installed), the tests' `gpu` marker and `evokern doctor` ask here, so that they agree.
+The set-up script (before anything is installed), the tests' `gpu` marker and `evokern doctor` share this module, so
+their results agree.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver numbers it."""
+    """One GPU."""
 
     index: int
-    """Number in `cuda:N`."""
+    """Number in `cuda:N`, in the driver's order."""
     model: str
-    """Name that the driver reports."""
+    """Model name reported by the driver."""
     compute_capability: tuple[int, int]
-    """Major and minor."""
+    """Compute capability as (major, minor)."""
     memory_bytes: int
     """Device memory, bytes."""
 
@@ -35,44 +36,44 @@ class Driver:
     cuda_version: tuple[int, int] | None
     """Newest CUDA version that the driver supports; None without a driver."""
     gpus: tuple[Gpu, ...] = ()
-    """GPUs that can be used, in the driver's order."""
+    """Usable GPUs, in the driver's order."""
     problem: str = ""
-    """Why no GPU can be used, in a sentence; empty when one can."""
+    """Reason why no GPU is usable; empty if one is."""
 
     @property
     def cuda_extra(self) -> str | None:
-        """The package extra that fits the driver: `cuda12`, `cuda13`, or None where no GPU can be used."""
+        """Package extra that fits the driver: `cuda12`, `cuda13`, or None without a usable GPU."""
         if self.cuda_version is None or not self.gpus:
             return None
         return "cuda13" if self.cuda_version >= (13, 0) else "cuda12" if self.cuda_version >= (12, 0) else None
 
 
 def probe() -> Driver:
-    """Ask the driver for its version and its GPUs."""
+    """Return the driver's version and its GPUs."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return Driver(None, (), "no NVIDIA driver is installed (libcuda.so.1 was not found)")
     number = ctypes.c_int()
     if cuda.cuDriverGetVersion(ctypes.byref(number)):
-        return Driver(None, (), "libcuda.so.1 does not tell its version; the driver is broken")
+        return Driver(None, (), "libcuda.so.1 does not report its version; reinstall the NVIDIA driver")
     version = (number.value // 1000, number.value % 1000 // 10)
     error = cuda.cuInit(0)
     if error:
-        return Driver(version, (), f"the driver finds no GPU that it can use ({_error_name(cuda, error)})")
+        return Driver(version, (), f"the driver finds no usable GPU ({_error_name(cuda, error)})")
     count = ctypes.c_int()
     cuda.cuDeviceGetCount(ctypes.byref(count))
     if not count.value:
-        return Driver(version, (), "the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it)")
+        return Driver(version, (), "the driver lists no GPU (CUDA_VISIBLE_DEVICES may hide it)")
     problem = "" if version >= (12, 0) else f"the driver supports CUDA {version[0]}.{version[1]}; CuPy needs 12 or 13"
     return Driver(version, tuple(_gpu(cuda, index) for index in range(count.value)), problem)
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """Return the kernel module's version, for example `580.65.06`; empty where the system does not tell it.
+    """Return the version of the kernel module, for example `580.65.06`; empty if the system does not report it.
 
     Args:
-        path: where the module reports itself ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...").
+        path: file with the version ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...").
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -1,7 +1,7 @@
-"""Chips: limits that decide feasibility and peak rates that bound time, each number with its source.
+"""Profiles of chips: resource limits for the feasibility check and peak rates for the roofline bound, with sources.
 
 Limits per compute capability are from the CUDA C++ Programming Guide, section "Compute Capabilities", tables "Feature
-Support" and "Technical Specifications per Compute Capability". Rates are from the vendor's papers named in `sources`.
+Support" and "Technical Specifications per Compute Capability". Rates are from the vendor papers named in `sources`.
 """
 
 from __future__ import annotations
@@ -15,71 +15,71 @@ from evokern.errors import DeviceError, nearest
 
 @dataclass(frozen=True)
 class Profile:
-    """One chip. Rates are per SM and clock, so that they hold at any clock."""
+    """Limits and peak rates of one chip. Rates are per SM and clock cycle, independent of the clock frequency."""
 
     name: str
     """Short name used in `sim:NAME`."""
     model: str
     """Full name, as the driver reports it."""
     compute_capability: tuple[int, int]
-    """Major and minor."""
+    """Compute capability as (major, minor)."""
     sms: int
-    """Streaming multiprocessors."""
+    """Number of streaming multiprocessors."""
     clock_mhz: float
     """Boost clock, MHz."""
     shared_bytes_per_block: int
-    """Opt-in limit of shared memory of a block (static plus dynamic), bytes."""
+    """Maximum shared memory per block after opt-in (static plus dynamic), bytes."""
     shared_bytes_per_sm: int
-    """Shared memory of an SM, bytes (each resident block also takes `shared_bytes_reserved`)."""
+    """Shared memory per SM, bytes; each resident block also needs `shared_bytes_reserved`."""
     registers_per_sm: int
-    """32-bit registers of an SM."""
+    """Number of 32-bit registers per SM."""
     threads_per_sm: int
-    """Resident threads of an SM."""
+    """Maximum number of resident threads per SM."""
     blocks_per_sm: int
-    """Resident blocks of an SM."""
+    """Maximum number of resident blocks per SM."""
     l2_bytes: int
     """L2 cache, bytes."""
     dram_bytes_per_s: float
-    """Peak DRAM bandwidth, bytes a second."""
+    """Peak DRAM bandwidth, bytes per second."""
     l2_bytes_per_clock_per_sm: float
-    """L2 to SM bandwidth, bytes a clock and SM."""
+    """L2 to SM bandwidth, bytes per clock and SM."""
     fp32_flops_per_clock: float
-    """FP32 operations a clock and SM (an FMA counts two)."""
+    """FP32 operations per clock and SM (an FMA counts as two)."""
     sfu_per_clock: float
-    """Special-function results a clock and SM."""
+    """Special-function results per clock and SM."""
     int32_per_clock: float
-    """32-bit integer results a clock and SM."""
+    """32-bit integer results per clock and SM."""
     tensor_flops_per_clock: Mapping[str, float]
-    """Dense tensor-core operations a clock and SM that `mma.sync` reaches, by `INPUT->ACCUMULATOR` (an FMA: two)."""
+    """Dense tensor-core operations per clock and SM with `mma.sync`, by `INPUT->ACCUMULATOR` (an FMA counts as two)."""
     tensor_peak_flops_per_clock: float
-    """Dense fp16 tensor operations a clock and SM by any instruction (wgmma too): the bound no result may pass."""
+    """Dense fp16 tensor operations per clock and SM with any instruction, including wgmma: an upper bound."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Field → where its number comes from."""
+    """Field → source of its value."""
     shared_bytes_static: int = 48 * 1024
-    """Limit of static shared memory of a block, bytes."""
+    """Maximum static shared memory per block, bytes."""
     shared_bytes_reserved: int = 1024
-    """Shared memory the system takes for each resident block, bytes."""
+    """Shared memory that the system reserves for each resident block, bytes."""
     fp64_flops_per_clock: float = 256.0
-    """FP64 operations a clock and SM (an FMA counts two), those of the tensor cores too."""
+    """FP64 operations per clock and SM (an FMA counts as two), including the tensor cores."""
     threads_per_block: int = 1024
-    """Threads of a block."""
+    """Maximum number of threads per block."""
     registers_per_thread: int = 255
-    """Registers of a thread."""
+    """Maximum number of registers per thread."""
     grid_limit: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
-    """Blocks along x, y, z."""
+    """Maximum number of blocks along x, y, z."""
     block_limit: tuple[int, int, int] = (1024, 1024, 64)
-    """Threads along x, y, z."""
+    """Maximum number of threads along x, y, z."""
 
     @property
     def architecture(self) -> str:
-        """Name for the compiler, for example `sm_89`."""
+        """Architecture name for the compiler, for example `sm_89`."""
         return f"sm_{self.compute_capability[0]}{self.compute_capability[1]}"
 
     def limited(self, other: Profile | None = None, **overrides: int) -> Profile:
-        """Return this chip with the limits of another, or with single limits lowered.
+        """Return this chip with the lower limits of another chip, or with single limits lowered.
 
         Raises:
-            DeviceError: a limit is unknown, or larger than the chip has.
+            DeviceError: a limit is unknown, or higher than the chip's own.
         """
         changes: dict[str, Any] = {}
         if other is not None:
@@ -88,7 +88,9 @@ class Profile:
             if name not in LIMITS:
                 raise DeviceError(f"there is no limit {name!r}: {nearest(name, LIMITS)}")
             if not 0 < value <= getattr(self, name):
-                raise DeviceError(f"limit {name} = {value} is not between 1 and {self.model}'s {getattr(self, name)}")
+                raise DeviceError(
+                    f"limit {name} = {value} is out of range; use 1 to {getattr(self, name)} for {self.model}"
+                )
             changes[name] = value
         return replace(self, **changes) if changes else self
 
@@ -104,12 +106,12 @@ LIMITS: tuple[str, ...] = (
 )
 """Fields that a study's `limits` may lower."""
 CLUSTERS_FROM = (9, 0)
-"""Compute capability from which on chips have thread-block clusters (PTX ISA, ".reqnctapercluster")."""
+"""Minimum compute capability for thread-block clusters (PTX ISA, ".reqnctapercluster")."""
 PORTABLE_CLUSTER_BLOCKS = 8
-"""Most blocks of a cluster on every chip that has them (CUDA Programming Guide, "Thread Block Clusters")."""
+"""Maximum cluster size on every chip with clusters (CUDA Programming Guide, "Thread Block Clusters")."""
 MOST_CLUSTER_BLOCKS = 16
-"""Most blocks of a cluster on any chip so far, where a function's attribute allows more than is portable (Hopper Tuning
-Guide, "Thread Block Clusters")."""
+"""Maximum cluster size on any current chip, with the attribute for non-portable sizes (Hopper Tuning Guide, "Thread
+Block Clusters")."""
 
 _GUIDE = 'CUDA Programming Guide, "Compute Capabilities", technical specifications per compute capability'
 _THROUGHPUT = 'CUDA Programming Guide, "Arithmetic Instructions", throughput table per compute capability'
@@ -152,19 +154,19 @@ _LIMIT_SOURCES = dict.fromkeys(
     ("shared_bytes_per_block", "shared_bytes_per_sm", "registers_per_sm", "threads_per_sm", "blocks_per_sm"), _GUIDE
 ) | dict.fromkeys(("fp32_flops_per_clock", "fp64_flops_per_clock", "sfu_per_clock", "int32_per_clock"), _THROUGHPUT)
 
-# Does fp32 accumulation halve an L4's tensor rate? No. The data sheet's 121 TFLOP/s (dense) over 58 SMs at 2,040 MHz is
-# 1,024 operations a clock and SM, the rate that the white paper gives AD102 for fp16 accumulation (330.3 TFLOP/s on the
-# RTX 4090). Only GeForce parts are halved with fp32 accumulation (165.2 there).
+# fp32 accumulation does not halve the tensor rate of an L4: 121 TFLOP/s (dense, data sheet) on 58 SMs at 2,040 MHz is
+# 1,024 operations per clock and SM. The white paper lists this rate for fp16 accumulation on AD102 (330.3 TFLOP/s on
+# the RTX 4090). Only GeForce cards halve it with fp32 accumulation (165.2 TFLOP/s).
 _ADA_FULL = {"f16->f16": 1024.0, "f16->f32": 1024.0, "bf16->f32": 1024.0, "tf32->f32": 512.0, "s8->s32": 2048.0}
 _HOPPER_SYNC = 0.63
-"""Share of the fp16 peak that `mma.sync` reaches on sm_90 (wgmma gets the rest): table of mma rates in `_DISSECTED`."""
+"""Share of the fp16 peak that `mma.sync` reaches on sm_90; only wgmma reaches the peak (mma rates in `_DISSECTED`)."""
 _HOPPER_RATES = {
     "f16->f16": 4096.0 * _HOPPER_SYNC,
     "f16->f32": 4096.0 * _HOPPER_SYNC,
     "bf16->f32": 4096.0 * _HOPPER_SYNC,
     "tf32->f32": 2048.0 * _HOPPER_SYNC,
     "s8->s32": 8192.0 * _HOPPER_SYNC,
-    # mma.sync on E4M3 is emulated on sm_90: operands are converted and the fp16 pipe used.
+    # sm_90 emulates mma.sync on E4M3: it converts the operands and uses the fp16 pipe.
     "e4m3->f32": 2048.0 * _HOPPER_SYNC,
 }
 
@@ -234,10 +236,10 @@ def chip(name: str) -> Profile:
 
 
 def limits_for(base: Profile, limits: Mapping[str, int | str]) -> Profile:
-    """Return a chip under a study's `[limits]`: `chip = "l4"` and single limits, each at most the chip's own.
+    """Return a chip with a study's `[limits]` applied: `chip = "l4"` and single limits, each at most the chip's own.
 
     Raises:
-        DeviceError: a chip or limit is unknown, or a limit is no whole number in range.
+        DeviceError: a chip or limit is unknown, or a limit is not a whole number in range.
     """
     other = chip(str(limits["chip"])) if "chip" in limits else None
     single: dict[str, int] = {}
@@ -245,6 +247,6 @@ def limits_for(base: Profile, limits: Mapping[str, int | str]) -> Profile:
         if name == "chip":
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise DeviceError(f"limits.{name} = {value!r} is no whole number")
+            raise DeviceError(f"limits.{name} = {value!r} is not a whole number")
         single[name] = value
     return base.limited(other, **single)

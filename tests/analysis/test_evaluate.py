@@ -151,7 +151,7 @@ class TestBatchOfTen:
             ("c_does_not_compile", "compile_error", None, "c_does_not_compile.cu:2: identifier"),
             ("d_crashes", "crashed", "out_of_bounds", "out of bounds at line 2"),
             ("e_hangs", "hung", None, "line 2"),
-            ("f_other_entry", "compile_error", None, "there is no entry point 'scale_rows'"),
+            ("f_other_entry", "compile_error", None, "no entry point 'scale_rows'"),
             ("g_other_signature", "compile_error", None, "scale_rows takes 4 parameters"),
             ("h_prints_and_leaves", "wrong", "tolerance", "never written"),
             ("i_takes_all_memory", "compile_error", None, ""),
@@ -406,7 +406,7 @@ def test_a_gene_that_does_not_count_is_told() -> None:
     device = CannedDevice(StartReport(notes=("the device's own",)))
     with evokern.Evaluator("matmul", problem="64,64,64", device=device, genes={"LANES": "row"}) as judge:
         assert judge.notes == (
-            "LANES=row does not count with PATH=tiled; it does with PATH=skinny", "the device's own",
+            "LANES=row has no effect with PATH=tiled; it needs PATH=skinny", "the device's own",
         )  # fmt: skip
 
 
@@ -458,7 +458,7 @@ def test_what_the_compiler_is_made_to_take_is_bounded(monkeypatch: pytest.Monkey
     monkeypatch.setattr("evokern.compile.pool.build", unreadable)
     broken = worker.handle(candidate)
     assert isinstance(broken, Evaluation)
-    assert "cannot be read: ValueError: no symbol table" in broken.reason
+    assert "ValueError: no symbol table" in broken.reason
     with pytest.raises(ValueError, match="no symbol table"):
         worker.handle(CONFIG)
 

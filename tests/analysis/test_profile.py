@@ -210,7 +210,7 @@ def test_a_gene_that_does_not_count_is_told(here: Path) -> None:
     declared = here / "kernels" / "columns" / "kernel.py"
     text, spare = declared.read_text(), 'Parameter("SPARE", (1, 2), when={"STRIDE": (2,)}),'
     declared.write_text(text.replace("default=32),", f"default=32), {spare}"))
-    told = "SPARE=2 does not count with STRIDE=1; it does with STRIDE=2"
+    told = "SPARE=2 has no effect with STRIDE=1; it needs STRIDE=2"
     words = ("--device", "sim:l4", "--problem", "64", "--set", "SPARE=2")
     assert told in profile("columns", *words)["notes"]
     search(find_study("mine"), db=here / "evokern.db", device=ColumnsGpu(), trials=2)

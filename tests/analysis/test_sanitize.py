@@ -252,7 +252,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
         (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); say with -I where they are'),
         (["rmsnorm", "--block", "32"], "--block applies only to a CUDA file"),
         (["rmsnorm", "--set", "NO=1"], "there is no gene 'NO'"),
-        (["rmsnorm", "--problem", "x"], "ROWS='x' is no whole number"),
+        (["rmsnorm", "--problem", "x"], "ROWS='x' is not a whole number"),
         (["no_such_kernel"], "there is no kernel 'no_such_kernel'"),
     ],
 )  # fmt: skip
@@ -417,7 +417,7 @@ def test_a_gene_that_does_not_count_is_told() -> None:
     """What `--set` asks of an inactive gene is no part of the candidate, which a remark says."""
     code, out, remarks = _sanitize("matmul", "--set", "LANES=row", "--problem", "M=64 N=64 K=64")
     assert (0, "candidate: the default candidate") == (code, out.splitlines()[0])
-    assert "LANES=row does not count with PATH=tiled; it does with PATH=skinny\n" == remarks
+    assert "LANES=row has no effect with PATH=tiled; it needs PATH=skinny\n" == remarks
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("misaligned", "misaligned"), ("out_of_bounds", "out_of_bounds")])

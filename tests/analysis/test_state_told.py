@@ -41,7 +41,7 @@ def test_check_names_an_undeclared_variable() -> None:
     kernel = replace(KERNEL, genes=(replace(gene, default="toggles"),))
     (found,) = [one for one in check_kernel(kernel) if one.check == "simulated run"]
     assert found.ok is False
-    assert "leaves flag changed" in found.detail
+    assert "changes flag" in found.detail
 
 
 @pytest.mark.parametrize(("keeps", "kinds"), [("toggles", [KEPT_STATE]), ("restored", []), ("tickets", [])])
@@ -84,5 +84,5 @@ def test_a_foreign_source_has_the_state_that_the_kernel_declares() -> None:
             ]
         )
     assert (own.evaluation.outcome, own.evaluation.evidence["check"]) == (Outcome.WRONG, "state")
-    assert "in kernel.py, since a source from outside declares nothing, state={'mine': 0}" in own.evaluation.reason
+    assert "in kernel.py (an external source cannot declare it) with state={'mine': 0}" in own.evaluation.reason
     assert declared.evaluation.outcome is Outcome.MEASURED, declared.evaluation.reason

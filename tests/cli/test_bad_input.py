@@ -140,7 +140,7 @@ def test_study_files(here: Path, text: str, told: str) -> None:
         ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"][:9]}', "shape"),
         ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"].float()}', "float64"),
         ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"] / 0}', "NaN"),
-        ("kernel.py", 'Launch("scale"', 'Launch("scael"', "no entry point 'scael' in the source"),
+        ("kernel.py", 'Launch("scale"', 'Launch("scael"', "no entry point 'scael'"),
         ("kernel.py", "block=c.THREADS", "block=64 * c.THREADS", "block_extent"),
         ("kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];", 'identifier "j" is undefined'),
     ],

@@ -158,7 +158,7 @@ def test_one_name_must_mean_one_file(here: Path) -> None:
     """The compiler knows headers by the name in `#include` alone: it would take one file for the other."""
     (here / "kernels" / "common" / "own.cuh").write_text("// another\n")
     _append(here / "kernels" / "common" / "store.cuh", '#include "own.cuh"\n')
-    with pytest.raises(KernelError, match=r'"own.cuh" in .*store.cuh means .*common/own.cuh, and .*scale/own.cuh'):
+    with pytest.raises(KernelError, match=r'"own.cuh" in .*store.cuh .*common/own.cuh, .*scale/own.cuh'):
         _kernel(here).digest()
 
 
@@ -285,5 +285,5 @@ def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path:
     assert (folder / "kernel.py").read_bytes() == b"1"
     assert (folder.parent / "common" / "a.cuh").read_bytes() == b"2"
     assert folder.is_relative_to(tmp_path)
-    with pytest.raises(KernelError, match="is a file far from its kernel's folder"):
+    with pytest.raises(KernelError, match="far from its kernel's folder"):
         write_kernel_files(tmp_path, "mine", {"../../../x": b"3"})

@@ -56,7 +56,7 @@ def test_headers_travel_with_the_source_but_the_reference_does_not(tmp_path: Pat
 def test_a_problem_macro_cannot_hide_a_gene(tmp_path: Path) -> None:
     """A macro with a gene's name would make the gene change nothing."""
     kernel = _kernel(tmp_path, macros=lambda c, p: {"TILE": 1})
-    with pytest.raises(KernelError, match="macro TILE is a gene already"):
+    with pytest.raises(KernelError, match="macro TILE is already a gene"):
         render(kernel, kernel.space.default(), kernel.problem("7"))
 
 
@@ -68,11 +68,11 @@ def test_problem_text_is_positional_then_named(tmp_path: Path) -> None:
     assert dict(kernel.problem("7, 64")) == {"N": 7, "D": 64, "causal": 0}
     assert dict(kernel.problem("7,128,causal=true")) == {"N": 7, "D": 128, "causal": 1}
     for text, message in {
-        "7,96": "D=96 is not supported; it takes 64, 128",
+        "7,96": "D=96 is not supported.* 64, 128",
         "0,64": "N=0 is out of range",
         "7": "lacks D",
         "7,64,width=3": "no problem field 'width'",
-        "seven,64": "N='seven' is no whole number",
+        "seven,64": "N='seven' is not a whole number",
     }.items():
         with pytest.raises(KernelError, match=message):
             kernel.problem(text)
@@ -85,5 +85,5 @@ def test_a_field_that_came_later_leaves_texts_as_they_were(tmp_path: Path) -> No
     old, new = kernel.problem("7"), kernel.problem("7,order=columns")
     assert (old.key, new.key, old["order"], new["order"]) == ("7", "7,order=columns", "rows", "columns")
     assert old.changed({"N": 8}).key == "8" and kernel.problem({**new, "order": "rows"}) == old
-    with pytest.raises(KernelError, match="problem field order came later, so that it needs a default"):
+    with pytest.raises(KernelError, match=r"problem field order .*`later`; set a default"):
         ProblemField("order", ("rows", "columns"), later=True)

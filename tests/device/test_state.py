@@ -79,7 +79,7 @@ def test_a_simulated_device_names_the_variable(keeps: str) -> None:
     assert VARIABLES[keeps] in found.evidence["variables"]
     assert VARIABLES[keeps] in found.reason
     assert "state={" in found.reason
-    assert "take a workspace" in found.reason
+    assert "use a workspace" in found.reason
 
 
 @pytest.mark.parametrize("keeps", HONEST)
@@ -158,12 +158,12 @@ def test_state_that_appears_while_calls_are_timed(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        (["counter"], "is no mapping"),
-        ({"": 0}, "no variable's name"),
-        ({"counter": 256}, "neither bytes nor 0 to 255"),
-        ({"counter": True}, "neither bytes nor 0 to 255"),
-        ({"counter": b""}, "neither bytes nor 0 to 255"),
-        ({"counter": "0"}, "neither bytes nor 0 to 255"),
+        (["counter"], "is not a mapping"),
+        ({"": 0}, "not a variable name"),
+        ({"counter": 256}, "bytes or a number from 0 to 255"),
+        ({"counter": True}, "bytes or a number from 0 to 255"),
+        ({"counter": b""}, "bytes or a number from 0 to 255"),
+        ({"counter": "0"}, "bytes or a number from 0 to 255"),
     ],
 )
 def test_a_declaration_that_is_none_is_refused(state: Any, says: str) -> None:
@@ -175,7 +175,7 @@ def test_a_declaration_that_is_none_is_refused(state: Any, says: str) -> None:
 def test_a_wrong_number_of_bytes_is_named() -> None:
     """Nothing is filled up or cut off in silence."""
     kernel = replace(KERNEL, state={"factors": b"\0" * 12})
-    with pytest.raises(KernelError, match=r"state gives 12 bytes for 'factors', and the variable has 8"):
+    with pytest.raises(KernelError, match=r"12 bytes for 'factors', but the variable has 8"):
         build(kernel, Config({"KEEPS": "first_bytes"}), (PROBLEM,), Target(L4, None))
 
 

@@ -89,12 +89,12 @@ def test_slices_of_packaged_kernels_are_the_whole_reference(folder: str, problem
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (Slice({"a": 1, "c": 1}), "cuts 'c' where its extent is"),
-        (Slice({"a": 0, "c": 0}, reference=lambda p, t, at: {"c": t["a"] @ t["b"] + 1}), "declared wrong"),
+        (Slice({"a": 1, "c": 1}), "cuts 'c' with extents"),
+        (Slice({"a": 0, "c": 0}, reference=lambda p, t, at: {"c": t["a"] @ t["b"] + 1}), "slice of a is incorrect"),
         (Slice({"b": 1, "c": 1}, reference=lambda p, t, at: {"c": t["a"] @ t["b"][:, :1]}), "of shape"),
         (Slice({"a": 0}), "names no output"),
-        (Slice({"a": 0, "z": 0}), "names 'z'; inputs and outputs are a, b, c"),
-        (Slice({"a": 2, "c": 0}), r"axis 2; its shape is \(300, 24\)"),
+        (Slice({"a": 0, "z": 0}), "unknown tensor 'z'; use a, b, c"),
+        (Slice({"a": 2, "c": 0}), r"axis 2, .*shape is \(300, 24\)"),
     ],
 )
 def test_a_slice_that_is_declared_wrong_is_refused(wrong: Slice, message: str) -> None:
@@ -128,7 +128,7 @@ def test_a_slice_that_reaches_more_than_it_says_is_refused() -> None:
         slices=(Slice({"x": 0, "y": 0}),),
     )
     kernel = replace(MATMUL, workload=workload)
-    with pytest.raises(KernelError, match="the slice of x is declared wrong"):
+    with pytest.raises(KernelError, match="slice of x is incorrect"):
         gate_of(kernel).prove_slices(workload.tensors(PROBLEM, CONFIG))
 
 
@@ -492,8 +492,8 @@ def test_two_declarations_of_one_table_share_buffers() -> None:
     ("draw", "message"),
     [
         (lambda g: torch.arange(39), r"draw of a i32 tensor of shape \(40,\) returned \(39,\)"),
-        (lambda g: torch.arange(40) + 2**31, "numbers that i32 does not hold"),
-        (lambda g: torch.arange(40) + 0.5, "numbers that i32 does not hold"),
+        (lambda g: torch.arange(40) + 2**31, "values that i32 cannot represent"),
+        (lambda g: torch.arange(40) + 0.5, "values that i32 cannot represent"),
         (lambda g: [1, 2], "returned list"),
         (lambda g: 1 / 0, "raised ZeroDivisionError"),
     ],

@@ -103,7 +103,7 @@ def infinite(buffers: dict[str, torch.Tensor], number: int) -> None:
         (slightly_off, "tolerance", r"y\[2, 5\] is .*within.*1 of 480 elements"),
         (tail_missing, "tolerance", r"y\[4, 95\] was never written"),
         (only_normal, "tolerance", "large inputs at ROWS=5 COLS=96"),
-        (past_the_end, "guard", "past the end of 'y', at byte 3"),
+        (past_the_end, "guard", "past the end of 'y', at offset 3"),
         (before_the_start, "guard", "wrote 4 bytes before the start of 'y'"),
         (around_an_input, "inputs_unchanged", "past the end of 'x'"),
         (scratches_its_input, "inputs_unchanged", "changed its input 'x'"),
@@ -222,8 +222,8 @@ def test_in_place_buffers_start_from_their_inputs_and_workspaces_as_declared() -
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        (lambda p, i: {"z": i["x"]}, r"returned \['z'\]; the outputs are \['y'\]"),
-        (lambda p, i: {"y": i["x"][:2]}, r"shape \(2, 8\); declared is \(4, 8\)"),
+        (lambda p, i: {"z": i["x"]}, r"returned \['z'\]; .*\['y'\]"),
+        (lambda p, i: {"y": i["x"][:2]}, r"shape \(2, 8\); declared shape: \(4, 8\)"),
         (lambda p, i: {"y": i["x"].float()}, "must compute in torch.float64"),
         (lambda p, i: {"y": i["x"] / 0}, "NaN or infinite"),
         (lambda p, i: i["nothing"], "raised KeyError"),

@@ -288,12 +288,12 @@ def test_who_watches_one_input_is_found_in_time() -> None:
 
 
 def test_a_fault_says_what_changed_where() -> None:
-    """Element, call and change stand in the message; what is the answer to the inputs before is called that."""
+    """Element, call and change stand in the message; what is results for the previous inputs is called that."""
     fault = ran(lambda buffers: skips_what_holds_numbers(Memory(), buffers), rounds=3, samples=1).fault
     assert fault is not None
     assert (fault["check"], fault["stale"], fault["poisoned"]) == ("timed_runs", True, False)
-    assert f"call {fault['call'] + 1} of 6 of a timed graph, after {fault['changed'][0]!r} changed" in fault["message"]
-    assert fault["message"].endswith("the answer to the inputs before")
+    assert f"call {fault['call'] + 1} of 6 in a timed graph, after {fault['changed'][0]!r} changed" in fault["message"]
+    assert fault["message"].endswith("results for the previous inputs")
     assert fault["over"] > 1
     nothing = ran(lambda buffers: None, rounds=3).fault
     assert nothing is not None

@@ -56,8 +56,8 @@ class FakeCuda:
         (FakeCuda(), "cuda13", ""),
         (FakeCuda(version=12040), "cuda12", ""),
         (FakeCuda(version=11080), None, "the driver supports CUDA 11.8; CuPy needs 12 or 13"),
-        (FakeCuda(init=100), None, "the driver finds no GPU that it can use (CUDA_ERROR_NO_DEVICE)"),
-        (FakeCuda(count=0), None, "the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it)"),
+        (FakeCuda(init=100), None, "the driver finds no usable GPU (CUDA_ERROR_NO_DEVICE)"),
+        (FakeCuda(count=0), None, "the driver lists no GPU (CUDA_VISIBLE_DEVICES may hide it)"),
     ],
 )
 def test_the_driver_is_asked(cuda: FakeCuda, extra: str | None, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,5 +309,5 @@ def test_what_is_no_number_of_operations_or_bytes_is_refused(flops: object, move
 
 def test_an_unknown_arithmetic_names_the_nearest() -> None:
     """A number format that does not exist is refused where it is declared."""
-    with pytest.raises(KernelError, match="arithmetic = 'fp32': did you mean 'f32'"):
+    with pytest.raises(KernelError, match="'fp32': did you mean 'f32'"):
         _vectors("f32", arithmetic="fp32")

@@ -82,7 +82,7 @@ WRONG = [
     ({"rest": 'dtype = "f16"'}, "asked.toml: problems: dtype = 'f16', but kernel mine has no such field"),
     ({"rest": '[limits]\nchip = "l5"'}, "asked.toml: [limits]: there is no chip 'l5': did you mean 'l4'?"),
     ({"rest": "[limits]\nregisters = 9"}, "asked.toml: [limits]: there is no limit 'registers': did you mean"),
-    ({"rest": "[limits]\nblocks_per_sm = 99"}, "limit blocks_per_sm = 99 is not between 1 and NVIDIA L4's 24"),
+    ({"rest": "[limits]\nblocks_per_sm = 99"}, "limit blocks_per_sm = 99 is out of range; use 1 to 24"),
     ({"device": "sim:l5"}, "there is no chip 'l5': did you mean 'l4'?"),
     ({"device": "gpu"}, "there is no device 'gpu'"),
     ({"rest": 'sampler = "evoo"'}, "asked.toml: sampler: there is no sampler 'evoo': did you mean 'evo'?"),

@@ -1,4 +1,4 @@
-// assert is NVRTC's own.
+// NVRTC provides assert.
 #pragma once
 #ifndef __cplusplus
 #define static_assert _Static_assert

@@ -1,4 +1,4 @@
-// Short names of sys/types.h that nvcc's implicit stdlib.h brings on Linux.
+// Short type names of sys/types.h, which nvcc provides through its implicit stdlib.h on Linux.
 #pragma once
 typedef unsigned int uint;
 typedef unsigned short ushort;

@@ -1,4 +1,4 @@
-// Limits of float and double (IEEE 754 binary32 and binary64), spelled as libcu++ spells them under NVRTC (cuda/std/cfloat).
+// Limits of float and double (IEEE 754 binary32 and binary64), defined as in libcu++ under NVRTC (cuda/std/cfloat).
 #pragma once
 #define FLT_RADIX 2
 #define DECIMAL_DIG DBL_DECIMAL_DIG

@@ -1,4 +1,4 @@
-// Fixed-width integers and the printf formats that fit their types in stdint.h.
+// Fixed-width integers, and printf formats for the types in stdint.h.
 #pragma once
 #include "stdint.h"
 #define PRId32 "d"

@@ -1,4 +1,4 @@
-// Limits of the integer types (LP64), spelled as libcu++ spells them under NVRTC (cuda/std/climits), so that both may be included.
+// Limits of the integer types (LP64), defined as in libcu++ under NVRTC (cuda/std/climits), so both can be included.
 #pragma once
 #define CHAR_BIT 8
 #define SCHAR_MIN (-128)

@@ -1,4 +1,4 @@
-// The functions are NVRTC's own; the macros of math.h are not.
+// NVRTC provides the functions of math.h, but not its macros.
 #pragma once
 #ifndef INFINITY
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)

@@ -1,4 +1,4 @@
-// size_t, ptrdiff_t and NULL are NVRTC's own; nullptr_t and max_align_t are not.
+// NVRTC provides size_t, ptrdiff_t and NULL, but not nullptr_t and max_align_t.
 #pragma once
 typedef decltype(nullptr) nullptr_t;
 namespace std {

@@ -1,5 +1,5 @@
-// Fixed-width integers as libcu++ spells them under NVRTC (cuda/std/cstdint), so that the two can meet in one file:
-// 64 bits are long long there, where glibc says long.
+// Fixed-width integers, defined as in libcu++ under NVRTC (cuda/std/cstdint), so that a file can include both. 64-bit
+// types are long long there, but long in glibc.
 #pragma once
 #include "limits.h"
 typedef signed char int8_t;

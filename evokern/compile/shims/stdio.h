@@ -1,3 +1,3 @@
-// printf is NVRTC's own; files belong to the host.
+// NVRTC provides printf; files are available only on the host.
 #pragma once
 #include "stddef.h"

@@ -1,4 +1,4 @@
-// malloc, free and abs are NVRTC's own.
+// NVRTC provides malloc, free and abs.
 #pragma once
 #include "stddef.h"
 #include "evokern_types.h"

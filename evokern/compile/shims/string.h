@@ -1,2 +1,2 @@
-// memcpy, memset and their like are NVRTC's own.
+// NVRTC provides memcpy, memset and similar functions.
 #pragma once

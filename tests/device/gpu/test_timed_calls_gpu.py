@@ -153,7 +153,7 @@ class TestOnAGpu:
         memos.forget()
         for found in memos.run([memos.config(HABIT=habit) for habit in ("recent", "sampled_memo")]):
             assert found.evidence["check"] == "timed_runs", found.evidence
-            assert "of a timed graph" in found.reason
+            assert "in a timed graph" in found.reason
 
     @pytest.mark.parametrize("cache", ["rotate", "flush"])
     @pytest.mark.parametrize("kernel", PACKAGED)
@@ -189,4 +189,4 @@ def test_calls_that_are_graphs_of_their_own_are_looked_at_too() -> None:
     assert honest.time_us > LONG_PILOT_US
     assert honest.gate["8192,4096,128"]["timed_calls"]["changed"]
     assert found.evidence.get("check") == "timed_runs", found.reason
-    assert "of a timed graph" in found.reason
+    assert "in a timed graph" in found.reason

@@ -1,5 +1,5 @@
-// CUB's umbrella header refuses NVRTC for the sake of what runs on the host. Here is what kernels use of it: all
-// collectives of threads, warps and blocks. It stands before CUB's own on the include path.
+// Replacement of CUB's umbrella header, which NVRTC rejects because of its host code. It includes the parts that kernels
+// use: all thread, warp and block collectives. It precedes CUB's own header on the include path.
 #pragma once
 #include <cub/config.cuh>
 #include <cub/util_type.cuh>
