@@ -278,8 +278,8 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise DeviceError(
-            f"the Ray cluster at {place} does not reply: {error}; start one with `ray start --head`, which prints its "
-            "address"
+            f"the Ray cluster at {place} does not respond: {error}; start one with `ray start --head`, which prints "
+            "its address"
         ) from error
 
 

@@ -105,8 +105,8 @@ class StudyRecord:
             key = key_of(self.kernel, self.fields, text)
             if key in self.problems:
                 return self.problems.index(key)
-        known = ", ".join(f"{place} is {self.in_words(one)}" for place, one in enumerate(self.problems))
-        raise StudyError(f"study {self.name} has no problem {text}; choose one by its number: {known}")
+        known = ", ".join(f"{place} ({self.in_words(one)})" for place, one in enumerate(self.problems))
+        raise StudyError(f"study {self.name} has no problem {text}; choose one of: {known}")
 
     def problems_in_words(self, *, every: bool = False) -> str:
         """Return all problems of the study in words, in one line."""

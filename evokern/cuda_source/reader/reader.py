@@ -162,7 +162,7 @@ def _load(path_or_text: str | Path) -> tuple[Path | None, str]:
     try:
         content = read_bytes(path)
     except FileNotFoundError:
-        raise SourceError(f"CUDA file {path} does not exist; check the path") from None
+        raise SourceError(f"no CUDA file at {path}; check the path") from None
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     return path, _decode(content)
