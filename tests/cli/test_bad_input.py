@@ -263,7 +263,7 @@ def test_a_database_in_use_says_by_whom(here: Path) -> None:
 def test_a_place_that_cannot_be_written(here: Path) -> None:
     """A folder that is missing, and a folder instead of a file, are named."""
     assert "does not exist; create it" in _refused("search", "small", "--db", "absent/x.db")
-    assert "is a folder; name a file" in _refused("search", "small", "--db", "studies")
+    assert "studies is a folder" in _refused("search", "small", "--db", "studies")
 
 
 def test_a_network_file_system_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
