@@ -198,7 +198,7 @@ class RayPool:
         if host.gone:
             return "gone"
         if not host.up:
-            return "lost" if host.life else "starts"
+            return "lost" if host.life else "starting"
         if place in self._aside:
             return "set aside"
         return f"lost {several(host.life, 'time')}, back" if host.life else ""
