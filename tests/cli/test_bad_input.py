@@ -88,9 +88,9 @@ def _change(path: Path, old: str, new: str) -> None:
         (("sanitize", "draft"), "kernels/draft has no kernel.py; `evokern init FILE.cu` writes one"),
         (("search", "attention"), "'attention' is a kernel, and this takes a study: attention-48k, attention-batch8"),
         (("compare", "a.db", "b.db", "--threshold", "3"), "--threshold 3.0: both are shares between 0 and 1"),
-        (("show",), "there is no database evokern.db"),
-        (("export",), "there is no database evokern.db"),
-        (("resume",), "there is no database evokern.db"),
+        (("show",), "there is no database evokern.db; create it with `evokern search`"),
+        (("export",), "there is no database evokern.db; create it with `evokern search`"),
+        (("resume",), "there is no database evokern.db; create it with `evokern search`"),
     ],
 )
 def test_unknown_names_and_values(here: Path, arguments: tuple[str, ...], told: str) -> None:
@@ -263,7 +263,7 @@ def test_a_database_in_use_says_by_whom(here: Path) -> None:
 def test_a_place_that_cannot_be_written(here: Path) -> None:
     """A folder that is missing, and a folder instead of a file, are named."""
     assert "does not exist; create it" in _refused("search", "small", "--db", "absent/x.db")
-    assert "studies is a folder" in _refused("search", "small", "--db", "studies")
+    assert "studies is a folder; choose a file" in _refused("search", "small", "--db", "studies")
 
 
 def test_a_network_file_system_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

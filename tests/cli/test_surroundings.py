@@ -174,7 +174,7 @@ def test_little_memory(here: Path, kilobytes: float) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("search small --db fifo", "fifo is a pipe, a socket or a device"),
+        ("search small --db fifo", "fifo is a pipe, a socket or a device; choose a regular file with --db"),
         ("show --db fifo", "there is no database fifo"),
         ("search fifo.toml", "there is no study file fifo.toml"),
         ("search small --device replay:fifo --db x.db", "cannot read recording fifo: it is a pipe (FIFO)"),
