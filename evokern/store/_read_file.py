@@ -248,7 +248,9 @@ class ReadFile:
                 known = last.fetchone()[0]
                 span = "the study has no trials yet" if known is None else f"choose a number from 0 to {known}"
                 if row:
-                    raise StudyError(f"trial {number} of study {study.name} has no result yet; wait for it to end")
+                    raise StudyError(
+                        f"trial {number} of study {study.name} has no result yet; wait or resume the study"
+                    )
                 self.standing(study)  # reports damaged rows, which may include this trial
                 raise StudyError(f"trial {number} is not in study {study.name}; {span}")
         read = self._rows.read("evokern_samples", _samples_of, "trial = ?", [row["uuid"]])

@@ -111,7 +111,7 @@ def test_a_host_that_is_late_joins_the_search(
     began = time.monotonic()
     pool = rig.open(stack)
     assert time.monotonic() - began < 20
-    assert (pool.working, pool.states) == ([0], ["", "starts"])
+    assert (pool.working, pool.states) == ([0], ["", "starting"])
     pool.submit(0, ("pid",), 10.0)
     first = collect(pool, 1)[0].value
     rig.ray.come.set()
