@@ -1,6 +1,6 @@
-"""Candidates on the hosts of a Ray cluster: compiled and executed there, asked for and judged here.
+"""Compilation and execution of candidates on the hosts of a Ray cluster; the search itself runs on this machine.
 
-Ray is imported when a cluster is asked for, and nowhere else.
+Ray is imported only when a cluster is requested.
 """
 
 from evokern.cluster.request import RayRequest

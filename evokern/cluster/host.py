@@ -1,6 +1,6 @@
-"""One host of a cluster: the pools of its share, and whoever asks them from elsewhere.
+"""Worker pools of one cluster host, and their interface for remote callers.
 
-Knows nothing of Ray: an actor of this class is made by `evokern.cluster.ray_backend`.
+This module does not depend on Ray; `evokern.cluster.ray_backend` creates the actors.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from evokern.workers.jobs import JobResult
 from evokern.workers.pool import WorkerPool, wait
 
 _SCRATCH = f"evokern-kernel-{socket.gethostname()}-"
-"""Beginning of the names of folders for a kernel's files; other machines may share TMPDIR."""
+"""Prefix of temporary kernel folders; it includes the host name, because machines may share TMPDIR."""
 _IN_USE = "in-use"
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What a host is to run."""
+    """Plan of the pools and kernel files of a host."""
 
     preload: tuple[str, ...]
-    """As for `ForkServer`."""
+    """Same as for `ForkServer`."""
     pools: Mapping[str, PoolPlan]
-    """Its pools."""
+    """Plans of the pools by name."""
     kernel: str
-    """Name of the kernel's folder."""
+    """Name of the kernel folder."""
     files: Mapping[str, bytes]
-    """The kernel's files by their path from its folder, as `packed` makes them."""
+    """Compressed kernel files from `packed`, by path relative to the kernel folder."""
 
 
 class Host:
-    """Answers jobs of all its pools; any number of threads may ask."""
+    """Runner of jobs in a host's pools; any number of threads may submit jobs."""
 
     def __init__(self, plan: HostPlan) -> None:
-        """Import what workers need; `report` opens the pools, or tells why that fails."""
+        """Start the imports of the workers; `report` then opens the pools."""
         self._plan = plan
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._in_use: TextIO | None = None
@@ -68,14 +68,14 @@ class Host:
         self._begun = threading.Event()
         self._ready: Future[None] = Future()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # The system ends a fork server with the *thread* that started it, so that one lasts as long as this object.
+        # The system ends a fork server together with the *thread* that started it, so use a permanent thread.
         threading.Thread(target=self._drive, name="evokern-host", daemon=True).start()
 
     def report(self) -> dict[str, Any]:
-        """Open the pools; return, once a worker of each has started, what this host is and what its handlers found.
+        """Open the pools, wait for a worker of each, and return a report about this host and its handlers.
 
         Raises:
-            EvokernError: workers cannot be started, or the kernel's files cannot be written here.
+            EvokernError: if workers cannot be started or the kernel files cannot be written.
         """
         self._begun.set()
         self._ready.result()
@@ -88,24 +88,24 @@ class Host:
         }
 
     def keep_spares(self) -> None:
-        """Let pools that hold something of this host keep warm spares from now on."""
+        """Let pools that reserve a resource of this host keep spare workers from now on."""
         self._spares_wanted = True
         self._wake()
 
     def do(self, pool: str, job: Any, deadline_s: float) -> JobResult:
-        """Do a job and return what became of it, by keys and a clock of this host's own.
+        """Run a job and return its result, with the key and the clock of this host.
 
         Raises:
-            EvokernError: workers cannot be started any more.
+            EvokernError: if workers can no longer be started.
         """
-        self._begun.set()  # Ray may hand a job to who takes a dead actor's place before anybody else asks it
+        self._begun.set()  # Ray may send a job to the replacement of a dead actor before calling `report`
         future: Future[JobResult] = Future()
         self._asked.put((pool, job, deadline_s, future))
         self._wake()
         return future.result()
 
     def leave(self) -> None:
-        """Give back what was taken of this host, before the process ends; nothing can be asked after."""
+        """Release the resources of this host before the process ends; afterwards no method may be called."""
         for holder in self._holders.values():
             holder.release()
         if self._server is not None:
@@ -118,7 +118,7 @@ class Host:
             os.write(self._wake_write, b"x")
 
     def _written(self) -> Path:
-        """Write the kernel's folder; return where."""
+        """Write the kernel folder and return its path."""
         try:
             _remove_left()
             self._scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH)
@@ -127,8 +127,8 @@ class Host:
             return write_kernel_files(Path(self._scratch.name), kernel, _unpacked(self._plan.files))
         except OSError as error:
             raise DeviceError(
-                f"the kernel's files cannot be written into {tempfile.gettempdir()}: {error.strerror}; make room "
-                "there, or set TMPDIR where `ray start` is called"
+                f"cannot write the kernel files to {tempfile.gettempdir()}: {error.strerror}; free space there or set "
+                "TMPDIR before `ray start`"
             ) from error
 
     def _drive(self) -> None:
@@ -170,22 +170,22 @@ class Host:
                 self._ready.set_exception(told)
             for _, future in waiting.values():
                 future.set_exception(told)
-            while True:  # and whoever asks later
+            while True:  # fail all later jobs too
                 _, _, _, future = self._asked.get()
                 future.set_exception(told)
 
 
 def _marked(folder: Path) -> TextIO:
-    """Mark a folder as in use for as long as the file that is returned stays open."""
+    """Mark a folder as in use until the returned file is closed."""
     begun = folder / f"{_IN_USE}.begun"
     mark = begun.open("w")
     fcntl.flock(mark, fcntl.LOCK_EX)
-    begun.rename(folder / _IN_USE)  # so that a mark which anybody sees is locked already
+    begun.rename(folder / _IN_USE)  # renamed after locking, so that a visible mark is always locked
     return mark
 
 
 def _remove_left() -> None:
-    """Remove marked folders of hosts that were killed, and could not remove them."""
+    """Remove marked folders left by killed hosts."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):
             if not folder.is_symlink() and not why_foreign(folder):
@@ -199,7 +199,7 @@ def _opened_mark(path: str, _: int) -> int:
 
 
 def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
-    """Return a plan whose workers load the kernel from this host's copy and keep programs in this host's cache."""
+    """Return a plan whose workers load the kernel from this host's copy and use this host's compile cache."""
     init = plan.spec.init
     if hasattr(init, "context"):
         init = replace(init, context=replace(init.context, folder=folder))
@@ -209,7 +209,7 @@ def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
 
 
 def packed(files: Sequence[KernelFile]) -> dict[str, bytes]:
-    """Return a kernel's files as they travel: small, for Ray keeps no more than 100 KB with an actor."""
+    """Return the compressed kernel files; Ray stores at most 100 KB with an actor."""
     return {file.name: zlib.compress(file.content) for file in files}
 
 
@@ -219,7 +219,7 @@ def _unpacked(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return what has to be the same on all hosts: what travels between them is pickled."""
+    """Return the versions that must be equal on all hosts, because hosts exchange pickled objects."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -229,16 +229,18 @@ def versions() -> dict[str, str]:
 
 
 def require_alike(reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """Require that hosts have one version of everything that more than one of them tells of.
+    """Check that all hosts report equal versions.
 
     Args:
-        reports: host → versions by name, this machine's among them.
+        reports: host → versions by name, including those of this machine.
 
     Raises:
-        DeviceError: they differ; with the list.
+        DeviceError: if versions differ; the message lists them.
     """
     for name in dict.fromkeys(name for found in reports.values() for name in found):
         found = {host: str(one[name]) for host, one in reports.items() if name in one}
         if len(set(found.values())) > 1:
             listed = ", ".join(f"{host} has {version}" for host, version in found.items())
-            raise DeviceError(f"hosts of one search need one version of {name}: {listed}; install the same everywhere")
+            raise DeviceError(
+                f"the hosts have different versions of {name}: {listed}; install the same version on every host"
+            )

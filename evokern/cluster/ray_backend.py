@@ -1,9 +1,8 @@
-"""A search's workers on the hosts of a Ray cluster: one actor a host, and one for each GPU.
+"""Backend that runs workers on the hosts of a Ray cluster, with one actor for each host and each GPU.
 
-Ray places the actors, restarts one that died, and tells of a host that is gone; it repeats no job. What was asked of an
-actor that died is asked once more of another. Where that one dies too, and its host is still there, the job's trial is
-lost: the actor may have died of it. No more is asked of a host than its workers can hold, so that neither programs nor
-proposals pile up.
+Ray places the actors, restarts dead ones and reports lost hosts, but does not repeat jobs. If an actor dies, its jobs
+run again on another actor. If that actor dies too and its host is still alive, the job is lost, because it may be the
+cause. A host receives only as many jobs as its workers can hold, so programs and proposals do not accumulate.
 """
 
 from __future__ import annotations
@@ -32,33 +31,33 @@ from evokern.workers.backend import HostRoom, Plans, PoolPlan
 _LOGGER = logging.getLogger("evokern")
 _CONNECT_S = 5.0
 _PROBE_S = 60.0
-"""Seconds in which one GPU of each host must be free to be looked at."""
+"""Seconds to wait for a free GPU on each host when the GPUs are probed."""
 _INLINE_BYTES = 64 * 1024
-"""Bytes of a kernel's files that Ray keeps with an actor; its own limit is 100 KB for all that an actor is made of."""
+"""Maximum bytes of kernel files that are stored with an actor; Ray's limit for all its arguments is 100 KB."""
 _OTHERS_S = 20.0
-"""Seconds for which hosts that answer wait for the others, which may be gone without Ray's having noticed: it waits for
-one that was killed, and its actor for room elsewhere. Who answers later joins then."""
+"""Seconds to wait for the remaining hosts after the first ones have replied. A host may be dead without Ray having
+noticed. Hosts that reply later join then."""
 _LEAVE_S = 2.0
-"""Seconds in which hosts may remove their files and give their GPUs back."""
+"""Seconds for hosts to remove their files and release their GPUs."""
 _CURRENT = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray keeps the address of the cluster that this machine belongs to (`ray start`)."""
+"""File in which Ray stores the address of this machine's cluster (`ray start`)."""
 Node = Mapping[str, Any]
-"""A host, as Ray tells of it."""
+"""Description of a host by Ray."""
 Found = TypeVar("Found")
 
 
 class RayBackend:
-    """The hosts of a Ray cluster."""
+    """Backend that runs pools on the hosts of a Ray cluster."""
 
     def __init__(self, request: RayRequest, preload: Sequence[str]) -> None:
-        """Connect, and see what there is.
+        """Connect to the cluster and list its processors and GPUs.
 
         Args:
-            request: which cluster, and how much of it.
-            preload: modules that hosts import once for all workers.
+            request: address of the cluster, and the number of processors and GPUs to use.
+            preload: modules that each host imports once for all workers.
 
         Raises:
-            DeviceError: Ray is not installed, the address does not answer, or there is no processor.
+            DeviceError: if Ray is not installed, the address does not reply, or the cluster has no processors.
         """
         self._preload = tuple(preload)
         self._ray = _ray()
@@ -76,33 +75,35 @@ class RayBackend:
         self._cluster: RayHosts | None = None
         if not self._shares:
             self.close()
-            raise DeviceError(f"the Ray cluster at {request.address} has no processor for a search")
+            raise DeviceError(
+                f"the Ray cluster at {request.address} has no processors; start a host with `ray start --num-cpus N`"
+            )
 
     @property
     def cores(self) -> int:
-        """Processors of all hosts together, but one for each GPU that is used."""
+        """Number of processors of all hosts together, minus one for each GPU in use."""
         return sum(cores for _, cores in self._shares)
 
     @property
     def gpus(self) -> int:
-        """GPUs of all hosts together, `num_gpus` of them at most."""
+        """Number of GPUs of all hosts together, at most `num_gpus`."""
         return sum(gpus for _, gpus in self._gpus)
 
     def probe_gpus(self, probe: Callable[[], Found]) -> list[tuple[str, Found]]:
-        """Return for each GPU that is to be used the name of its place, and what a function finds of one of its host.
+        """Return the name of each GPU in use and the probe's result for its host.
 
         Args:
-            probe: run once on each host that has GPUs, where it sees one of them.
+            probe: function that runs once on each host with GPUs and sees one GPU.
 
         Raises:
-            DeviceError: there is no GPU, fewer than asked for, none is free, or the function raises.
+            DeviceError: if the cluster has too few GPUs, no GPU is free, or the function raises an exception.
         """
         wanted = self._request.num_gpus
         if self.gpus < (wanted or 1):
-            several = "no GPU" if not self.gpus else f"{self.gpus} GPUs, not {wanted}"
+            several = "no GPU" if not self.gpus else f"only {self.gpus} of the {wanted} requested GPUs"
             raise DeviceError(
-                f"the Ray cluster at {self._request.address} has {several}; `ray start --num-gpus N` says how many a "
-                "host offers, and --device sim:l4 simulates a chip on its processors"
+                f"the Ray cluster at {self._request.address} has {several}; start hosts with `ray start --num-gpus N`, "
+                "or use --device sim:l4 to simulate a chip on the processors"
             )
         asked = [
             self._ray.remote(probe)
@@ -114,15 +115,18 @@ class RayBackend:
             found = self._ray.get(asked, timeout=_PROBE_S)
         except self._ray.exceptions.GetTimeoutError as error:
             raise DeviceError(
-                f"no GPU of a host was free within {_PROBE_S:g} s: another search holds it, or some other work; "
-                "`ray status` tells who uses what"
+                f"a host had no free GPU within {_PROBE_S:g} s, because another search or program uses it; see "
+                "`ray status`, then wait or stop that program"
             ) from error
         except Exception as error:
             cause = cause_of(error)
-            raise DeviceError(f"a host's GPU cannot be looked at: {first_line(cause)}") from error
+            raise DeviceError(f"probing the GPU of a host failed: {first_line(cause)}") from error
         self._shares = [(node, left) for node, cores in self._shares if (left := cores - self._gpus_of(node)) > 0]
         if not self._shares:
-            raise DeviceError("no processor of the Ray cluster is left to compile: each GPU's worker takes one")
+            raise DeviceError(
+                "the Ray cluster has no processor left to compile, because each GPU worker uses one; add processors or "
+                "reduce --num-gpus"
+            )
         return [
             (_gpu_name(node, number), one)
             for (node, count), one in zip(self._gpus, found, strict=True)
@@ -132,15 +136,15 @@ class RayBackend:
     def open(
         self, plans: Plans, folder: Path, gpu: tuple[str, PoolPlan, Sequence[str]] | None = None
     ) -> Mapping[str, RayPool]:
-        """Start an actor on each host, and one for each GPU, and wait until they answer; some may join later.
+        """Start an actor for each host and each GPU, and wait for their replies; late hosts join afterwards.
 
         Args:
-            plans: what each host gets.
-            folder: the kernel's folder, whose files are sent.
-            gpu: name and plan of the pool of GPUs, and what their hosts import once for all workers; None for no GPUs.
+            plans: plans the pools of each host.
+            folder: the kernel folder, whose files are sent to the hosts.
+            gpu: name, plan and preloaded modules of the pool of GPUs; None for no GPUs.
 
         Raises:
-            DeviceError: none starts, or their versions differ from this machine's.
+            DeviceError: if no host starts or its versions differ from those of this machine.
         """
         files = packed(load_kernel(folder).files())
         members: dict[str, list[tuple[RayHost, PoolPlan]]] = {}
@@ -148,7 +152,7 @@ class RayBackend:
         def start(node: Node, name: str, preload: Sequence[str], found: Mapping[str, PoolPlan], **room: int) -> None:
             made = HostPlan(tuple(preload), found, folder.name, files)
             if sum(map(len, files.values())) > _INLINE_BYTES:
-                # An actor cannot be started again when what it is made of is gone from the object store.
+                # Keep the reference, because Ray cannot restart an actor whose arguments left the object store.
                 made = self._ray.put(made)
                 self._kept.append(made)
 
@@ -156,13 +160,13 @@ class RayBackend:
                 options = self._ray.remote(Host).options(
                     **taken,
                     max_restarts=-1,
-                    max_task_retries=0,  # a job that died with its actor is asked again by us, and never unseen
+                    max_task_retries=0,  # `RayPool` repeats jobs itself and counts the deaths
                     max_concurrency=3 + sum(plan.size * plan.depth for plan in found.values()),
                     scheduling_strategy=self._on(node, soft=soft),
                 )
                 return options.remote(made)
 
-            # A GPU is its actor's alone, so that no other can wait beside it.
+            # A GPU's actor has no spare, because an actor reserves its GPU exclusively.
             spare = None if "num_gpus" in room else lambda: actor(soft=False, num_cpus=0)
             self._hosts.append(RayHost(len(self._hosts), actor(soft=True, **room), node["NodeID"], name, spare))
             for kind, plan in found.items():
@@ -194,8 +198,8 @@ class RayBackend:
             time.sleep(0.05)
         for of in members.values():
             if not any(host.up for host, _ in of):
-                why = next((host.gone for host, _ in of if host.gone), f"none answered within {START_S:g} s")
-                raise DeviceError(f"no host of the Ray cluster can work: {why}")
+                why = next((host.gone for host, _ in of if host.gone), f"none replied within {START_S:g} s")
+                raise DeviceError(f"no host of the Ray cluster is usable: {why}")
         up = [host for host in self._hosts if host.up]
         alike = {host.name: facts(host.reports) for host in up}
         require_alike({"this machine": versions()} | alike)
@@ -209,7 +213,7 @@ class RayBackend:
         return sum(count for one, count in self._gpus if one is node)
 
     def close(self) -> None:
-        """End the actors, and the connection where it was begun here; safe to call twice."""
+        """End the actors, and the connection if this object opened it; safe to call twice."""
         hosts, spares = self._hosts, self._cluster.close() if self._cluster is not None else []
         with contextlib.suppress(Exception):
             leaving = [actor.leave.remote() for actor in (*(host.actor for host in hosts if host.up), *spares)]
@@ -231,7 +235,7 @@ def _gpu_name(node: Node, number: int) -> str:
 
 
 def _shares(nodes: Sequence[tuple[Node, int]], wanted: int | None) -> list[tuple[Node, int]]:
-    """Return how much of what each host has to take: all, or the wanted number spread over as many as there are."""
+    """Return the number to use on each host: all, or the wanted total spread evenly over the hosts."""
     nodes = [(node, has) for node, has in nodes if has > 0]
     if wanted is None or wanted >= sum(cores for _, cores in nodes):
         return list(nodes)
@@ -249,16 +253,16 @@ def _ray() -> Any:
         import ray.util.scheduling_strategies
     except ImportError as error:
         raise DeviceError(
-            f"a Ray cluster is asked for, and Ray cannot be imported ({error}): pip install 'evokern[ray]'"
+            f"a Ray cluster was requested, but Ray cannot be imported ({error}); run pip install 'evokern[ray]'"
         ) from error
     return ray
 
 
 def _require_answer(address: str) -> None:
-    """Require that somebody listens at an address: Ray itself tries for minutes, and cannot be interrupted meanwhile.
+    """Check that a cluster replies at an address, because Ray would retry for minutes and cannot be interrupted.
 
     Raises:
-        DeviceError: nobody does, or no cluster was begun on this machine.
+        DeviceError: if nothing replies, or no cluster was started on this machine.
     """
     place = address
     if address == "auto":
@@ -266,35 +270,35 @@ def _require_answer(address: str) -> None:
             place = _CURRENT.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DeviceError(
-                "no Ray cluster runs on this machine: `ray start --head` begins one, `ray start --address HOST:PORT` "
-                "joins one; or name one with --ray-address HOST:PORT"
+                "no Ray cluster runs on this machine; start one with `ray start --head`, join one with `ray start "
+                "--address HOST:PORT`, or choose one with --ray-address HOST:PORT"
             ) from error
     host, _, port = place.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise DeviceError(
-            f"the Ray cluster at {place} does not answer: {error}; `ray start --head` begins one, and prints its "
-            "address"
+            f"the Ray cluster at {place} does not respond: {error}; start one with `ray start --head`, which prints "
+            "its address"
         ) from error
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect to a cluster that runs; Ray's own handlers of signals do not stay.
+    """Connect to a running cluster and restore the signal handlers that Ray replaces.
 
     Raises:
-        DeviceError: it does not take us.
+        DeviceError: if the cluster rejects the connection.
     """
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)} if main else {}
     try:
-        # What Ray prints of workers that die goes to standard output, into `--json`, and has no switch; we tell of it.
+        # Ray prints messages about dead workers to standard output, which would break `--json`; no option prevents it.
         with contextlib.suppress(AttributeError):
             ray._private.worker.print_to_stdstream = lambda *_, **__: None
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=False)
     except Exception as error:
         raise DeviceError(
-            f"the Ray cluster at {address} does not take this process: {first_line(error)}; `ray status` tells more"
+            f"the Ray cluster at {address} rejected the connection: {first_line(error)}; see `ray status` for details"
         ) from error
     finally:
         for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""The hosts of a Ray cluster, seen from the driver: who is up, who comes again, who is gone for good."""
+"""State of the hosts of a Ray cluster in the driver: up, restarting or permanently gone."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from evokern.wording import first_line
 
 @dataclass(eq=False)
 class RayHost:
-    """An actor, seen from the driver."""
+    """Driver's record of an actor and its host."""
 
     index: int
     actor: Any
     node: str
     name: str
     make_spare: Callable[[], Any] | None = None
-    """Starts an actor that has imported all and waits to take this one's place; None for none."""
+    """Function that starts a spare actor, which has imported all modules and waits; None for no spare."""
     spare: Any = None
-    """Such an actor, or the one whose place it took, which Ray starts again."""
+    """The spare actor, or the dead actor that it replaced and that Ray restarts."""
     up: bool = False
     gone: str = ""
     lost_at: float = 0.0
     reports: Mapping[str, Any] = field(default_factory=dict)
     warm_workers: bool = False
-    """Whether its pools keep warm spares: to be said again to an actor that took another's place."""
+    """Whether its pools keep spare workers; the request is repeated for a replacement actor."""
     life: int = 0
-    """How often its actor was replaced: answers of an earlier one are of no more use."""
+    """Number of times the actor was replaced; results of earlier actors are ignored."""
 
 
 class RayHosts:
-    """Who is up, for all pools."""
+    """State of all hosts, shared by all pools."""
 
     def __init__(self, ray: Any, hosts: Sequence[RayHost]) -> None:
         self.ray, self.hosts = ray, hosts
         self.changed: list[Any] = []
-        """Called whenever a host is up or gone."""
+        """Callbacks for every change of a host's state."""
         self.alike: Mapping[str, str] = {}
-        """What every host that joins has to have, by name; nothing until the first ones are compared."""
+        """Versions that a joining host must have, by name; empty until the first hosts have been compared."""
         self._mutex = threading.Lock()
         self._closed = False
 
     def expect(self, host: RayHost) -> None:
-        """Wait, unseen, until a host's actor answers, at first or after Ray replaced it."""
+        """Wait in the background until a host's actor replies, at first or after a replacement."""
         life = host.life
 
         def answered(future: Any) -> None:
@@ -67,7 +67,7 @@ class RayHosts:
                 if self._comes_again(error):
                     _after(0.2, lambda: self.expect(host))
                     return
-                self.give_up(host, first_line(error), "cannot work")
+                self.give_up(host, first_line(error), "is unusable")
             else:
                 if life:
                     took = time.monotonic() - host.lost_at
@@ -80,7 +80,7 @@ class RayHosts:
                 wake()
 
         try:
-            with self._mutex:  # asked after the end, Ray would begin a cluster of its own
+            with self._mutex:  # a call after the end would make Ray start a new cluster
                 asked = None if self._closed else host.actor.report.remote().future()
         except Exception as error:
             host.gone = first_line(error)
@@ -89,18 +89,18 @@ class RayHosts:
                 asked.add_done_callback(answered)
 
     def _comes_again(self, error: BaseException) -> bool:
-        """Tell whether Ray starts an actor again: one that raised while it was made is dead for good."""
+        """Return whether Ray restarts an actor; an actor whose constructor raised an exception stays dead."""
         kinds = self.ray.exceptions
         ended = isinstance(error, kinds.ActorUnavailableError | kinds.ActorDiedError)
         return ended and "creation task" not in str(error)
 
     def give_up(self, host: RayHost, why: str, how: str) -> None:
-        """Note that a host is gone for good, and tell how and why."""
+        """Mark a host as permanently gone and log the reason."""
         host.up, host.gone = False, why
         self._event("host_gone", host, f"{how}: {why}")
 
     def down(self, host: RayHost, why: str) -> None:
-        """Note that a host's actor died; it is expected again."""
+        """Mark a host's actor as dead, use its spare, and wait for the restart."""
         with self._mutex:
             if not host.up or self._closed:
                 return
@@ -108,20 +108,20 @@ class RayHosts:
             host.life += 1
             host.lost_at = time.monotonic()
             if host.spare is not None and self.alive(host.node):
-                with contextlib.suppress(Exception):  # one that cannot be reached may go on, with all its workers
+                with contextlib.suppress(Exception):  # an unreachable actor may still be running, with its workers
                     self.ray.kill(host.actor, no_restart=False)
                 host.actor, host.spare = host.spare, host.actor
-        self._event("host_lost", host, f"is lost ({why}); others go on with what it held")
+        self._event("host_lost", host, f"is lost ({why}); other hosts continue with its jobs")
         self.expect(host)
 
     def _make_spare(self, host: RayHost) -> None:
-        """Start a host's spare; what its workers import it has from a host that is up (`evokern.workers.sharing`)."""
-        with self._mutex, contextlib.suppress(Exception):  # Ray is shut down meanwhile
+        """Start a host's spare, which shares the imports of a running host (`evokern.workers.sharing`)."""
+        with self._mutex, contextlib.suppress(Exception):  # Ray may already be shut down
             if host.make_spare is not None and host.spare is None and not self._closed:
                 host.spare = host.make_spare()
 
     def close(self) -> list[Any]:
-        """Return the spares there are; no more are made."""
+        """Stop creating spares; return the existing ones."""
         with self._mutex:
             self._closed = True
             return [host.spare for host in self.hosts if host.spare is not None]
@@ -131,21 +131,21 @@ class RayHosts:
         told(event, f"host {host.name} {message}", logging.WARNING, host=host.name, **fields)
 
     def why(self, error: BaseException) -> str:
-        """Return in a clause what became of an actor."""
+        """Return the reason for an actor's failure as a short text."""
         if isinstance(error, self.ray.exceptions.ActorUnavailableError):
-            return "its actor ended, or cannot be reached"
+            return "its actor ended or cannot be reached"
         if isinstance(error, self.ray.exceptions.ActorDiedError):
             return "its actor died"
         return first_line(error)
 
     def alive(self, node: str) -> bool:
-        """Tell whether a host is there, as far as Ray knows."""
+        """Return whether Ray reports a host as alive."""
         with contextlib.suppress(Exception):
             return any(one["NodeID"] == node and one["Alive"] for one in self.ray.nodes())
         return False
 
     def end(self, host: RayHost) -> None:
-        """End an actor that does not answer; Ray starts another."""
+        """End an actor that does not reply; Ray restarts it."""
         with contextlib.suppress(Exception):
             self.ray.kill(host.actor, no_restart=False)
 
@@ -157,7 +157,7 @@ def _after(seconds: float, do: Callable[[], None]) -> None:
 
 
 def facts(reports: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a host's report says of all that has to be the same everywhere."""
+    """Return the versions in a host's report that must be equal on all hosts."""
     found: dict[str, str] = dict(reports["versions"])
     found |= {name: str(value) for name, value in (reports["reports"].get("compile") or {}).items()}
     for held in reports.get("held", {}).values():
@@ -166,6 +166,6 @@ def facts(reports: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cause_of(error: Exception) -> Exception:
-    """Return the error of ours that an actor raised; any other as it is."""
+    """Return the `EvokernError` that an actor raised, or the error itself if there is none."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, EvokernError) else error

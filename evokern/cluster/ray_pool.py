@@ -1,4 +1,4 @@
-"""One kind of workers on all hosts of a Ray cluster, as one pool."""
+"""Pool of one kind of worker on all hosts of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from evokern.workers.backend import PoolPlan
 from evokern.workers.jobs import JobResult
 
 START_S = 180.0
-"""Seconds that actors may take to start at first: Ray starts a process for each, which imports torch."""
+"""Seconds for actors to start; each is a new process that imports torch."""
 _LATE_S = 60.0
-"""Seconds beyond its deadlines after which a host that does not answer is taken for hung, and its actor ended."""
+"""Seconds after its deadlines at which a host that does not reply counts as hung and its actor is ended."""
 _MOST_DEATHS = 2
-"""Actors that die of a job, or beside it, after which its trial is lost."""
+"""Number of actor deaths during a job after which its trial is lost."""
 _TICKETS = 1 << 20
-"""Workers of one host are numbered from a multiple of it, so that each has a name of its own in the cluster."""
+"""Offset between the worker numbers of two hosts, which makes them unique in the cluster."""
 
 
 @dataclass
 class Asked:
-    """A job, with what became of it so far."""
+    """A queued or running job and its history."""
 
     key: int
     job: Any
@@ -38,23 +38,23 @@ class Asked:
     deaths: int = 0
     began: float = 0.0
     life: int = 0
-    """Of the host's actor that it was asked of."""
+    """`RayHost.life` of the actor that received the job."""
     elsewhere_than: int = -1
-    """Place of the executor beside which it was last lost."""
+    """Index of the executor that last lost the job."""
     only: int | None = None
-    """Place of the executor that is to do it, where that is not any."""
+    """Index of the executor that must run the job; None for any."""
 
 
 class RayPool:
-    """Workers of one kind on all hosts; driven by one thread, as a `WorkerPool` is."""
+    """Workers of one kind on all hosts; one thread drives the pool, as for `WorkerPool`."""
 
     def __init__(self, name: str, cluster: RayHosts, members: Sequence[tuple[RayHost, PoolPlan]]) -> None:
-        """Make a pool.
+        """Create a pool.
 
         Args:
-            name: by which hosts know it.
+            name: name of the pool on its hosts.
             cluster: all hosts.
-            members: those that have it, and what it is there.
+            members: the hosts that have the pool, with its plan on each.
         """
         self._name = name
         self._cluster = cluster
@@ -73,51 +73,51 @@ class RayPool:
 
     @property
     def size(self) -> int:
-        """Workers on all hosts."""
+        """Number of workers on all hosts."""
         return self._size
 
     @property
     def names(self) -> list[str]:
-        """What each host is called."""
+        """Name of each host."""
         return [host.name for host in self._hosts]
 
     @property
     def working(self) -> list[int]:
-        """Places of the hosts that work: up, neither set aside nor gone for good."""
+        """Indices of the hosts that are up and not set aside."""
         return [place for place, host in enumerate(self._hosts) if host.up and place not in self._aside]
 
     @property
     def states(self) -> list[str]:
-        """What keeps each host from working, or how often it was lost."""
+        """State of each host in a few words; empty if it works normally and was never lost."""
         return [self._state(place, host) for place, host in enumerate(self._hosts)]
 
     @property
     def held(self) -> list[Any]:
-        """What each host has of its own for the pool; None where it has not answered."""
+        """Report of each host's `Holder` for the pool; None until the host has replied."""
         return [host.reports.get("held", {}).get(self._name) for host in self._hosts]
 
     def set_aside(self, member: int) -> None:
-        """Hand a host no more jobs but those for it alone."""
+        """Assign no more jobs to a host, except jobs for this host only."""
         self._aside.add(member)
 
     def readmit(self, member: int) -> None:
-        """Hand jobs again to a host that was set aside."""
+        """Assign jobs again to a host that was set aside."""
         self._aside.discard(member)
 
     def wait_ready(self, member: int) -> None:
-        """Wait until a host has answered.
+        """Wait until a host has replied.
 
         Raises:
-            DeviceError: it is gone for good, or does not answer.
+            DeviceError: if the host is permanently gone or does not reply.
         """
         host, end = self._hosts[member], time.monotonic() + START_S
         while not host.up:
             if host.gone or time.monotonic() > end:
-                raise DeviceError(f"host {host.name} cannot work: {host.gone or 'it does not answer'}")
+                raise DeviceError(f"host {host.name} is unusable: {host.gone or 'it does not reply'}")
             time.sleep(0.05)
 
     def keep_spares(self) -> None:
-        """Let each host keep as many warm spares as it has room for."""
+        """Let each host keep as many spare workers as it has space for."""
         for host in self._hosts:
             host.warm_workers = True
             if host.up:
@@ -125,30 +125,30 @@ class RayPool:
 
     @property
     def ready_report(self) -> Any:
-        """What the first handler of the first host that answered found."""
+        """The `ready_report` of the first host that has one."""
         reports = (host.reports.get("reports", {}).get(self._name) for host in self._hosts)
         return next((report for report in reports if report is not None), None)
 
     @property
     def connections(self) -> list[Connection]:
-        """What to listen to."""
+        """Connections to wait on."""
         return [self._reader]
 
     def overdue(self) -> frozenset[int]:
-        """Nothing holds others back here."""
+        """Return an empty set, because long jobs do not delay others here."""
         return frozenset()
 
     def next_deadline(self) -> float | None:
-        """Return the earliest moment (monotonic clock) at which a host counts as hung."""
+        """Return the earliest time (monotonic clock) at which a host counts as hung."""
         return min((self._limit(index, asked) for index, asked in self._under_way()), default=None)
 
     def grant(self, pause_s: float) -> None:
-        """Grant hosts time in which this process was stopped."""
+        """Extend all deadlines by a pause of this process, in seconds."""
         for _, asked in self._under_way():
             asked.began += pause_s
 
     def submit(self, key: int, job: Any, deadline_s: float, only: int | None = None) -> None:
-        """Queue a job, for one of them alone or for any; its deadline runs from the moment a worker takes it up."""
+        """Queue a job for any host or for host `only`; its deadline, in seconds, starts when a worker starts it."""
         asked = Asked(key, job, deadline_s, only=only)
         if only is None:
             self._backlog.append(asked)
@@ -157,10 +157,10 @@ class RayPool:
         self._feed()
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in answers, end hosts that are far beyond their deadlines, hand out what waits.
+        """Process results, end hosts that are hung, and assign queued jobs; return finished jobs.
 
         Raises:
-            EvokernError: no host can work any more.
+            EvokernError: if no host is usable any more.
         """
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader.fileno(), 4096):
@@ -170,7 +170,7 @@ class RayPool:
             while True:
                 index, life, asked, answer = self._answers.get_nowait()
                 if self._held[index].pop(asked.key, None) is not asked:
-                    continue  # asked of another one meanwhile
+                    continue  # the job was reassigned to another host
                 if isinstance(answer, JobResult):
                     results.append(self._told(index, asked, answer))
                 else:
@@ -179,17 +179,17 @@ class RayPool:
         for index, asked in list(self._under_way()):
             if now > self._limit(index, asked):
                 host = self._hosts[index]
-                if host.life == asked.life:  # else another one has its place meanwhile
+                if host.life == asked.life:  # else the actor was already replaced
                     self._cluster.end(host)
                 del self._held[index][asked.key]
-                results += self._died(index, asked.life, asked, TimeoutError(f"no answer in {now - asked.began:.0f} s"))
+                results += self._died(index, asked.life, asked, TimeoutError(f"no reply in {now - asked.began:.0f} s"))
         self._feed()
         while self._unheard:
             results.append(self._unheard.popleft())
         return results
 
     def close(self) -> None:
-        """Forget what is under way; safe to call twice."""
+        """Discard all unfinished jobs; safe to call twice."""
         self._backlog.clear()
         for held in self._held:
             held.clear()
@@ -198,7 +198,7 @@ class RayPool:
         if host.gone:
             return "gone"
         if not host.up:
-            return "lost" if host.life else "starts"
+            return "lost" if host.life else "starting"
         if place in self._aside:
             return "set aside"
         return f"lost {several(host.life, 'time')}, back" if host.life else ""
@@ -210,25 +210,25 @@ class RayPool:
         return asked.began + (self._depths[index] + 1) * asked.deadline_s + _LATE_S
 
     def _told(self, index: int, asked: Asked, answer: JobResult) -> JobResult:
-        """Return a host's answer by the names and the clock of this machine."""
+        """Return a host's result with the key, clock and worker numbers of this machine."""
         began_s = time.monotonic() - answer.seconds
         worker = self._hosts[index].index * _TICKETS + answer.worker
         return replace(answer, key=asked.key, began_s=began_s, worker=worker, member=index)
 
     def _died(self, index: int, life: int, asked: Asked, error: BaseException) -> list[JobResult]:
-        """Take in that an actor died, or could not do a job: asked once more elsewhere, or lost.
+        """Handle the death of an actor or a failed job: run the job on another host, or report it as lost.
 
         Raises:
-            EvokernError: the host's workers cannot be started, and no other host is left.
+            EvokernError: if no host is usable any more.
         """
         host = self._hosts[index]
         why = self._cluster.why(error)
         if isinstance(error, EvokernError):
-            self._cluster.give_up(host, why, "cannot work any more")
+            self._cluster.give_up(host, why, "is no longer usable")
         elif host.life == life:
             self._cluster.down(host, why)
         if all(one.gone for one in self._hosts):
-            raise DeviceError(f"no host of the Ray cluster can work any more: {why}")
+            raise DeviceError(f"no host of the Ray cluster is usable any more: {why}")
         asked.deaths += self._cluster.alive(host.node) and not isinstance(error, EvokernError)
         if asked.deaths < _MOST_DEATHS:
             asked.elsewhere_than = index
@@ -241,7 +241,7 @@ class RayPool:
         waiting, self._backlog = self._backlog, deque()
         full = False
         for asked in waiting:
-            # Once a job that anybody may do finds no place, those behind it find none either.
+            # If a job for any host finds no free place, later jobs for any host find none either.
             index = None if full and asked.only is None else self._place_for(asked)
             if index is not None:
                 asked.began, asked.life = time.monotonic(), self._hosts[index].life
@@ -256,9 +256,9 @@ class RayPool:
                 self._backlog.append(asked)
 
     def _place_for(self, asked: Asked) -> int | None:
-        """Return who takes a job up now: the one with the smallest share of its places taken; None while nobody can.
+        """Return the index of the host with the smallest share of occupied places, or None if no host is free.
 
-        Where there is a choice it is another one than that beside which the job was lost.
+        If possible, the result differs from the host that last lost the job.
         """
         if asked.only is not None:
             return asked.only if self._hosts[asked.only].up else None
@@ -285,6 +285,6 @@ class RayPool:
             self._wake()
 
     def _wake(self) -> None:
-        # A full pipe already wakes.
+        # Ignore a full pipe, which already wakes the reader.
         with contextlib.suppress(OSError):
             os.write(self._write, b"x")

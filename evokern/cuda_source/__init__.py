@@ -1,4 +1,4 @@
-"""CUDA files as people have them: what is in them, and their device code alone with every line where it was."""
+"""Reader of CUDA source files: finds kernels, launches and macros, and separates device code from host code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A token stream cut into declarations: what is a function, a class, a variable, and where it begins and ends.
+"""Parser that splits a token stream into declarations, such as functions, classes and variables.
 
-No type is looked up, so the shapes alone decide: braces after a parameter list are a body, braces after a class
-word belong to a class, braces after ``=`` to an initialiser. Namespaces, ``extern "C"`` blocks and class bodies
-are cut again into their members.
+The parser knows no types and uses only the shape of the tokens. Braces after a parameter list are a function body,
+braces after a class keyword are a class body, and braces after ``=`` are an initialiser. The members of namespaces,
+``extern "C"`` blocks and classes are declarations too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ACCESS = frozenset({"public", "private", "protected"})
 
 @dataclass(frozen=True, slots=True)
 class CppDeclaration:
-    """A stretch of tokens that belong together."""
+    """A declaration as a range of tokens."""
 
     kind: str
     """``namespace``, ``linkage``, ``function``, ``class``, ``enum``, ``variable``, ``alias``, ``typedef``, ``using``,
@@ -46,13 +46,13 @@ class CppDeclaration:
     first: int
     """Index of the first token."""
     last: int
-    """Index of the last token, the ``;`` or ``}`` included."""
+    """Index of the last token, including ``;`` or ``}``."""
     names: tuple[str, ...]
-    """The names that it introduces at its own level (an enum's values too)."""
+    """Names that it introduces at its own level, including the values of an enum."""
     name_index: int
-    """Index of the (first) name's token; ``first`` where there is none."""
+    """Index of the token with the first name; ``first`` if there is none."""
     head: tuple[int, ...]
-    """Indices of the tokens before the body or initialiser; of what brackets hold, only the brackets."""
+    """Indices of the tokens before the body or initialiser, without the content of brackets."""
     parameters: tuple[int, int] | None = None
     """Indices of the brackets around a function's parameters."""
     template: tuple[int, int] | None = None
@@ -60,14 +60,14 @@ class CppDeclaration:
     body: tuple[int, int] | None = None
     """Indices of the braces around a body."""
     namespace: str = ""
-    """The enclosing namespaces and classes, joined by ``::``."""
+    """Enclosing namespaces and classes, joined by ``::``."""
     extern_c: bool = False
-    """Whether it stands in an ``extern "C"`` block or carries the words itself."""
+    """Whether it is in an ``extern "C"`` block or is itself declared ``extern "C"``."""
     members: tuple[CppDeclaration, ...] = field(default=())
-    """The declarations inside a namespace, a linkage block or a class."""
+    """Declarations inside a namespace, a linkage block or a class."""
 
     def leaves(self) -> Iterator[CppDeclaration]:
-        """Yield the declarations in it that are not themselves namespaces or linkage blocks."""
+        """Yield the contained declarations other than namespaces and linkage blocks."""
         if self.kind in ("namespace", "linkage"):
             for member in self.members:
                 yield from member.leaves()
@@ -76,7 +76,7 @@ class CppDeclaration:
 
 
 def read_declarations(stream: TokenStream) -> tuple[CppDeclaration, ...]:
-    """Cut a whole file into its outermost declarations."""
+    """Return the outermost declarations of a file."""
     return _Reader(stream).level(0, len(stream.tokens), "", False)
 
 
@@ -90,7 +90,7 @@ class _Reader:
         return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
 
     def level(self, index: int, end: int, namespace: str, extern_c: bool) -> tuple[CppDeclaration, ...]:
-        """Read the declarations between two indices, one after another."""
+        """Return the declarations between two indices."""
         found: list[CppDeclaration] = []
         while index < end:
             token = self.tokens[index]
@@ -167,13 +167,13 @@ class _Reader:
             token, text = self.tokens[index], self.text(index)
             previous = self.text(index - 1) if index > first else ""
             step = index + 1
-            if token.kind == "directive":  # of two heads before one body, the first counts
+            if token.kind == "directive":  # of alternative heads before one body, use the first
                 index = self.stream.behind_alternative(index)
                 continue
             if text == ";":
                 last = index
                 break
-            if text == "}":  # a stray one, or the end of what surrounds this
+            if text == "}":  # a stray brace, or the end of the enclosing block
                 last = max(index - 1, first)
                 break
             if text == "template" and self.text(step) == "<" and not equals:
@@ -231,12 +231,12 @@ class _Reader:
         )
 
     def _is_initialiser(self, opener: int, close: int) -> bool:
-        """Whether braces in a constructor's member list belong to a member: ``: a{1}, b{2} {``."""
+        """Return whether braces in a constructor's initialiser list (``: a{1}, b{2} {``) belong to a member."""
         before = self.tokens[opener - 1]
         return (before.kind == "word" or before.text == ">") and self.text(close + 1) in (",", "{")
 
     def _is_lone_call(self, first: int, opener: int, behind: int, end: int) -> bool:
-        """Whether ``NAME(...)`` stands alone on its lines with no ``;``: a macro's call, not a function's head."""
+        """Return whether ``NAME(...)`` is alone on its lines without ``;``, so that it is a macro call."""
         if opener != first + 1 or behind >= end or self.tokens[first].kind != "word" or not self.text(first).isupper():
             return False
         between = self.stream.text[self.tokens[behind - 1].end : self.tokens[behind].start]
@@ -290,7 +290,7 @@ class _Reader:
         )
 
     def _is_member_name(self, shape: _Shape, namespace: str) -> bool:
-        """Whether ``Name(...)`` without a type before it is a constructor."""
+        """Return whether ``Name(...)`` without a preceding type is a constructor."""
         return self.text(shape.first) == namespace.rpartition("::")[2] or self.text(shape.first + 1) == "::"
 
     def _has_linkage(self, shape: _Shape) -> bool:
@@ -320,7 +320,7 @@ class _Reader:
         return names + [i for i in range(shape.body[1] + 1, shape.last) if self.tokens[i].kind == "word"]
 
     def _variable_names(self, shape: _Shape) -> list[int]:
-        """The word before each ``=``, ``[``, ``{``, ``,`` and the final ``;``."""
+        """Return the index of the word before each ``=``, ``[``, ``{``, ``,`` and the final ``;``."""
         names: list[int] = []
         last = shape.last if self.text(shape.last) == ";" else shape.last + 1
         for first, behind in self.stream.split_commas(shape.first, last - 1):
@@ -340,7 +340,7 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What one pass over a declaration's tokens has seen."""
+    """Result of one pass over the tokens of a declaration."""
 
     first: int
     last: int

@@ -1,8 +1,8 @@
-"""CUDA C++ cut into tokens, tolerantly: whatever is in the file, the tokens and the gaps between them add up to it.
+"""Fault-tolerant tokeniser for CUDA C++; the tokens and the gaps between them reproduce the file.
 
-A reader of other people's files cannot ask for well-formed ones. An unterminated string ends at its line, a
-bracket without a partner is closed by the end of what surrounds it, and of the branches of an ``#if`` the first
-decides the nesting, so that two alternative function heads before one body do not upset the count.
+Files need not be well-formed. An unterminated string ends at its line. An unmatched bracket is closed at the end of its
+enclosing block. The first branch of an ``#if`` decides the nesting, so alternative function heads with one body do not
+confuse the bracket count.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _CLOSER = {"(": ")", "[": "]", "{": "}"}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the text that the compiler would see as one word."""
+    """Token of the source text."""
 
     kind: str
     """``word``, ``number``, ``string``, ``char``, ``punct`` or ``directive`` (a whole preprocessor line)."""
     text: str
-    """The characters as written; a directive with its continuation lines."""
+    """Characters as written; a directive includes its continuation lines."""
     start: int
     """Offset of the first character."""
     end: int
-    """Offset behind the last character."""
+    """Offset after the last character."""
 
     @property
     def directive(self) -> str:
-        """Name of a preprocessor line (``include``, ``if`` …); empty for every other token."""
+        """Name of a preprocessor line (``include``, ``if`` …); empty for other tokens."""
         return directive_name(self.text) if self.kind == "directive" else ""
 
 
@@ -57,7 +57,7 @@ def directive_name(text: str) -> str:
 
 
 def directive_body(text: str) -> str:
-    """Return what follows a preprocessor line's name, continuation lines joined and comments removed."""
+    """Return a preprocessor line without its name, with continuation lines joined and comments removed."""
     joined = without_comments(text.replace("\\\n", " "))
     return _DIRECTIVE_NAME.sub("", joined, count=1).strip()
 
@@ -68,10 +68,10 @@ def without_comments(text: str) -> str:
 
 
 class TokenStream:
-    """The tokens of one text, with its lines and the partners of its brackets.
+    """Tokens of a text, with line numbers and matching brackets.
 
     Args:
-        text: CUDA C++, every line ending in a line feed.
+        text: CUDA C++ with line feeds as line ends.
     """
 
     def __init__(self, text: str) -> None:
@@ -83,23 +83,23 @@ class TokenStream:
         return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def line(self, offset: int) -> int:
-        """Line number, counted from 1, of a character's offset."""
+        """Return the line number of an offset, counted from 1."""
         return bisect_right(self._line_starts, offset)
 
     @cached_property
     def partner(self) -> dict[int, int]:
-        """Index of the closing token for each opening ``(``, ``[``, ``{``; every opening token has one."""
+        """Index of the closing token of each ``(``, ``[`` and ``{``; every opening token has one."""
         return _match_brackets(self.tokens)
 
     def skip_angles(self, index: int, limit: int) -> int | None:
-        """Return the index behind a template list that opens at ``index``.
+        """Return the index after the template list that opens at ``index``.
 
         Args:
             index: index of a ``<`` token.
-            limit: index that the list may not pass.
+            limit: end of the search (exclusive).
 
         Returns:
-            The index behind the closing ``>``, or None where ``<`` turns out to be a comparison.
+            The index after the closing ``>``, or None if ``<`` is a comparison.
         """
         depth = 0
         while index < limit:
@@ -118,7 +118,7 @@ class TokenStream:
         return None
 
     def source(self, first: int, last: int) -> str:
-        """Text of the tokens ``first`` to ``last``: comments and preprocessor lines out, white space squeezed."""
+        """Return the text of the tokens ``first`` to ``last`` without comments, directives and extra white space."""
         pieces: list[str] = []
         index = begin = first
         while index <= last:
@@ -134,7 +134,7 @@ class TokenStream:
         return self.text[self.tokens[first].start : self.tokens[last].end] if first <= last else ""
 
     def behind_alternative(self, index: int) -> int:
-        """Index behind a preprocessor line; behind ``#endif`` where the line opens another branch of an ``#if``."""
+        """Return the index after a preprocessor line, or after ``#endif`` if the line starts another branch."""
         if self.tokens[index].directive not in ("else", "elif"):
             return index + 1
         depth = 0
@@ -146,10 +146,10 @@ class TokenStream:
         return index + 1
 
     def split_commas(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Cut the tokens ``first`` to ``last`` (inclusive) at their outermost commas.
+        """Split the tokens ``first`` to ``last`` (inclusive) at the outermost commas.
 
         Returns:
-            Inclusive index pairs; an empty list where there are no tokens.
+            Inclusive index pairs; empty if there are no tokens.
         """
         parts: list[tuple[int, int]] = []
         begin = index = first
@@ -170,7 +170,7 @@ class TokenStream:
 
 
 def _tokenise(text: str) -> list[Token]:
-    """Cut the text; comments, white space and what stands under ``#if 0`` leave no token."""
+    """Split a text into tokens, without comments, white space and code under ``#if 0``."""
     tokens: list[Token] = []
     dead = 0
     for found in _TOKEN.finditer(text):
@@ -182,7 +182,7 @@ def _tokenise(text: str) -> list[Token]:
         if kind == "directive":
             name = directive_name(found.group())
             if dead:
-                # Only the end of the dead branch counts; its own conditionals are counted and skipped.
+                # Skip nested conditionals and find the end of the dead branch.
                 if name in ("if", "ifdef", "ifndef"):
                     dead += 1
                     continue
@@ -221,7 +221,7 @@ def _match_brackets(tokens: list[Token]) -> dict[int, int]:
             open_.append(index)
         elif text in (")", "]", "}"):
             depth = next((d for d in reversed(range(len(open_))) if _CLOSER[tokens[open_[d]].text] == text), None)
-            # A ')' never reaches outside the braces it stands in: there it is a stray one.
+            # A ')' whose '(' is outside the enclosing braces is a stray token.
             if depth is None or (text != "}" and any(tokens[i].text == "{" for i in open_[depth:])):
                 continue
             for opener in open_[depth + 1 :]:

@@ -1,44 +1,44 @@
-"""Names as they stand in machine code (Itanium C++ ABI, section 5.1), taken apart."""
+"""Parser of mangled names (Itanium C++ ABI, section 5.1)."""
 
 from __future__ import annotations
 
 import re
 
 _NAME = re.compile(r"L?(\d+)")
-"""What begins a name; an L marks internal linkage."""
+"""Start of a name; L marks internal linkage."""
 _WITHOUT_NAME = re.compile(r"S[0-9A-Z]*_|S[abdiost]|T\d*_|A\d*_|D.|[a-zKMOPR]|L(?:D.|[a-z])n?[0-9a-f]*E")
-"""Parts of template arguments in which no name stands: substitutions, parameters, extents, builtin types, pointers,
-references, and numbers of builtin types (sections 5.1.5, 5.1.6 and 5.1.10)."""
+"""Template arguments without names: substitutions, parameters, extents, builtin types, pointers, references, and
+numbers of builtin types (sections 5.1.5, 5.1.6 and 5.1.10)."""
 _LIST = re.compile(r"[IJNFX]|LN")
-"""What begins a list that an E ends: arguments, packs, nested names, functions, expressions, a number whose type has a
-nested name."""
+"""Start of a list that E ends: arguments, packs, nested names, functions, expressions, or a number with a nested type
+name."""
 _VALUE = re.compile(r"n?\d+E")
-"""The value of a number whose type is an enumeration, behind the name of that."""
+"""Value of an enumeration, after the name of its type."""
 
 
 def mangled_parts(symbol: str) -> tuple[list[str], str]:
-    """Return the names in a mangled symbol, outermost first, and what follows them: template arguments, parameters.
+    """Return the names in a mangled symbol, outermost first, and the rest (template arguments, parameters).
 
     Args:
-        symbol: for example ``_ZN2ns1kIfEEvPT_``. One that is not mangled gives no names.
+        symbol: for example ``_ZN2ns1kIfEEvPT_``; a plain symbol has no names.
     """
     parts, rest, _ = _taken_apart(symbol)
     return parts, rest
 
 
 def is_of_template(symbol: str) -> bool:
-    """Tell whether a symbol stands for something made of a template, or inside of something that is."""
+    """Return whether a symbol is a template instantiation or a member of one."""
     _, rest, inside = _taken_apart(symbol)
     return symbol.startswith("_Z") and (inside or rest.startswith("I"))
 
 
 def source_name(symbol: str) -> str:
-    """Return a function's name as the source has it, without template arguments; a plain symbol is its own name."""
+    """Return a function's name as in the source, without template arguments; a plain symbol is returned unchanged."""
     return "::".join(mangled_parts(symbol)[0]) or symbol
 
 
 def _taken_apart(symbol: str) -> tuple[list[str], str, bool]:
-    """Return names, what follows, and whether a name but the last one has template arguments."""
+    """Return the names, the rest, and whether a name other than the last has template arguments."""
     if not symbol.startswith("_Z"):
         return [], symbol, False
     nested = symbol.startswith("_ZN")
@@ -59,7 +59,7 @@ def _taken_apart(symbol: str) -> tuple[list[str], str, bool]:
 
 
 def _behind_arguments(text: str) -> int | None:
-    """Return where the template arguments end with which a text begins; None where none do, or they cannot be read."""
+    """Return the end of the template arguments that start a text, or None if there are none or they are invalid."""
     try:
         return _behind_list(text, 1) if text.startswith("I") else None
     except ValueError:
@@ -67,10 +67,10 @@ def _behind_arguments(text: str) -> int | None:
 
 
 def _behind_list(text: str, at: int) -> int:
-    """Return the place behind the E that ends the list whose first item stands at a place.
+    """Return the position after the E that ends the list whose first item is at ``at``.
 
     Raises:
-        ValueError: something in it cannot be read.
+        ValueError: if an item is invalid.
     """
     while not text.startswith("E", at):
         enumeration = text[at : at + 1] == "L"
@@ -82,10 +82,10 @@ def _behind_list(text: str, at: int) -> int:
         elif match := _LIST.match(text, at):
             at = _behind_list(text, match.end())
         else:
-            raise ValueError(f"no part of template arguments: {text[at:]!r}")
+            raise ValueError(f"invalid template argument: {text[at:]!r}")
         if enumeration:
             value = _VALUE.match(text, at)
             if value is None:
-                raise ValueError(f"no value of an enumeration: {text[at:]!r}")
+                raise ValueError(f"invalid enumeration value: {text[at:]!r}")
             at = value.end()
     return at + 1

@@ -1,4 +1,4 @@
-"""The preprocessor's side of a file: what is defined, what is expected from outside, what is included."""
+"""Preprocessor directives of a file: definitions, required macros and includes."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ _INCLUDE = re.compile(r'(?:"([^"]+)"|<([^>]+)>)')
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One ``#define``."""
+    """A ``#define`` directive."""
 
     name: str
-    """The macro's name."""
+    """Name of the macro."""
     value: str
-    """The replacement, continuation lines joined and comments removed; may be empty."""
+    """Replacement with continuation lines joined and comments removed; may be empty."""
     parameters: tuple[str, ...] | None
-    """The parameters of a function-like macro; None for a plain one."""
+    """Parameters of a function-like macro; None for an object-like macro."""
     index: int
     """Index of the directive's token."""
     guard: bool
-    """Whether it stands directly in ``#ifndef`` of its own name: a default that a value from outside replaces."""
+    """Whether it is directly inside ``#ifndef`` of its own name, so that an external value replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One ``#include`` as written."""
+    """An ``#include`` directive."""
 
     name: str
-    """The header's name."""
+    """Name of the header."""
     quoted: bool
-    """Whether it is written with quotes."""
+    """Whether the name is in quotes."""
     index: int
     """Index of the directive's token."""
 
 
 def definitions(stream: TokenStream) -> tuple[Definition, ...]:
-    """Return every ``#define`` of a text in order, whichever branch it stands in."""
+    """Return all ``#define`` directives of a text in order, from every branch."""
     found: list[Definition] = []
     guards: list[str] = []
     for index, token in enumerate(stream.tokens):
@@ -63,7 +63,7 @@ def definitions(stream: TokenStream) -> tuple[Definition, ...]:
 
 
 def guard_name(directive: str, body: str) -> str:
-    """Return the macro that ``#ifndef NAME`` or ``#if !defined(NAME)`` asks about; empty for other conditions."""
+    """Return the macro tested by ``#ifndef NAME`` or ``#if !defined(NAME)``; empty for other conditions."""
     if directive == "ifndef":
         return body.split()[0] if body.split() else ""
     if directive == "if" and (match := re.fullmatch(r"!\s*defined\s*\(?\s*(\w+)\s*\)?", body)):
@@ -72,7 +72,7 @@ def guard_name(directive: str, body: str) -> str:
 
 
 def required(stream: TokenStream) -> dict[str, int]:
-    """Return the macros whose absence is an ``#error``, each with the index of the condition's token."""
+    """Return the macros whose absence causes an ``#error``, with the index of the condition's token."""
     found: dict[str, int] = {}
     asked: list[tuple[tuple[str, ...], int]] = []
     for index, token in enumerate(stream.tokens):
@@ -92,7 +92,7 @@ def required(stream: TokenStream) -> dict[str, int]:
 
 
 def _absence(directive: str, body: str) -> tuple[str, ...]:
-    """Macros whose absence makes the condition true: ``#ifndef A``, ``#if !defined(A) || !defined(B)``."""
+    """Return the macros whose absence satisfies a condition (``#ifndef A``, ``#if !defined(A) || !defined(B)``)."""
     if directive == "ifndef":
         return (body.split()[0],) if body.split() else ()
     parts = [guard_name("if", part.strip()) for part in body.split("||")] if directive == "if" else []
@@ -100,7 +100,7 @@ def _absence(directive: str, body: str) -> tuple[str, ...]:
 
 
 def includes(stream: TokenStream) -> tuple[Directive, ...]:
-    """Return every ``#include`` that names its header directly."""
+    """Return all ``#include`` directives with a literal header name."""
     found: list[Directive] = []
     for index, token in enumerate(stream.tokens):
         if token.directive == "include" and (match := _INCLUDE.match(directive_body(token.text))):
@@ -109,7 +109,7 @@ def includes(stream: TokenStream) -> tuple[Directive, ...]:
 
 
 def integer(text: str) -> int | None:
-    """Return the value of an integer literal, perhaps signed, in parentheses or suffixed; None for anything else."""
+    """Return the value of an integer literal, which may have a sign, parentheses or a suffix; None for other text."""
     text = text.strip()
     while text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
@@ -120,18 +120,18 @@ def integer(text: str) -> int | None:
     base = 8 if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xXbB" else 0
     try:
         value = int(digits, base)
-    except ValueError:  # 089 is no octal number
+    except ValueError:  # invalid octal number, such as 089
         return None
     return -value if text.startswith("-") else value
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the identifiers in a replacement text; what stands in strings does not count."""
+    """Return the identifiers in a replacement text, without those in strings."""
     return frozenset(_WORD.findall(_STRING.sub(" ", text)))
 
 
 def macro_words(all_definitions: Iterable[Definition]) -> dict[str, frozenset[str]]:
-    """Return, for each macro, the identifiers it brings in, through other macros too."""
+    """Return macro → identifiers in its expansion, including those from nested macros."""
     direct: dict[str, frozenset[str]] = {}
     for definition in all_definitions:
         direct[definition.name] = direct.get(definition.name, frozenset()) | words(definition.value)

@@ -1,7 +1,7 @@
-"""One SQLite file: Optuna's tables and ours. `Store` writes (one search at a time), `open_readonly` reads.
+"""The SQLite database: Optuna's tables and evokern's. `Store` writes (one search at a time), `open_readonly` reads.
 
-A search writes through a `Session`; `show`, `list`, `report` and `compare` read through a `Reader`, which needs neither
-the kernel's folder nor the study's file.
+A search writes through a `Session`. `show`, `list`, `report` and `compare` read through a `Reader`, which needs neither
+the kernel folder nor the study file.
 """
 
 from __future__ import annotations

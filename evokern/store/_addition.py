@@ -1,4 +1,4 @@
-"""One row added to a database outside a search: opened, brought up to date, written, folded in and closed again."""
+"""Short write access to a database outside a search: open, migrate, write, checkpoint, close."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from evokern.store._schema import migrations, refuse_newer
 
 
 def now() -> str:
-    """Return the time as ISO 8601 in UTC, to the second."""
+    """Return the current UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager
 def addition(path: Path) -> Iterator[Database]:
-    """Open a database for one transaction, which is on disk when the context ends.
+    """Open a database for one transaction, which is committed to disk when the context ends.
 
     Raises:
-        StoreError: the database cannot be written, or a search has it.
+        StoreError: if the database cannot be written or a search is using it.
     """
     check_place(path)
     lock = Lock(path)

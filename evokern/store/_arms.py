@@ -1,4 +1,4 @@
-"""Whether a search earned its keep: its sampler beside the control that had every second trial."""
+"""Comparison of a study's sampler with its control, which proposes every second trial."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from evokern.study.trial import Outcome, Trial
 
 @dataclass(frozen=True)
 class Reached:
-    """When an arm had found something."""
+    """The point in a study at which one group reached a result."""
 
     trial: int
     """Number of the trial."""
     evaluated: int
-    """Evaluated trials of the arm, this one included."""
+    """Evaluated trials of the group so far, including this one."""
     elapsed_s: float
-    """Study time, in which both arms took turns, seconds."""
+    """Study time in seconds; the two groups share it."""
 
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """One arm of a study with a control."""
+    """Results of one group, the sampler's or the control's, in a study with a control."""
 
     sampler: str
-    """Who proposed."""
+    """Name of the sampler."""
     control: bool
-    """Whether it is the control."""
+    """Whether this group is the control."""
     trials: int
-    """Its trials."""
+    """Number of trials."""
     evaluated: int
-    """Those that count, as if it had searched alone."""
+    """Number of evaluated trials, counted as if the group had searched alone."""
     best_us: float | None
-    """Its least time in the search, µs."""
+    """Best time measured during the search, in µs."""
     best_after: Reached | None
-    """When it had that."""
+    """The point at which the group reached its best time."""
     matched_after: Reached | None
-    """When it was as fast as the other arm's best, or faster; None where it never was."""
+    """The point at which the group matched or beat the other group's best time, or None."""
 
 
 def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
-    """Return the trials of a study's sampler and those of its control, each as if that arm had searched alone.
+    """Return the trials of a study's sampler and those of its control, each as if that group had searched alone.
 
     Args:
-        record: the study; without a control the second is empty.
-        trials: its recorded trials in number order.
+        record: the study; without a control the second tuple is empty.
+        trials: recorded trials of the study in number order.
     """
     found: tuple[list[Trial], list[Trial]] = [], []
     if record.control == "none":
@@ -63,11 +63,11 @@ def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...
 
 
 def bests(trials: Sequence[Trial], without: Container[int] = ()) -> list[tuple[Reached, float]]:
-    """Return each new best of an arm, and its time in µs.
+    """Return each new best of a group, with its time in µs.
 
     Args:
-        trials: the arm's trials in number order.
-        without: numbers of trials that count and are no best: refuted ones.
+        trials: trials of the group in number order.
+        without: numbers of trials that count as evaluated but cannot be a best, such as refuted ones.
     """
     found: list[tuple[Reached, float]] = []
     evaluated = 0
@@ -80,11 +80,11 @@ def bests(trials: Sequence[Trial], without: Container[int] = ()) -> list[tuple[R
 
 
 def control_table(record: StudyRecord, trials: Iterable[Trial]) -> dict[str, Any] | None:
-    """Return what `show --json` says of a study's control; None where it has none.
+    """Return the `control` object of `show --json`, or None for a study without a control.
 
     Args:
         record: the study.
-        trials: its recorded trials in number order.
+        trials: recorded trials of the study in number order.
     """
     if record.control == "none":
         return None

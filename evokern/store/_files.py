@@ -1,4 +1,4 @@
-"""The file itself: where it may be, who has it, what went wrong with it."""
+"""The database file: checks of its location, connections, and explanations of SQLite errors."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ NETWORK_FILE_SYSTEMS = frozenset(
         *("pvfs2", "orangefs", "panfs"),
     }
 )
-"""File systems whose locks and shared memory SQLite's write-ahead log cannot rely on (sqlite.org/wal.html)."""
+"""File systems on which SQLite's write-ahead log is unsafe (sqlite.org/wal.html)."""
 
 DEFAULT_DB = "evokern.db"
-"""The database that commands take unless told otherwise."""
+"""Default database of every command."""
 
 
 def db_option(path: str | Path) -> tuple[str, ...]:
-    """Return what a command line needs to name a database; nothing for the one that commands take."""
+    """Return the `--db` arguments for a database; empty for the default database."""
     return () if str(path) == DEFAULT_DB else ("--db", str(path))
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system that holds a path, empty where the system does not say.
+    """Return the type of the file system that contains a path, or an empty string if it is unknown.
 
-    Read from /proc/self/mounts (proc(5)): the longest mount point that is a parent of the path.
+    The type is that of the longest mount point in /proc/self/mounts (proc(5)) that is a parent of the path.
     """
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -52,47 +52,50 @@ def file_system(path: Path) -> str:
 
 
 def check_place(path: Path) -> None:
-    """Check that a database can live and be written at a path.
+    """Check that a database can be created or written at a path.
 
     Raises:
-        StoreError: the folder is missing, is on a network file system, or the file cannot be written.
+        StoreError: if the folder is missing or on a network file system, or the file cannot be written.
     """
     try:
         folder, there = path.resolve().parent, path.exists()
     except (OSError, ValueError, RuntimeError) as error:
-        raise StoreError(f"no database can be named {path}: {_reason(error)}; give --db another name") from None
+        raise StoreError(f"invalid database path {path}: {_reason(error)}; choose another path with --db") from None
     if path.is_dir():
-        raise StoreError(f"{path} is a folder; name a file with --db")
+        raise StoreError(f"{path} is a folder; choose a file with --db")
     if there and not path.is_file():
-        raise StoreError(f"{path} is a pipe, a socket or a device; name a file with --db")
+        raise StoreError(f"{path} is a pipe, a socket or a device; choose a regular file with --db")
     if not folder.is_dir():
-        raise StoreError(f"the folder {folder} does not exist; create it or name another file with --db")
+        raise StoreError(f"the folder {folder} does not exist; create it or choose another file with --db")
     kind = file_system(folder)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(
-            f"{path} is on a network file system ({kind}), where SQLite's locks do not hold; "
-            "name a file on a local disk with --db and copy it afterwards"
+            f"{path} is on a network file system ({kind}), where SQLite's locks are unreliable; "
+            "choose a file on a local disk with --db and copy it afterwards"
         )
     if path.exists() and not os.access(path, os.W_OK):
-        raise StoreError(f"{path} is read-only; make it writable (chmod u+w) or name another file with --db")
+        raise StoreError(f"{path} is read-only; make it writable (chmod u+w) or choose another file with --db")
     if not os.access(folder, os.W_OK):
-        raise StoreError(f"the folder {folder} is read-only; SQLite writes beside the file, so name one with --db")
+        raise StoreError(
+            f"{folder} is read-only and SQLite needs to create files next to the database; choose another location "
+            "with --db"
+        )
     check_links(path)
 
 
 def check_links(path: Path) -> None:
-    """Check that a file, if it is there, has one name.
+    """Check that a database, if it exists, has no other hard links.
 
-    SQLite keeps its log and its locks under the name that it was opened by: two names of one file corrupt it
+    SQLite derives the names of its log and locks from the path that was opened. Using two names of one file corrupts it
     (sqlite.org/howtocorrupt.html, "Multiple links to the same file").
 
     Raises:
-        StoreError: it has more.
+        StoreError: if the file has several hard links.
     """
     if path.is_file() and (names := path.stat().st_nlink) > 1:
         raise StoreError(
-            f"{path} is one of {names} names (hard links) of one file, which SQLite would corrupt: make it a file of "
-            f"its own (`cp {path} {path}.own && mv {path}.own {path}`), or remove the other names"
+            f"{path} is one of {names} hard links to the same file, and SQLite would corrupt it; make a separate copy "
+            f"(`cp {path} {path}.own && mv {path}.own {path}`) or remove the other links"
         )
 
 
@@ -102,17 +105,17 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors, raw or wrapped by Optuna, into messages that say what to do.
+    """Convert SQLite errors, also those wrapped by Optuna, into a `StoreError` that names the remedy.
 
     Raises:
-        StoreError: the database cannot be used.
+        StoreError: if the database cannot be used.
     """
     try:
         yield
     except Exception as error:
-        # Readers do without importing Optuna and SQLAlchemy, so their errors are known by where they come from.
+        # Compare module names, because readers must not import Optuna and SQLAlchemy.
         wrapped = type(error).__module__.startswith(("sqlalchemy.", "optuna.exceptions"))
-        if isinstance(error, UnicodeDecodeError):  # in a name of a table or column: texts are read whatever they hold
+        if isinstance(error, UnicodeDecodeError):  # a table or column name: `plain_text` decodes any stored text
             raise StoreError(_remedy(path, "corrupt")) from error
         if not (isinstance(error, sqlite3.Error) or wrapped):
             raise
@@ -123,36 +126,37 @@ def explained(path: Path) -> Iterator[None]:
 def _remedy(path: Path, text: str) -> str:
     low = text.lower()
     if "disk is full" in low or "disk i/o error" in low:
-        return f"the disk of {path} is full or failing; free space and run the same command again, nothing is lost"
+        return f"the disk of {path} is full or failing; free space and run the same command again (nothing is lost)"
     if "readonly" in low:
-        return f"{path} is read-only; make it and its folder writable or name another file with --db"
+        return f"{path} is read-only; make the file and its folder writable or choose another file with --db"
     if "locked" in low or "busy" in low:
         return (
-            f"{path} stayed locked by another program for {int(TIMEOUT_S)} s; close it and run the same command again"
+            f"{path} was locked by another program for {int(TIMEOUT_S)} s; close that program and run the same "
+            "command again"
         )
     if "not a database" in low or "malformed" in low or "corrupt" in low:
         return (
-            f"{path} is corrupt or no SQLite file; restore a copy, save what can be saved with "
-            f"`sqlite3 {path} .recover`, or name another file with --db"
+            f"{path} is corrupt or not an SQLite file; restore a backup, recover its data with "
+            f"`sqlite3 {path} .recover`, or choose another file with --db"
         )
     if "unable to open" in low:
-        return f"{path} cannot be opened; check that the file and its folder exist and may be read"
+        return f"{path} cannot be opened; check that the file and its folder exist and are readable"
     first = text.splitlines()[0] if text else "unknown error"
     return f"{path} cannot be used: {first}"
 
 
 TIMEOUT_S = 30.0
-"""How long to wait for another connection's write."""
+"""Seconds to wait for the write lock of another connection."""
 LOG_BYTES = 4 << 20
-"""What is kept of the write-ahead log's file once its content is in the database: a reader that held the log for hours
-leaves no more on the disk than this, as soon as it has ended."""
+"""Maximum size in bytes of the write-ahead log after a checkpoint. A long-running reader can make the log grow; this
+limit truncates the file when that reader ends."""
 FOLD_S = 2.0
-"""How long to wait for readers when the log is folded in."""
+"""Seconds to wait for readers during a checkpoint."""
 _CLOSING = threading.Lock()
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a connection for writing: write-ahead log, every commit on disk before it returns."""
+    """Open a connection for writing, with a write-ahead log and durable commits (`synchronous=FULL`)."""
     connection = sqlite3.connect(path, timeout=TIMEOUT_S)
     connection.text_factory = plain_text
     apply_pragmas(connection)
@@ -160,23 +164,23 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def plain_text(content: bytes) -> str:
-    """Return a stored text; bytes that are no UTF-8 are replaced, which the row's digest tells."""
+    """Return a stored text with invalid UTF-8 replaced; the row's digest detects the replacement."""
     return content.decode("utf-8", errors="replace")
 
 
 def apply_pragmas(connection: Any) -> None:
-    """Set what SQLite keeps per connection."""
+    """Set the SQLite options that apply to one connection."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
 
 
 def fold_in(connection: sqlite3.Connection, wait_s: float) -> bool:
-    """Write what the write-ahead log holds into the database and empty it; False where a reader keeps it from that.
+    """Checkpoint the write-ahead log and truncate it; return False if a reader prevented it.
 
     Args:
-        connection: an open one, outside a transaction.
-        wait_s: how long to wait for readers, seconds.
+        connection: an open connection without an active transaction.
+        wait_s: maximum time to wait for readers, in seconds.
     """
     connection.execute(f"PRAGMA busy_timeout={int(1000 * wait_s)}")
     busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -185,12 +189,12 @@ def fold_in(connection: sqlite3.Connection, wait_s: float) -> bool:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse a database that another program made, before anything of it is changed.
+    """Reject a database that another program created, before changing the file.
 
-    One with tables of Optuna's alone is taken: evokern's stand beside them.
+    A database that contains only Optuna's tables is accepted; evokern adds its own tables to it.
 
     Raises:
-        StoreError: it has tables, and none of them is evokern's or Optuna's.
+        StoreError: if the file contains tables, but none from evokern or Optuna.
     """
     if not path.is_file() or not path.stat().st_size:
         return
@@ -203,33 +207,33 @@ def refuse_foreign(path: Path) -> None:
     optunas = {"studies", "study_directions", "trials"} <= set(tables)
     if tables and not optunas and not any(name.startswith(OWN_TABLES) for name in tables):
         listed = ", ".join(tables[:5]) + (", …" if len(tables) > 5 else "")
-        raise StoreError(f"{path} is another program's database (its tables: {listed}); name another file with --db")
+        raise StoreError(f"{path} is another program's database (its tables: {listed}); choose another file with --db")
 
 
 OWN_TABLES = ("evokern_", "_sqlite_migrations", "version_info")
-"""How the names of tables begin that a search makes, from the first one on: an interruption may leave few of them."""
+"""Prefixes of the tables that a search creates; an interrupted search may leave only the first few."""
 
 
 def remove(path: Path) -> None:
-    """Remove a database that nobody has open, with what SQLite keeps beside it."""
+    """Remove a database that is not open, with SQLite's log and journal files."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write, also where the file or its folder is read-only.
+    """Open a connection that cannot write; the file and its folder may be read-only.
 
     Raises:
-        StoreError: there is no such file.
+        StoreError: if the file does not exist.
     """
     if is_folder(path):
-        raise StoreError(f"{path} is a folder; name a file with --db")
+        raise StoreError(f"{path} is a folder; choose a file with --db")
     if not is_file(path):
-        raise StoreError(f"there is no database {path}; `evokern search` writes one, --db names another")
+        raise StoreError(f"there is no database {path}; create it with `evokern search` or choose another with --db")
     check_links(path)
     folder = path.resolve().parent
     if os.access(path, os.W_OK) and os.access(folder, os.W_OK):
-        # Not mode=ro: that would leave -wal and -shm files behind, which only a writing connection removes.
+        # Not mode=ro: such a connection would leave -wal and -shm files, which only a writable connection removes.
         connection = sqlite3.connect(path, timeout=TIMEOUT_S)
         connection.text_factory = plain_text
         connection.execute("PRAGMA query_only=ON")
@@ -238,10 +242,10 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 
 
 def close_reading(connection: sqlite3.Connection) -> None:
-    """Close what `connect_readonly` opened; safe to call twice.
+    """Close a connection from `connect_readonly`; safe to call twice.
 
-    SQLite removes a database's -wal and -shm files when its last connection closes. Two of one process that close at
-    once each still see the other's lock, and the files would stay: here one closes after the other.
+    SQLite removes the -wal and -shm files when the last connection closes. If two threads close at the same time, each
+    still sees the other's lock and the files remain. This function therefore closes one connection after another.
     """
     with _CLOSING:
         connection.close()

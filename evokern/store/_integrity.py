@@ -1,8 +1,8 @@
-"""A digest in each row of our tables: a row whose text changed on the disk is named, left out, and never learned from.
+"""Row digests: rows that changed on disk are reported, omitted from results, and never used by a search.
 
-SQLite finds pages that make no sense, not a flipped letter. The digest is no signature: whoever means to can make a new
-one. Rows from before there were digests have none and count as they stand, until the file is opened for writing: the
-migration `SEALED` then gives them theirs, and from there on a row without one is damaged.
+SQLite detects malformed pages but not a changed character. The digest is not a signature; anyone can compute a new one.
+Rows written before digests existed have none and are accepted unchecked. The migration `SEALED`, which runs when the
+file is opened for writing, adds the missing digests. After it, a row without a digest is damaged.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from evokern.escaping import visible
 from evokern.store._files import explained
 
 COLUMN = "row_digest"
-"""Column that holds a row's digest."""
+"""Column that contains the digest of a row."""
 TABLES = (
     *("evokern_studies", "evokern_sessions", "evokern_trials", "evokern_samples", "evokern_rejections"),
     *("evokern_sources", "evokern_proofs", "evokern_priors", "evokern_profiles"),
 )
-"""Tables whose rows have one."""
+"""Tables whose rows have a digest."""
 SEALED = "m007_every_row_sealed"
 """Migration after which every row has a digest."""
 CHECKED_BYTES = 64 * 2**20
-"""Files up to this size are looked through by SQLite before they are read: some hundredths of a second."""
+"""Maximum size of a file that SQLite checks before it is read; the check takes some hundredths of a second."""
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, EvokernError)
-"""What comes of making a record from a row that is not what was written."""
+"""Exceptions that a damaged row can cause when it is converted to a record."""
 
 _LOGGER = logging.getLogger("evokern")
-# `json.dumps` makes an encoder for each row where it is given an option.
+# `json.dumps` with options would create an encoder for each row.
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 _T = TypeVar("_T")
 Row = Mapping[str, Any]
 
 
 def digest_of(row: Row) -> str:
-    """Return the SHA-256 of a row as it is stored: every column but the digest itself, and those that are NULL.
+    """Return the SHA-256 of a row as stored, without the digest column and columns that are NULL.
 
-    A column that a later version adds is NULL in older rows, so their digests stay.
+    A column added by a later version is NULL in older rows, so their digests remain valid.
     """
     parts = [(name, row[name]) for name in sorted(row) if name != COLUMN and row[name] is not None]
     return hashlib.sha256(_encoded(parts).encode()).hexdigest()
 
 
 def sound(row: Row) -> bool:
-    """Tell whether a row is what was written, as far as its digest knows."""
+    """Return whether a row has no digest or matches it."""
     return row.get(COLUMN) is None or row[COLUMN] == digest_of(row)
 
 
 def _every_row_has_one(db: Database) -> bool:
-    """Tell whether a row without a digest is damaged: the file was brought up to date when all got theirs."""
+    """Return whether the migration `SEALED` was applied, so that a row without a digest is damaged."""
     tables = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_sqlite_migrations'"
     if db.conn.execute(tables).fetchone() is None:
         return False
@@ -66,7 +66,7 @@ def _every_row_has_one(db: Database) -> bool:
 
 
 def _judged(db: Database, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[tuple[int, Row]]:
-    """Yield numbered rows; where every row has a digest, one that lacks it gets one that fits nothing."""
+    """Yield numbered rows; replace a missing digest by an invalid one if every row must have a digest."""
     every: bool | None = None
     for number, row in rows:
         if COLUMN in row and row[COLUMN] is None:
@@ -78,14 +78,14 @@ def _judged(db: Database, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterato
 def select_numbered(
     db: Database, table: str, where: str = "1", values: Sequence[Any] = (), order: str = "rowid"
 ) -> Iterator[tuple[int, Row]]:
-    """Yield rows as they stand, each behind its number, whatever an index says: a damaged one would hide rows."""
+    """Yield (row number, row) pairs without using an index, because a damaged index could hide rows."""
     return _judged(db, _numbered(db, f"{table} NOT INDEXED", f"{where} ORDER BY {order}", values))
 
 
 def select(
     db: Database, table: str, where: str = "1", values: Sequence[Any] = (), order: str = "rowid"
 ) -> Iterator[Row]:
-    """Yield the same rows without their numbers."""
+    """Yield the rows of `select_numbered` without their numbers."""
     return (row for _, row in select_numbered(db, table, where, values, order))
 
 
@@ -94,11 +94,11 @@ def write_row(db: Database, table: str, values: Row, *, replace: bool = False) -
 
     Args:
         db: the database, in a transaction.
-        table: the table.
+        table: name of the table.
         values: column → value.
-        replace: put it in the place of the one that has its key.
+        replace: replace an existing row that has the same key.
     """
-    # Plain SQL on the hot path: `Table.insert` reads the schema again for every row.
+    # Plain SQL, because `Table.insert` reads the schema again for every row and this code runs for every trial.
     verb = "INSERT OR REPLACE" if replace else "INSERT"
     names, marks = ", ".join(values), ", ".join("?" * len(values))
     done = db.conn.execute(f"{verb} INTO {table} ({names}) VALUES ({marks})", list(values.values()))
@@ -106,18 +106,18 @@ def write_row(db: Database, table: str, values: Row, *, replace: bool = False) -
 
 
 def change_rows(db: Database, path: Path, table: str, where: str, changes: str, values: Sequence[Any]) -> None:
-    """Change rows, with their digests.
+    """Update rows and their digests.
 
     Args:
         db: the database, in a transaction.
-        path: its file, for messages.
-        table: the table.
-        where: which rows, with one `?`: the last of the values.
-        changes: what follows SET.
-        values: the values of changes and where, in that order.
+        path: the database file, for messages.
+        table: name of the table.
+        where: SQL condition with one `?`, which takes the last of the values.
+        changes: SQL after SET.
+        values: values for `changes`, then the value for `where`.
 
     Raises:
-        StoreError: one of the rows is damaged: a new digest would hide it.
+        StoreError: if one of the rows is damaged, because a new digest would hide the damage.
     """
     for _, row in _judged(db, _numbered(db, table, where, values[-1:])):
         if not sound(row):
@@ -139,20 +139,20 @@ def _seal(db: Database, table: str, where: str, values: Sequence[Any]) -> None:
 
 
 def seal_all(db: Database) -> None:
-    """Give every row the digest of what it holds now."""
+    """Set the digest of every row from its current content."""
     for table in TABLES:
         if table in db.table_names() and COLUMN in db.table(table).columns_dict:
             _seal(db, table, "1", [])
 
 
 def seal_the_rest(db: Database) -> None:
-    """Give every row that has no digest, because it is from before there were any, that of what it holds now."""
+    """Set the digest of every row that has none from its current content."""
     for table in TABLES:
         _seal(db, table, f"{COLUMN} IS NULL", [])
 
 
 def called(table: str, row: Row) -> str:
-    """Return what to call a row in a message."""
+    """Return the description of a row for messages."""
     kind = table.removeprefix("evokern_")
     match kind:
         case "trials":
@@ -162,25 +162,25 @@ def called(table: str, row: Row) -> str:
         case "samples":
             return f"samples of problem {row.get('problem')}, trial {row.get('trial')} in {table}"
         case "sources":
-            return f"kept source {row.get('file')!r} of {table}"
+            return f"stored source {row.get('file')!r} of {table}"
         case "rejections":
             return f"count of {row.get('constraint_name')!r} in {table}"
     return f"row {row.get('uuid') or row.get('study')} of {table}"
 
 
 def damage(path: Path, table: str, row: Row, why: str = "") -> StoreError:
-    """Return what to raise where a damaged row is needed."""
+    """Return the error for a damaged row that is required."""
     return StoreError(
-        f"{path}: {called(table, row)} is damaged: {why or 'it is not what was written'}; restore a copy of the file, "
-        "or name another one with --db"
+        f"{path}: {called(table, row)} is damaged: {why or 'its content changed on disk'}; restore a backup of the "
+        "file or choose another file with --db"
     )
 
 
 def require_sound(db: Database, path: Path, table: str, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
-    """Return rows that a search would learn from or go on from.
+    """Return rows that a search depends on.
 
     Raises:
-        StoreError: one of them is damaged.
+        StoreError: if one of the rows is damaged.
     """
     rows = list(select(db, table, where, values))
     for row in rows:
@@ -190,10 +190,10 @@ def require_sound(db: Database, path: Path, table: str, where: str = "1", values
 
 
 def required(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) -> _T:
-    """Return the record that a row holds.
+    """Convert a row to a record.
 
     Raises:
-        StoreError: it holds none.
+        StoreError: if the row cannot be converted.
     """
     try:
         return convert(row)
@@ -202,19 +202,19 @@ def required(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) -> 
 
 
 class SoundRows:
-    """The rows of a database that is read: damaged ones are told of once and left out."""
+    """Rows of a database opened for reading; each damaged row is reported once and omitted."""
 
     def __init__(self, db: Database, path: Path) -> None:
         self._db = db
         self._path = path
         self.told: list[str] = []
-        """What is damaged, in the order in which it was met."""
+        """Reports of damage, in order of discovery."""
 
     def look_through(self) -> None:
-        """Have SQLite look for pages that make no sense.
+        """Run SQLite's check for malformed pages.
 
         Raises:
-            StoreError: there are some.
+            StoreError: if a page is malformed.
         """
         with explained(self._path):
             if self._path.stat().st_size <= CHECKED_BYTES:
@@ -223,10 +223,10 @@ class SoundRows:
                     raise sqlite3.DatabaseError(f"corrupt: {verdict}")
 
     def tell(self, text: str) -> None:
-        """Say once what is damaged."""
+        """Report damage, once for each text."""
         if text not in self.told:
             self.told.append(text)
-            _LOGGER.warning("%s", visible(f"{self._path}: {text}"))  # one line, whatever the row says
+            _LOGGER.warning("%s", visible(f"{self._path}: {text}"))  # one line even if the row contains line breaks
 
     def read(
         self,
@@ -236,7 +236,7 @@ class SoundRows:
         values: Sequence[Any] = (),
         order: str = "rowid",
     ) -> Iterator[_T]:
-        """Yield the records of sound rows."""
+        """Yield the records of undamaged rows."""
         with explained(self._path):
             for row in select(self._db, table, where, values, order):
                 record = self.record(table, row, convert)
@@ -246,15 +246,15 @@ class SoundRows:
     def read_where(
         self, table: str, convert: Callable[[Row], _T], having: Mapping[str, Any], order: str = "rowid"
     ) -> Iterator[_T]:
-        """Yield the records of sound rows whose columns have certain values.
+        """Yield the records of undamaged rows whose columns have the given values.
 
-        The rows of the whole table are looked at: a damaged one may not say any more whose it is, and would be missed.
+        The whole table is read, because damage can change the columns that select a row.
 
         Args:
-            table: the table; one of few rows.
-            convert: makes a record of a row.
+            table: name of the table, which should be small.
+            convert: converts a row to a record.
             having: column → value.
-            order: as in SQL.
+            order: SQL after ORDER BY.
         """
         with explained(self._path):
             for row in select(self._db, table, order=order):
@@ -265,12 +265,12 @@ class SoundRows:
                     yield record
 
     def record(self, table: str, row: Row, convert: Callable[[Row], _T]) -> _T | None:
-        """Return the record of a row, None where the row is damaged."""
-        why = "its text is not what was written"
+        """Return the record of a row, or None if the row is damaged."""
+        why = "its content changed on disk"
         if sound(row):
             try:
                 return convert(row)
             except UNREADABLE as error:
                 why = f"it cannot be read ({type(error).__name__}: {error})"
-        self.tell(f"{called(table, row)} is damaged and left out: {why}; a copy of the file may still have it")
+        self.tell(f"{called(table, row)} is damaged and was skipped: {why}; a backup of the file may contain it")
         return None

@@ -1,4 +1,4 @@
-"""Who has a database, and whether it is still the file that it was when it was opened."""
+"""Lock of a database, detection of a moved file, and rescue of its content."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from evokern.lock_file import holder, is_held_here, let_go, lock, sign
 
 
 class Lock:
-    """One search per database: locks that the system drops when the process ends, however.
+    """Lock that allows one search per database; the system releases it when the process ends.
 
-    One is on FILE.lock, which says who has it; one on the database itself (flock(2), which SQLite does not use), so
-    that no second name of the file, by a mount or a link, lets another search in.
+    The lock consists of two file locks. FILE.lock also names the holder. The flock(2) on the database itself, which
+    SQLite does not use, excludes searches that reach the file by another name (a mount or a link).
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the locks of a database, and make the file where there is none.
+        """Lock a database; create the file if it does not exist.
 
         Raises:
-            StoreError: another search has it; the message says which.
+            StoreError: if another search uses the database; the message names that search.
         """
         self.database = path.resolve()
-        """The database."""
+        """Resolved path of the database."""
         self.path = Path(f"{self.database}.lock")
         self.made = False
-        """Whether the database was not there."""
+        """Whether this lock created the database."""
         self._descriptor = -1
         if is_held_here(self.path):
-            raise StoreError(f"{path} is in use by another search of this process; name another file")
+            raise StoreError(f"{path} is in use by another search in this process; choose another file")
         while True:
             try:
                 self._file = self.path.open("a+", encoding="utf-8")
@@ -43,7 +43,7 @@ class Lock:
             if not lock(self._file):
                 who = holder(self._file, "another search")
                 self._file.close()
-                raise StoreError(f"{path} is in use by {who}; wait for it, or name another file with --db")
+                raise StoreError(f"{path} is in use by {who}; wait for it to end or choose another file with --db")
             if self._still_the_file():
                 break
             self._file.close()
@@ -57,15 +57,15 @@ class Lock:
     def _not_taken(self, path: Path, error: OSError) -> str:
         try:
             owner = self.path.stat().st_uid
-        except OSError:  # the system's own folders claim that they can be written
-            return f"{path} cannot be made: {error.strerror}; name another file with --db"
+        except OSError:  # system folders such as /proc report that they are writable
+            return f"{path} cannot be created: {error.strerror}; choose another file with --db"
         return (
-            f"{path} is locked by another user's search, or one that was killed left {self.path} behind (owner: "
-            f"user {owner}; {error.strerror}); have it removed where nobody searches, or name another file with --db"
+            f"{path} is locked by another user's search: {self.path} belongs to user {owner} ({error.strerror}); wait "
+            "for that search, choose another file with --db, or, if none is running, have the lock file removed"
         )
 
     def _lock_database(self, path: Path) -> None:
-        # Open for as long as SQLite has the file: closing it would drop SQLite's own locks of this process (fcntl(2)).
+        # Keep the descriptor open while SQLite uses the file: closing it releases SQLite's own locks (fcntl(2)).
         try:
             try:
                 self._descriptor = os.open(self.database, os.O_RDWR | os.O_CLOEXEC)
@@ -73,17 +73,17 @@ class Lock:
                 self._descriptor = os.open(self.database, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o644)
                 self.made = True
         except OSError as error:
-            raise StoreError(f"{path} cannot be opened: {error.strerror}; name another file with --db") from None
+            raise StoreError(f"{path} cannot be opened: {error.strerror}; choose another file with --db") from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreError(
-                f"{path} is in use by another search, which knows the file by another name; wait for it, or name "
-                "another file with --db"
+                f"{path} is in use by another search, which opened the file under another name; wait for it to end or "
+                "choose another file with --db"
             ) from None
 
     def displaced(self) -> bool:
-        """Tell whether the file is not there any more under its name, or another one is."""
+        """Return whether the database was removed, moved or replaced by another file."""
         ours = os.fstat(self._descriptor)
         try:
             found = self.database.stat()
@@ -92,14 +92,14 @@ class Lock:
         return not os.path.samestat(ours, found)
 
     def _still_the_file(self) -> bool:
-        # The former holder removes the file as it lets go; a lock on a removed file excludes nobody.
+        # The previous holder removes the lock file on release; a lock on a removed file excludes no one.
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        """Let go; safe to call twice."""
+        """Release the lock; safe to call twice."""
         if not self._file.closed:
             let_go(self.path)
             if self._still_the_file():
@@ -111,8 +111,8 @@ class Lock:
 
 
 def _made(path: Path) -> bool:
-    """Make an empty file of this user's alone; return whether nothing had that name, not even a link to nowhere."""
-    # In a folder for temporary files anybody may have put one there.
+    """Create an empty private file; return False if the name exists, even as a dangling link."""
+    # Any user can create a file or a link of that name in a shared temporary folder.
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -121,15 +121,16 @@ def _made(path: Path) -> bool:
 
 
 def rescue(connection: sqlite3.Connection, database: Path, into: Path | None = None) -> Path:
-    """Write what an open connection holds to a file beside its database, which is gone from its place.
+    """Copy the content of a database that was moved or removed while open into a new file next to it.
 
     Args:
-        connection: the connection; its file lives on until it is closed.
-        database: where the file was.
-        into: a file that an earlier call wrote, to be written again; None takes a name that is free.
+        connection: open connection to the database; the file exists until the connection is closed.
+        database: original path of the database.
+        into: file from an earlier call, to be overwritten; None chooses a free name.
 
     Returns:
-        The file: FILE.rescued, FILE.rescued.1 …; in the folder for temporary files where that of the database is gone.
+        The new file: FILE.rescued, FILE.rescued.1, and so on. It is in the temporary folder if the original folder no
+        longer exists.
     """
     if into is None:
         folder = database.parent if database.parent.is_dir() else Path(tempfile.gettempdir())

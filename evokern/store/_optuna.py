@@ -1,7 +1,7 @@
-"""Optuna's tables in our file: the record that `optuna-dashboard` reads. No sampler of ours ever reads it.
+"""Writer of Optuna's tables in evokern's database; `optuna-dashboard` reads them, evokern's samplers do not.
 
-Optuna makes the tables; their rows are written here, in the transactions of our own rows, so that a trial costs one
-commit and stands in both tables or in neither. Through Optuna's storage a trial costs seven commits and 10 ms.
+Optuna creates the tables. This module writes their rows in the same transaction as evokern's rows. A trial therefore
+needs one commit and is in both sets of tables or in neither. With Optuna's storage a trial takes seven commits (10 ms).
 """
 
 from __future__ import annotations
@@ -27,56 +27,56 @@ from evokern.samplers.optuna_view import constraint_attrs, distributions, state_
 from evokern.store._files import TIMEOUT_S
 
 SCHEMA = (12, "v3.2.0.a")
-"""Optuna's `version_info.schema_version` and `alembic_version.version_num` of the tables that are written here."""
+"""Supported schema: Optuna's `version_info.schema_version` and `alembic_version.version_num`."""
 
 
 def refuse_other_version(db: Database, path: Path) -> None:
-    """Refuse a file whose tables another version of Optuna made, before anything is written into it.
+    """Reject a file with tables of another Optuna version, before writing to it.
 
     Raises:
-        StoreError: they are of another version.
+        StoreError: if the schema is not `SCHEMA`.
     """
     found = _schema(db)
     if found is not None and found != SCHEMA:
         raise StoreError(
-            f"{path} has tables of another Optuna version ({found[1]}, and this evokern writes {SCHEMA[1]}); "
-            f"`optuna storage upgrade --storage {storage_url(path)}` brings older ones up to date, a newer evokern "
-            "reads newer ones"
+            f"{path} has tables of another Optuna version ({found[1]}; this evokern writes {SCHEMA[1]}); upgrade "
+            f"older tables with `optuna storage upgrade --storage {storage_url(path)}`, or upgrade evokern to read "
+            "newer ones"
         )
 
 
 def storage_url(path: Path) -> str:
-    """Return how Optuna's commands name a database: its characters escaped as SQLAlchemy reads them."""
+    """Return the URL of a database for Optuna's commands, escaped for SQLAlchemy."""
     return f"sqlite:///{quote(str(path))}"
 
 
 def require_tables(db: Database, path: Path) -> None:
-    """Have Optuna make its tables where they are missing.
+    """Let Optuna create its tables if they are missing.
 
     Raises:
-        StoreError: they are of another version of Optuna.
+        StoreError: if the tables belong to another version of Optuna.
     """
     if _schema(db) == SCHEMA:
         return
-    # Optuna's storage imports SQLAlchemy and Alembic, half a second that only a new file costs.
+    # Imported only for a new file, because Optuna's storage imports SQLAlchemy and Alembic (half a second).
     from optuna.storages import RDBStorage
     from sqlalchemy.pool import NullPool
 
     try:
-        # Not by a URL, in which a name may mean something else: what follows a question mark is no part of it there.
+        # A `creator` instead of a URL, because a file name may contain characters with a meaning in URLs, such as "?".
         storage = RDBStorage("sqlite://", engine_kwargs={"creator": lambda: _connect(path), "poolclass": NullPool})
     except RuntimeError as error:
         raise StoreError(
-            f"{path} has tables of another Optuna version ({error}); `optuna storage upgrade "
-            f"--storage {storage_url(path)}` brings them up to date"
+            f"{path} has tables of another Optuna version ({error}); upgrade them with `optuna storage upgrade "
+            f"--storage {storage_url(path)}`"
         ) from error
     storage.remove_session()
     storage.engine.dispose()
     made = _schema(db)
     if made != SCHEMA:
         raise StoreError(
-            f"Optuna {optuna.__version__} makes tables of version {made}, and this evokern writes {SCHEMA}; "
-            "upgrade evokern, or install optuna 5.0"
+            f"Optuna {optuna.__version__} creates tables of version {made}, but this evokern writes {SCHEMA}; "
+            "upgrade evokern or install optuna 5.0"
         )
 
 
@@ -92,15 +92,15 @@ def _schema(db: Database) -> tuple[int, str] | None:
 
 
 METRIC_NAMES = "study:metric_names"
-"""Where Optuna keeps what `Study.set_metric_names` sets."""
+"""Key under which Optuna stores the names from `Study.set_metric_names`."""
 OBJECTIVE = "log(time in µs)"
-"""Name of the objective, for whoever reads Optuna's tables."""
+"""Name of the objective in Optuna's tables."""
 
 
 class OptunaStudy:
-    """One study's trials in Optuna's tables, reported in number order; everything here may be repeated harmlessly.
+    """Trials of one study in Optuna's tables, reported in number order; every method can be repeated safely.
 
-    Whoever calls has a transaction open on the same connection.
+    The caller must have an open transaction on the same connection.
     """
 
     def __init__(self, db: Database, name: str, attrs: dict[str, Any], space: Space) -> None:
@@ -128,7 +128,7 @@ class OptunaStudy:
 
     def _create(self, name: str, attrs: dict[str, Any]) -> int:
         study_id = self._execute("INSERT INTO studies (study_name) VALUES (?)", [name]).lastrowid
-        assert study_id is not None  # SQLite numbers the rows of such a table itself
+        assert study_id is not None  # SQLite assigns the row id
         sql = "INSERT INTO study_directions (direction, study_id, objective) VALUES ('MINIMIZE', ?, 0)"
         self._execute(sql, [study_id])
         sql = "INSERT INTO study_user_attributes (study_id, key, value_json) VALUES (?, ?, ?)"
@@ -136,19 +136,19 @@ class OptunaStudy:
         return study_id
 
     def begin(self, number: int, config: Config, *, control: bool = False) -> None:
-        """Write a trial as running, with its parameters; does nothing where it stands already.
+        """Write a running trial with its parameters; do nothing if it was already written.
 
         Args:
             number: trial number.
-            config: its configuration.
-            control: whether the study's control drew it; user attribute `control`.
+            config: configuration of the trial.
+            control: whether the study's control proposed it; stored as user attribute `control`.
         """
         if number in self._complete:
             return
         if number > len(self._ids):
             raise StoreError(
-                f"Optuna's tables hold {len(self._ids)} trials of this study, and ours {number} or more: the file is "
-                "damaged; restore a copy, or name another file with --db"
+                f"the database is damaged: Optuna's tables contain {len(self._ids)} trials of this study, but "
+                f"evokern's contain at least {number}; restore a backup or choose another file with --db"
             )
         if number == len(self._ids):
             sql = "INSERT INTO trials (number, study_id, state, datetime_start) VALUES (?, ?, 'RUNNING', ?)"
@@ -166,19 +166,19 @@ class OptunaStudy:
         self._complete.add(number)
 
     def resume(self) -> None:
-        """Write as running what `suspend` left waiting."""
+        """Mark the trials that `suspend` left waiting as running."""
         sql = "UPDATE trials SET state = 'RUNNING' WHERE study_id = ? AND state = 'WAITING'"
         self._execute(sql, [self._study_id])
 
     def running(self) -> list[int]:
-        """Return the trials whose end is not written."""
+        """Return the numbers of trials whose result is not written yet."""
         return [number for number in range(len(self._ids)) if number not in self._reported]
 
     def suspend(self, results: Iterable[TrialResult]) -> None:
-        """Leave no trial running: those that are recorded get their end, the others wait to be taken up again.
+        """Write the given results and mark all other running trials as waiting.
 
         Args:
-            results: results of those that are recorded after one that is not.
+            results: results of recorded trials that follow an unrecorded one.
         """
         for result in results:
             self.tell(result)
@@ -186,7 +186,7 @@ class OptunaStudy:
         self._execute(sql, [self._study_id])
 
     def tell(self, result: TrialResult) -> None:
-        """Write a trial's end; does nothing where it stands already."""
+        """Write the result of a trial; do nothing if it was already written."""
         if result.number in self._reported:
             return
         trial_id, state = self._ids[result.number], state_of(result)
@@ -211,10 +211,10 @@ class OptunaStudy:
 
 
 def _now() -> str:
-    """Return the time as Optuna keeps it: UTC without a zone, to the microsecond."""
+    """Return the current time in Optuna's format: UTC without a zone, to the microsecond."""
     return datetime.now(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def quiet() -> None:
-    """Keep Optuna's messages about each study and trial away from the user."""
+    """Hide Optuna's messages about each study and trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,4 +1,4 @@
-"""What `profile` found of a study's trials: counters of the hardware or of a simulated chip, and the verdict."""
+"""Stored results of `evokern profile`: counters of the hardware or of a simulated chip, and the verdict."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ class ProfileRecord:
     """One profile of a trial."""
 
     trial: int
-    """The trial."""
+    """Number of the trial."""
     problem: str
-    """The problem."""
+    """Key of the problem."""
     source: str
     """`ncu` or `simulated`."""
     device: str
-    """Model of the GPU, or `sim:l4`."""
+    """GPU model, or a simulated chip such as `sim:l4`."""
     created: str
-    """When, in ISO 8601."""
+    """Time of creation in ISO 8601."""
     result: Mapping[str, Any]
-    """What the command's `--json` prints, source lines apart."""
+    """Output of `profile --json`, without source lines."""
 
     @classmethod
     def of(cls, row: Row) -> ProfileRecord:
-        """Return the record that a row holds."""
+        """Create the record from a row."""
         return cls(
             row["trial"], row["problem"], row["source"], row["device"], row["created"], json.loads(row["result"])
         )
 
 
 def add_profile(path: Path, study: StudyRecord, trial: int, result: Mapping[str, Any]) -> None:
-    """Keep a profile with its trial.
+    """Store a profile of a trial.
 
     Args:
         path: the database.
-        study: the trial's study.
-        trial: the trial's number.
-        result: what the command's `--json` prints; source lines, most of its size, are left out.
+        study: the study of the trial.
+        trial: number of the trial.
+        result: output of `profile --json`; its source lines, which are most of its size, are not stored.
 
     Raises:
-        StoreError: the database cannot be written, or a search has it.
+        StoreError: if the database cannot be written or a search is using it.
     """
     launches = [{key: value for key, value in launch.items() if key != "lines"} for launch in result["launches"]]
     row = {"uuid": str(uuid.uuid4()), "study": study.uuid, "trial": trial, "created": now()}

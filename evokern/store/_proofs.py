@@ -1,4 +1,4 @@
-"""What verification and ablation found, kept with the study: for the report, and for the champion's time in `show`."""
+"""Stored results of verification, ablation and head-to-head timing of a study's trials."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from evokern.store._integrity import write_row
 from evokern.store.records import Row, StudyRecord, dumps
 
 IN_TURN = "in turn"
-"""Kind of the record of a trial and a baseline that were measured in turn (`evokern.search.in_turn`)."""
+"""Record kind: head-to-head times of a trial and a baseline (`evokern.search.in_turn`)."""
 
 NEIGHBOURS = "neighbours"
-"""Kind of the record of changes of one gene that a champion does not allow (`evokern.search.neighbours`)."""
+"""Record kind: infeasible one-gene changes of a champion (`evokern.search.neighbours`)."""
 
 REMEASURED = "remeasured"
-"""Kind of the record of a trial that another GPU measured again, since its own had drifted
+"""Record kind: a trial measured again on another GPU because its own drifted
 (`evokern.device.contract.Remeasures`)."""
 
 
 @dataclass(frozen=True)
 class ProofRecord:
-    """One verification or ablation."""
+    """One stored result about a trial, such as a verification."""
 
     kind: str
-    """`verify`, `ablate`, `undone` for a verification that came to nothing, `in turn`, `neighbours`, `remeasured`."""
+    """`verify`, `ablate`, `undone` (a verification without a result), `in turn`, `neighbours` or `remeasured`."""
     trial: int
-    """The trial it is about."""
+    """Number of the trial."""
     created: str
-    """When, in ISO 8601."""
+    """Time of creation in ISO 8601."""
     result: Mapping[str, Any]
-    """What the command's `--json` prints."""
+    """Result as a JSON object, for `verify` and `ablate` the output of `--json`."""
 
     @property
     def passed(self) -> bool:
-        """Whether no stage failed."""
+        """Whether no stage of a verification failed."""
         return all(stage.get("state") != "failed" for stage in self.result.get("stages", {}).values())
 
     @classmethod
     def of(cls, row: Row) -> ProofRecord:
-        """Return the record that a row holds."""
+        """Create the record from a row."""
         return cls(row["kind"], row["trial"], row["created"], json.loads(row["result"]))
 
 
@@ -57,10 +57,10 @@ def insert_proof(database: Database, study: StudyRecord, kind: str, trial: int, 
 
 
 def add_proof(path: Path, study: StudyRecord, kind: str, trial: int, result: Mapping[str, Any]) -> None:
-    """Keep a result with its study.
+    """Store a result about a trial of a study.
 
     Raises:
-        StoreError: the database cannot be written, or a search has it.
+        StoreError: if the database cannot be written or a search is using it.
     """
     with addition(path) as database:
         insert_proof(database, study, kind, trial, result)

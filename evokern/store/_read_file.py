@@ -1,6 +1,6 @@
-"""A database open for reading: its rows as records, damaged ones left out and told of.
+"""A database open for reading: rows as records; damaged rows are reported and omitted.
 
-Reading never writes, never imports a kernel folder, and works while a search writes.
+Reading never writes to the file and never imports a kernel folder. It works while a search writes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from evokern.study.trial import Trial
 from evokern.wording import command, several
 
 _MOST_VALUES = 500
-"""Values bound to one statement: SQLite before 3.32 took 999 (sqlite.org/limits.html)."""
+"""Maximum number of values bound to one statement; SQLite before 3.32 accepts 999 (sqlite.org/limits.html)."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a trial stands, without what it is made of."""
+    """State of a trial: outcome and time, without configuration and evidence."""
 
     number: int
-    """Its number."""
+    """Number of the trial."""
     outcome: str | None
-    """Its outcome, None while it is in flight."""
+    """Outcome, or None while the trial is in flight."""
     time_us: float
-    """Its time in µs, infinite without one."""
+    """Time in µs; infinite if the trial has none."""
     timed: bool
-    """Whether it was timed: a slow one that was had passed the gate (`Evaluation.passed_gate`)."""
+    """Whether the trial was timed; a slow trial that was timed passed the gate (`Evaluation.passed_gate`)."""
 
 
 class ReadFile:
@@ -50,7 +50,7 @@ class ReadFile:
         """Open a database.
 
         Raises:
-            StoreError: there is no such file, or it is no database of evokern's that this version can read.
+            StoreError: if the file does not exist or this version cannot read it as an evokern database.
         """
         self.path = path
         self._known: tuple[int, dict[str, list[Standing]]] | None = None
@@ -65,7 +65,9 @@ class ReadFile:
                 found = self._db["evokern_studies"].exists()
             if not found:
                 refuse_foreign(path)
-                raise StoreError(f"{path} holds no evokern study; `{command('search', '--db', path)}` would begin one")
+                raise StoreError(
+                    f"{path} contains no evokern study; start one with `{command('search', '--db', path)}`"
+                )
         except BaseException:
             close_reading(connection)
             raise
@@ -82,21 +84,21 @@ class ReadFile:
 
     @property
     def damaged(self) -> tuple[str, ...]:
-        """Which rows were found to be damaged, and left out, so far; each was told of as it was met."""
+        """Reports of the damaged rows found and omitted so far; each was also logged as a warning."""
         return tuple(self._rows.told)
 
     def studies(self) -> list[StudyRecord]:
-        """Return every study, the one searched last first."""
+        """Return every study, the most recently searched first."""
         sessions = self._rows.read("evokern_sessions", lambda row: str(row["study"]))
         searched = {study: number for number, study in enumerate(sessions)}
         found = self._rows.read("evokern_studies", StudyRecord.of, order="rowid DESC")
         return sorted(found, key=lambda study: -searched.get(study.uuid, -1))
 
     def study(self, name: str | None = None) -> StudyRecord:
-        """Return a study by name; None takes the one searched last.
+        """Return the study of the given name; None returns the most recently searched.
 
         Raises:
-            StudyError: there is no such study.
+            StudyError: if the database does not contain the study.
         """
         studies = self.studies()
         lost = [told for told in self.damaged if told.startswith("study ")]
@@ -108,21 +110,25 @@ class ReadFile:
                 return study
         if lost:
             known = ", ".join(study.name for study in studies)
-            raise StoreError(f"{self.path}: {lost[0]}; {f'name one of: {known}' if known else 'no other is in it'}")
+            raise StoreError(
+                f"{self.path}: {lost[0]}; {f'choose one of: {known}' if known else 'the file has no other study'}"
+            )
         if not studies:
-            raise StudyError(f"{self.path} holds no study yet; `{command('search', '--db', self.path)}` begins one")
-        raise StudyError(f"{self.path} holds no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
+            raise StudyError(
+                f"{self.path} contains no study yet; start one with `{command('search', '--db', self.path)}`"
+            )
+        raise StudyError(f"{self.path} contains no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
 
     def sessions(self, study: StudyRecord) -> list[SessionRecord]:
-        """Return a study's sessions, the first one first."""
+        """Return the sessions of a study, oldest first."""
         return list(self._rows.read_where("evokern_sessions", SessionRecord.of, {"study": study.uuid}))
 
     def trials(self, study: StudyRecord, *, samples: bool = False) -> Iterator[Trial]:
-        """Yield a study's recorded trials in number order.
+        """Yield the recorded trials of a study in number order.
 
         Args:
             study: the study.
-            samples: read every timing sample too (most of a file's bytes).
+            samples: also read every timing sample, which is most of the file.
         """
         taken: dict[str, dict[int, list[float]]] = defaultdict(dict)
         if samples:
@@ -131,14 +137,14 @@ class ReadFile:
                 taken[trial][problem] = values
         version = self.version()
         if self._known is not None and self._known[0] == version:
-            self.standing(study)  # tells of rows that no longer say whose they are
+            self.standing(study)  # reports rows whose study cannot be determined
             where = "study = ? AND outcome IS NOT NULL"
             yield from self._rows.read(
                 "evokern_trials", lambda row: trial_of(row, taken.get(row["uuid"])), where, [study.uuid], "number"
             )
             return
 
-        # How the trials of all studies stand comes of the same pass: a digest and a record cost most of reading a row.
+        # The same pass collects the states for `standing`, because digest and conversion dominate the cost of a row.
         def both(row: Row) -> tuple[str, Standing, Trial | None]:
             wanted = row["study"] == study.uuid and row["outcome"] is not None
             trial = trial_of(row, taken.get(row["uuid"])) if wanted else None
@@ -154,31 +160,31 @@ class ReadFile:
         yield from trials
 
     def count(self, study: StudyRecord) -> int:
-        """Return how many trials a study has, open and damaged ones too; no row is read."""
+        """Return the number of trials of a study, including open and damaged ones, without reading rows."""
         with explained(self.path):
             found = self._db.execute("SELECT count(*) FROM evokern_trials WHERE study = ?", [study.uuid])
             return int(found.fetchone()[0])
 
     def proposed_s(self, study: StudyRecord, *, in_flight: bool = False) -> dict[int, float]:
-        """Return trial → study time in seconds at which it was proposed: recorded ones, or all there are."""
+        """Return trial → study time in seconds at its proposal, for recorded trials or also those in flight."""
         where = "study = ?" if in_flight else "study = ? AND outcome IS NOT NULL"
         return dict(self._rows.read("evokern_trials", _proposed_of, where, [study.uuid], "number"))
 
     def version(self) -> int:
-        """Return a number that changes when another connection has written (`PRAGMA data_version` of SQLite)."""
+        """Return a number that changes when another connection writes (SQLite's `PRAGMA data_version`)."""
         with explained(self.path):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def trials_since(self, study: StudyRecord, row: int) -> tuple[list[tuple[int, Trial]], int]:
-        """Return the recorded trials of a study from a row of its table on, each with its row, and where to go on.
+        """Return recorded trials from a row on, as (row, trial) pairs, and the row to start the next call from.
 
-        A search writes a trial's row when it proposes it and fills it in when it ends, so the next call has to begin
-        with the first row that was still open. Rows before it are not read again. It is one short read: a reader that
-        stays in one would let the write-ahead log grow.
+        A search inserts the row of a trial at its proposal and completes it at its end. The next call must therefore
+        start from the first row that was still open. The method uses one short read transaction, because a long one
+        would let the write-ahead log grow.
 
         Args:
             study: the study.
-            row: the first row to read, from an earlier call; 0 for all.
+            row: first row to read, from an earlier call; 0 reads all rows.
         """
         with explained(self.path):
             rows = list(select_numbered(self._db, "evokern_trials", "rowid >= ? AND study = ?", [row, study.uuid]))
@@ -193,7 +199,7 @@ class ReadFile:
         return trials, after if first_open is None else first_open
 
     def samples(self, study: StudyRecord, numbers: Iterable[int]) -> dict[int, tuple[float, ...]]:
-        """Return the samples of trials at the study's first problem, trial → µs a call; trials without are left out."""
+        """Return trial → samples in µs at the study's first problem; trials without samples are omitted."""
         wanted = sorted(set(numbers))
         found: dict[int, tuple[float, ...]] = {}
         for begin in range(0, len(wanted), _MOST_VALUES):
@@ -209,11 +215,11 @@ class ReadFile:
         return found
 
     def standing(self, study: StudyRecord) -> list[Standing]:
-        """Return how the sound trials of a study stand, in number order; tells of those that are damaged or missing."""
+        """Return the states of a study's undamaged trials in number order; report damaged and missing trials."""
         version = self.version()
         if self._known is None or self._known[0] != version:
             found: dict[str, list[Standing]] = defaultdict(list)
-            # Every study's: a damaged row may not say any more whose it is.
+            # Read the trials of every study, because damage can change a row's study.
             for uuid, standing in self._rows.read("evokern_trials", _standing_of, order="study, number"):
                 found[uuid].append(standing)
             self._known = version, found
@@ -222,17 +228,17 @@ class ReadFile:
         missing = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
         if missing and not any(told.startswith("trial ") for told in self._rows.told):
             which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
-            self._rows.tell(f"{several(len(missing), 'trial')} of study {study.name!r} went missing: {which}")
+            self._rows.tell(f"{several(len(missing), 'trial')} of study {study.name!r} missing: {which}")
         return mine
 
     def trial(self, study: StudyRecord, number: int) -> TrialRecord:
         """Return one recorded trial with its samples.
 
         Raises:
-            StudyError: the study has no such trial, or it is not finished.
+            StudyError: if the study does not contain the trial or the trial is not finished.
         """
         with explained(self.path):
-            number = min(number, MOST_NUMBER)  # no database has one beyond
+            number = min(number, MOST_NUMBER)  # larger numbers do not occur and would overflow SQLite's integers
             where = "study = ? AND number = ?"
             row = next(select(self._db, "evokern_trials", where, [study.uuid, number]), None)
             if row is not None and not sound(row):
@@ -240,10 +246,12 @@ class ReadFile:
             if row is None or row["outcome"] is None:
                 last = self._db.execute("SELECT max(number) FROM evokern_trials WHERE study = ?", [study.uuid])
                 known = last.fetchone()[0]
-                span = "it has none yet" if known is None else f"it has 0 to {known}"
+                span = "the study has no trials yet" if known is None else f"choose a number from 0 to {known}"
                 if row:
-                    raise StudyError(f"trial {number} of study {study.name} was begun and has no answer yet")
-                self.standing(study)  # tells of damaged rows, of which it may be one
+                    raise StudyError(
+                        f"trial {number} of study {study.name} has no result yet; wait or resume the study"
+                    )
+                self.standing(study)  # reports damaged rows, which may include this trial
                 raise StudyError(f"trial {number} is not in study {study.name}; {span}")
         read = self._rows.read("evokern_samples", _samples_of, "trial = ?", [row["uuid"]])
         samples = {problem: values for _, problem, values in read}
@@ -251,40 +259,40 @@ class ReadFile:
         return TrialRecord(trial, row["uuid"], row["kernel_digest"])
 
     def damaged_sources(self, study: StudyRecord, trial: Trial) -> list[str]:
-        """Return the names of the kept files that are no longer what a trial ran; each is told of."""
+        """Return the names of a trial's stored source files that are damaged, and report each."""
         ran = "digest = (SELECT kernel_digest FROM evokern_trials WHERE study = ? AND number = ?)"
         with explained(self.path):
             rows = list(select(self._db, "evokern_sources", ran, [study.uuid, trial.number]))
         return [str(row["file"]) for row in rows if self._rows.record("evokern_sources", row, _file_of) is None]
 
     def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
-        """Return the results of a kind (see `ProofRecord`) of a study, the first one first; older files hold none."""
+        """Return the stored results of one kind (see `ProofRecord.kind`) of a study, oldest first."""
         with explained(self.path):
             if not self._db["evokern_proofs"].exists():
                 return []
         return list(self._rows.read_where("evokern_proofs", ProofRecord.of, {"study": study.uuid, "kind": kind}))
 
     def profiles(self, study: StudyRecord, trial: int) -> list[ProfileRecord]:
-        """Return what `profile` found of a trial, the first one first; older files hold none."""
+        """Return the stored profiles of a trial, oldest first."""
         with explained(self.path):
             if not self._db["evokern_profiles"].exists():
                 return []
         return list(self._rows.read_where("evokern_profiles", ProfileRecord.of, {"study": study.uuid, "trial": trial}))
 
     def rejections(self, study: StudyRecord) -> dict[str, int]:
-        """Return how many proposals each constraint turned away before they became trials, most first."""
+        """Return constraint → number of rejected proposals, largest number first."""
         order = "count DESC, constraint_name"
         return dict(self._rows.read_where("evokern_rejections", _rejection_of, {"study": study.uuid}, order))
 
     def source(self, digest: str, *, shown: bool = False) -> dict[str, str]:
-        """Return the kernel's files, name → text, as they were when trials of this digest were proposed.
+        """Return the stored kernel files of a digest, as file name → text.
 
         Args:
             digest: SHA-256 over the files.
-            shown: only shown to people, who are told of damaged ones; what is run has to be whole.
+            shown: omit and report damaged files instead of raising an error; use it only to display the files.
 
         Raises:
-            StoreError: one of them is damaged.
+            StoreError: if a file is damaged and `shown` is False.
         """
         where, table = "digest = ?", "evokern_sources"
         if shown:
@@ -295,7 +303,7 @@ class ReadFile:
 
 def _standing_of(row: Row, *, whole: bool = False) -> tuple[str, Standing]:
     if not whole and row.get(COLUMN) is None and row["outcome"] is not None:
-        trial_of(row)  # nothing but a record that can be made says that such a row is whole
+        trial_of(row)  # a row without a digest is checked by converting it
     time_us = math.inf if row["time_us"] is None else row["time_us"]
     return row["study"], Standing(row["number"], row["outcome"], time_us, row["timings"] not in (None, "[]"))
 

@@ -1,4 +1,4 @@
-"""What a study's records say: its champion, what is proved of it, where it stands."""
+"""Reading of studies: the champion, its verification, and the object that `show --json` prints."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _NOTHING: dict[str, object] = {
 
 
 def open_readonly(path: str | Path) -> Reader:
-    """Open a database for reading; use it in a `with` statement.
+    """Open a database for reading; use the result in a `with` statement.
 
     Raises:
-        StoreError: there is no such file, or it is no database of evokern's that this version can read.
+        StoreError: if the file does not exist or this version cannot read it as an evokern database.
     """
     return Reader(Path(path))
 
 
 def has_studies(path: Path) -> bool:
-    """Tell whether a database came so far that it can be read: a search may be killed while it makes one.
+    """Return whether a database has its tables; a search that was killed early can leave a file without them.
 
-    Whether it is sound is for whoever opens it.
+    Damage is not checked: an unusable file also returns True, and opening it raises the error.
     """
     if not is_file(path) or not path.stat().st_size:
         return False
@@ -54,14 +54,14 @@ def has_studies(path: Path) -> bool:
 
 
 class Reader(ReadFile):
-    """A database's studies, trials and sessions, and what follows from them."""
+    """Reader of a database's studies, trials, sessions, and the results derived from them."""
 
     def best(self, study: StudyRecord) -> Trial | None:
-        """Return the champion, or None: the playoff's where the fastest trial took part in one, else the fastest trial.
+        """Return the champion of a study, or None if no trial qualifies.
 
-        A trial that its last verification refuted is none: the next one takes its place. Of a playoff's champion and
-        those that tied with it one that is verified goes first: a tie is no reason to prefer what nobody proved.
-        A champion of a playoff carries the playoff's time, not that of its luckiest samples.
+        The champion is the winner of the latest playoff that includes the fastest trial; without one, it is the fastest
+        trial. Trials that their last verification refuted are excluded. If a playoff ends in a tie, a verified trial
+        takes precedence. A playoff winner has the time measured in the playoff.
         """
         proofs = self.proofs(study, "verify")
         refuted = _refuted(proofs)
@@ -80,11 +80,11 @@ class Reader(ReadFile):
         return self.trial(study, fastest).trial
 
     def refuted(self, study: StudyRecord) -> frozenset[int]:
-        """Return the trials that their last verification refuted."""
+        """Return the numbers of trials whose last verification failed."""
         return _refuted(self.proofs(study, "verify"))
 
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
-        """Return what is proved of a trial."""
+        """Return the verification of a trial."""
         latest = [session.end_reason for session in self.sessions(study)][-1:]
         found = verification(
             study,
@@ -96,30 +96,30 @@ class Reader(ReadFile):
         )
         if found.verified and (changed := self.damaged_sources(study, trial)):
             files = ", ".join(map(repr, changed))
-            return replace(found, verified=None, reason=f"the kept source {files} of what was verified is damaged")
+            return replace(found, verified=None, reason=f"the stored source {files} of the verified trial is damaged")
         return found
 
     def limit(self, study: StudyRecord, best: Trial) -> Limit | None:
-        """Return how near the champion is to the limit of its chip, None where nothing is known of its work.
+        """Return the champion's roofline bound, or None if its work is unknown.
 
-        The rates are those that a session measured on the GPU, the latest that did; else the data sheet's peaks.
+        The bound uses the rates of the latest session that measured them on the GPU, or the data sheet's peaks.
         """
         kept = [session.environment.get("rates") for session in self.sessions(study)]
         known = [Rates(**rates) for rates in kept if isinstance(rates, dict)]
         return limit_of(best.evaluation.evidence, best.evaluation.time_us or 0.0, known[-1] if known else None)
 
     def outcomes(self, study: StudyRecord) -> dict[str, int]:
-        """Return how many trials ended how; every outcome is named."""
+        """Return outcome → number of trials, including outcomes that did not occur."""
         counts = Counter(one.outcome for one in self.standing(study))
         return {outcome.value: counts[outcome.value] for outcome in Outcome}
 
     def slow(self, study: StudyRecord) -> dict[str, int]:
-        """Return how many slow trials lost the race after the gate, `raced_out`, and how many before it, `screened`."""
+        """Return the number of slow trials stopped after the gate (`raced_out`) and before it (`screened`)."""
         timed = [one.timed for one in self.standing(study) if one.outcome == Outcome.SLOW.value]
         return {"raced_out": sum(timed), "screened": len(timed) - sum(timed)}
 
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
-        """Return the name and time in µs of the fastest baseline that was right, in the latest session that has one."""
+        """Return name and time in µs of the fastest correct baseline in the latest session that has one."""
         for session in reversed(self.sessions(study)):
             fastest = fastest_baseline(session.baselines)
             if fastest:
@@ -127,13 +127,13 @@ class Reader(ReadFile):
         return None
 
     def in_turn(self, study: StudyRecord, trial: int) -> dict[str, Any] | None:
-        """Return what a trial and the fastest baseline took when they were last measured in turn.
+        """Return the latest head-to-head times of a trial and the fastest baseline.
 
-        At the end of a search, or in the playoff of a verification.
+        They come from the end of a search or from the playoff of a verification.
 
         Returns:
-            The trial's `time_us`, `baseline` with `name` and `time_us`, its time over the trial's as `ratio` with
-            `ratio_ci95`, `rounds`; None where they never were.
+            A dict, or None if the two were never timed head-to-head. Its keys are `time_us` of the trial, `baseline`
+            with `name` and `time_us`, `ratio` (baseline time ÷ trial time), `ratio_ci95`, and `rounds`.
         """
         of_search = [proof for proof in self.proofs(study, IN_TURN) if proof.trial == trial]
         found: list[tuple[str, dict[str, Any]]] = [(proof.created, dict(proof.result)) for proof in of_search]
@@ -143,7 +143,7 @@ class Reader(ReadFile):
             others = [one for one in played.get("finalists") or () if one not in trials.values()]
             mine = trials.get(trial)
             if others and mine and mine["standing"] != "slower" and not played.get("predicted"):
-                # Each ratio is to the playoff's champion, and its interval too: the widest that both allow.
+                # Both intervals are relative to the playoff's champion; combine them into the widest interval.
                 fastest = min(others, key=lambda one: float(one["ratio"]))
                 (low, high), (least, most) = fastest["ratio_ci95"], mine["ratio_ci95"]
                 ratio = {"ratio": fastest["ratio"] / mine["ratio"], "ratio_ci95": [low / most, high / least]}
@@ -153,15 +153,15 @@ class Reader(ReadFile):
         return sorted(found, key=lambda one: one[0])[-1][1] if found else None
 
     def infeasible_neighbours(self, study: StudyRecord, trial: int) -> list[dict[str, Any]] | None:
-        """Return which changes of one gene a champion does not allow: `gene`, `value`, `constraint`, `reason`.
+        """Return the infeasible one-gene changes of a champion: `gene`, `value`, `constraint`, `reason`.
 
-        None where no session ended with that champion, or none since this is kept.
+        Return None if no session that stored these changes ended with that champion.
         """
         mine = [proof for proof in self.proofs(study, NEIGHBOURS) if proof.trial == trial]
         return list(mine[-1].result.get("infeasible", ())) if mine else None
 
     def remeasured(self, study: StudyRecord) -> dict[int, dict[str, Any]]:
-        """Return what trials took where another GPU measured them again, since their own had drifted.
+        """Return the results of trials measured again on another GPU because their own GPU drifted.
 
         Returns:
             Trial → `gpu`, `outcome`, `time_us` in µs, and `because`.
@@ -169,9 +169,9 @@ class Reader(ReadFile):
         return {proof.trial: dict(proof.result) for proof in self.proofs(study, REMEASURED)}
 
     def warm_start(self, study: StudyRecord) -> dict[str, Any] | None:
-        """Return where a study's warm start came from and of how many candidates it told; None where it began cold."""
+        """Return source and number of candidates of a study's warm start, or None if it had no warm start."""
         with explained(self.path):
-            if not self._db["evokern_priors"].exists():  # a file from before warm starts
+            if not self._db["evokern_priors"].exists():  # a file older than warm starts
                 return None
         return next(self._rows.read_where("evokern_priors", _warm_start_of, {"study": study.uuid}), None)
 
@@ -211,7 +211,7 @@ def _refuted(proofs: Iterable[ProofRecord]) -> frozenset[int]:
 
 
 def _trials_of(playoff: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the trials among a playoff's finalists by number, the fastest first."""
+    """Return the trials among a playoff's finalists by number, fastest first."""
     finalists = ((str(one["name"]), one) for one in playoff.get("finalists") or ())
     return {int(name.removeprefix("trial ")): one for name, one in finalists if name.startswith("trial ")}
 
@@ -222,7 +222,7 @@ def _warm_start_of(row: Row) -> dict[str, Any]:
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:
-    """Return a trial with the time that a playoff gave it."""
+    """Return a trial with its time from a playoff."""
     evaluation = trial.evaluation
     timings = evaluation.timings
     if len(timings) == 1:

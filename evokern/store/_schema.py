@@ -1,7 +1,7 @@
-"""Our tables, beside Optuna's in the same file, and how older files are brought up to date.
+"""Schema of evokern tables and the migrations that upgrade older files.
 
-A migration that has shipped is never edited: a change is a new one at the end, with a small old database kept as a
-test fixture. Rows carry their own UUIDs, because Optuna hands out a deleted study's id again; nothing refers to
+Never edit a released migration: add a new one at the end, with a small old database as a test fixture. Optuna's tables
+are in the same file. Rows have their own UUIDs, because Optuna reuses the ids of deleted studies; no row refers to
 Optuna's tables.
 """
 
@@ -17,11 +17,11 @@ from evokern.store._integrity import COLUMN, TABLES, UNREADABLE, change_rows, se
 from evokern.store.records import SessionRecord, fastest_baseline
 
 migrations = Migrations("evokern")
-"""Every change of our tables, in order."""
+"""All migrations of evokern tables, in order."""
 READABLE = "trials_readable"
-"""View of the trials for people."""
-# Genes whose value is not the default's, in the order of their declaration; a text that is no JSON, as damage may leave
-# one, is shown as no change instead of ending the whole query.
+"""Name of the view that shows trials in readable columns."""
+# `changed_genes` lists genes with a non-default value in declaration order. It is NULL if damage made the JSON invalid,
+# because an error would end the whole query.
 _READABLE_SQL = """
 SELECT
     s.name AS study,
@@ -50,7 +50,7 @@ WHERE t.outcome IS NOT NULL
 
 @migrations()
 def m001_first_tables(db: Database) -> None:
-    """Studies, their sessions, trials, samples, rejections, and the sources that were searched."""
+    """Create the tables of studies, sessions, trials, samples, rejections and sources."""
     db.create_table(
         "evokern_studies",
         {
@@ -62,7 +62,7 @@ def m001_first_tables(db: Database) -> None:
             "problems": str,  # JSON: list of texts
             "device": str,  # model
             "predicted": int,
-            "settings": str,  # JSON: what the study file said, budgets apart
+            "settings": str,  # JSON: settings of the study file, without budgets
             "sampler": str,  # JSON: name, options
             "seed": int,
             "window": int,
@@ -113,16 +113,16 @@ def m001_first_tables(db: Database) -> None:
             "spill_bytes": int,
             "shared_bytes": int,
             "occupancy": float,
-            "timings": str,  # JSON, samples apart
+            "timings": str,  # JSON, without samples
             "resources": str,  # JSON
             "evidence": str,  # JSON
             "gate": str,  # JSON
             "compile_s": float,
             "device_s": float,
             "clock_mhz": float,
-            "proposal": str,  # JSON: what the sampler said of it
-            "leavings": str,  # JSON: what the sampler left on its view of the study
-            "rejections": str,  # JSON: constraint -> proposals turned away before this one
+            "proposal": str,  # JSON: the sampler's information about the proposal
+            "leavings": str,  # JSON: state of the sampler
+            "rejections": str,  # JSON: constraint -> proposals rejected before this one
             "kernel_digest": str,
             "session": str,
             "proposed_s": float,  # study time
@@ -134,7 +134,7 @@ def m001_first_tables(db: Database) -> None:
     ).create_index(["study", "number"], unique=True)
     db.create_table(
         "evokern_samples",
-        {"trial": str, "problem": int, "samples_us": str},  # JSON: list of µs a call, in the order taken
+        {"trial": str, "problem": int, "samples_us": str},  # JSON: list of µs per call, in the order measured
         pk=("trial", "problem"),
         strict=True,
     )
@@ -149,7 +149,7 @@ def m001_first_tables(db: Database) -> None:
 
 @migrations()
 def m002_proofs(db: Database) -> None:
-    """What verification and ablation found of a study's trials."""
+    """Add the results of verification and ablation."""
     columns = {"uuid": str, "study": str, "kind": str, "trial": int, "created": str, "result": str}  # result: JSON
     db.create_table(
         "evokern_proofs", columns, pk="uuid", not_null={"study", "kind", "trial", "created", "result"}, strict=True
@@ -158,15 +158,15 @@ def m002_proofs(db: Database) -> None:
 
 @migrations()
 def m002_priors(db: Database) -> None:
-    """The warm start that a study began with."""
+    """Add the warm start of a study."""
     db.create_table(
         "evokern_priors",
         {
             "study": str,
-            "source": str,  # what `--warm-start` named
+            "source": str,  # value of `--warm-start`
             "used": str,  # JSON: genes that source and study share
-            "ignored": str,  # JSON: genes that only one of them has
-            "entries": str,  # JSON: list of index of each gene's value, log(time)
+            "ignored": str,  # JSON: genes that only the source or only the study has
+            "entries": str,  # JSON: list of (index of each gene's value, log(time))
         },
         pk="study",
         not_null={"source", "used", "ignored", "entries"},
@@ -176,8 +176,8 @@ def m002_priors(db: Database) -> None:
 
 @migrations()
 def m003_control_and_price(db: Database) -> None:
-    """Which trials a study's control drew, and what an hour of the device costs."""
-    db.table("evokern_trials").add_column("control", int)  # 1 where the control drew it
+    """Add the control of a study and the price of a device hour."""
+    db.table("evokern_trials").add_column("control", int)  # 1 if the control proposed the trial
     studies = db.table("evokern_studies")
     studies.add_column("control", str)  # name of the control's sampler
     studies.add_column("cost_per_hour", float)
@@ -186,7 +186,7 @@ def m003_control_and_price(db: Database) -> None:
 
 @migrations()
 def m004_profiles(db: Database) -> None:
-    """What `profile` found of a study's trials."""
+    """Add the results of `evokern profile`."""
     columns = {
         "uuid": str,
         "study": str,
@@ -204,67 +204,67 @@ def m004_profiles(db: Database) -> None:
 
 @migrations()
 def m005_secret(db: Database) -> None:
-    """What draws the blocks that are judged; null in studies that began without one."""
+    """Add the secret seed that selects the blocks to check; NULL in studies started without one."""
     db.table("evokern_studies").add_column("secret", int)
 
 
 @migrations()
 def m006_row_digests(db: Database) -> None:
-    """What each row held when it was written; null in rows from before, which count as they stand."""
+    """Add a digest of each row; NULL in older rows, which are accepted unchecked."""
     for table in TABLES:
         db.table(table).add_column(COLUMN, str)
 
 
 @migrations()
 def m007_every_row_sealed(db: Database) -> None:
-    """A digest in the rows from before there were any: from here on a row without one is damaged."""
+    """Set the missing digests; afterwards, a row without a digest is damaged."""
     seal_the_rest(db)
 
 
 @migrations()
 def m008_timing_rule(db: Database) -> None:
-    """Which rule times came about by; null where no clock gave them, and in studies from before there was a number."""
+    """Add the version of the timing rule; NULL for times without a clock and in older studies."""
     db.table("evokern_studies").add_column("timing_rule", int)
 
 
 @migrations()
 def m009_spans(db: Database) -> None:
-    """When a trial was compiled, checked and timed, and by which worker; null where nobody took the time."""
-    db.table("evokern_trials").add_column("spans", str)  # JSON: list of phase, study time, seconds, worker
+    """Add the times at which a trial was compiled, checked and timed, and by which worker; NULL if not recorded."""
+    db.table("evokern_trials").add_column("spans", str)  # JSON: list of (phase, study time, seconds, worker)
 
 
 @migrations()
 def m010_readable_trials(db: Database) -> None:
-    """The view `trials_readable`, and with each session the time that its speedups are against."""
+    """Add the view `trials_readable` and the baseline time of each session."""
     db.table("evokern_sessions").add_column("baseline_us", float)
     for row in list(select(db, "evokern_sessions")):
-        with suppress(*UNREADABLE):  # a damaged one is told of by whoever reads it
+        with suppress(*UNREADABLE):  # readers report a damaged session
             fastest = fastest_baseline(SessionRecord.of(row).baselines)
             if fastest is not None and sound(row):
                 change_rows(db, Path(), "evokern_sessions", "uuid = ?", "baseline_us = ?", [fastest[1], row["uuid"]])
-    db.create_view(READABLE, _READABLE_SQL, ignore=True)  # whoever made one of that name keeps it
+    db.create_view(READABLE, _READABLE_SQL, ignore=True)  # keep a user's own view of that name
 
 
 @migrations()
 def m011_problem_fields(db: Database) -> None:
-    """The fields of the kernel's problems, which tell what a problem's values mean; null in studies from before."""
-    db.table("evokern_studies").add_column("problem_fields", str)  # JSON: what each `ProblemField` declares
+    """Add the fields of the kernel's problems, which name the values of a problem; NULL in older studies."""
+    db.table("evokern_studies").add_column("problem_fields", str)  # JSON: list of `ProblemField` declarations
 
 
 def known_migrations() -> set[str]:
-    """Return the names of the migrations that this version knows."""
+    """Return the names of the migrations in this version."""
     return {migration.name for migration in migrations._migrations}
 
 
 def refuse_newer(db: Database, path: object) -> None:
-    """Refuse a file that a newer evokern wrote.
+    """Reject a file that a newer evokern wrote.
 
     Raises:
-        StoreError: the file has migrations that this version does not know.
+        StoreError: if the file has migrations that this version does not know.
     """
     unknown = [applied.name for applied in migrations.applied(db) if applied.name not in known_migrations()]
     if unknown:
         raise StoreError(
-            f"{path} was written by a newer evokern (its tables have {', '.join(unknown)}); "
-            "upgrade evokern, or name another file with --db"
+            f"{path} was written by a newer evokern (unknown migrations: {', '.join(unknown)}); "
+            "upgrade evokern or choose another file with --db"
         )

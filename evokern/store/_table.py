@@ -1,4 +1,4 @@
-"""A recorded study as a table, so that other samplers, or the same one again, can be searched over it."""
+"""Conversion of a recorded study to a table that any sampler can search."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAGIC = b"SQLite format 3\x00"
 
 
 def database_of(source: str | Path) -> tuple[Path, str | None] | None:
-    """Return the database and the study that `runs.db:study` or `runs.db` names; None where it is no database.
+    """Return database and study name of a source such as `runs.db:study`, or None if it is not a database.
 
     Args:
-        source: what a user gave as a recording.
+        source: recording as given by the user: `runs.db:study`, `runs.db` or another file.
     """
     text = str(source)
     head, colon, study = text.rpartition(":")
@@ -33,13 +33,13 @@ def database_of(source: str | Path) -> tuple[Path, str | None] | None:
 
 
 def open_recording(source: str) -> Table:
-    """Return what a user names as a recording, as a table.
+    """Return a recording as a table.
 
     Args:
-        source: a file that `evokern.device.recorded.recording` reads, or a study of a database, `runs.db:study`.
+        source: a file that `evokern.device.recorded.recording` reads, or a study in a database (`runs.db:study`).
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: if the recording cannot be read.
     """
     database = database_of(source)
     return read_study_table(*database) if database else read_recording(source)
@@ -50,21 +50,23 @@ def read_study_table(path: Path, study: str | None) -> Table:
 
     Args:
         path: the database.
-        study: the study's name; None takes the one searched last.
+        study: name of the study; None takes the most recently searched.
 
     Raises:
-        StoreError: the database cannot be read.
-        StudyError: there is no such study, or it measured nothing.
+        StoreError: if the database cannot be read.
+        StudyError: if the study does not exist or has no measured trial.
     """
     with open_readonly(path) as reader:
         return study_table(reader, reader.study(study))
 
 
 def study_table(reader: Reader, record: StudyRecord) -> Table:
-    """Return a recorded study as a table: what it did not try or lost is not feasible, what was infeasible is left out.
+    """Return a recorded study as a table.
+
+    Candidates that the study did not try, lost or found infeasible are infeasible in the table.
 
     Raises:
-        StudyError: it measured nothing.
+        StudyError: if the study has no measured trial.
     """
     answers: dict[Config, Evaluation] = {}
     visited: set[Config] = set()
@@ -73,7 +75,9 @@ def study_table(reader: Reader, record: StudyRecord) -> Table:
         if trial.outcome is not Outcome.INFEASIBLE:
             answers.setdefault(trial.config, as_first_occurrence(trial.evaluation))
     if not any(answer.outcome is Outcome.MEASURED for answer in answers.values()):
-        raise StudyError(f"study {record.name} of {reader.path} has no measured trial to replay; search it further")
+        raise StudyError(
+            f"study {record.name} of {reader.path} has no measured trial to replay; resume it until a trial is measured"
+        )
     baseline = reader.baseline(record)
     seconds = {config: answer.compile_s + answer.device_s for config, answer in answers.items()}
     chip, baseline_us = chip_of_model(record.device), baseline[1] if baseline else None

@@ -1,4 +1,4 @@
-"""What was proved of a trial: by the last verification, and by what its search ran of the study's own problem."""
+"""Verification of a trial: the result of the last `verify` and the blocks that the search itself ran."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from evokern.study.trial import Trial
 from evokern.wording import command
 
 OWN_PROBLEM = "own problem"
-"""Stage of a verification that runs blocks of the study's own problems."""
+"""Name of the verification stage that runs blocks of the study's full-size problems."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether a trial was verified."""
+    """Verification state of a trial."""
 
     verified: bool | None
-    """True: every stage passed, and its outputs are covered; False: refuted; None: not verified, or undecided."""
+    """True: every stage passed and all outputs were covered. False: refuted. None: not verified or undecided."""
     reason: str
-    """What was proved, what refuted it, or why nothing is known."""
+    """Stages that passed, the stage that failed, or the reason why the trial is not verified."""
     share: float | None
-    """Blocks that ran at the study's own problems ÷ all of their blocks; None where nothing is known."""
+    """Blocks that ran ÷ all blocks of the study's full-size problems; None if unknown."""
     scaled: tuple[str, ...] = ()
-    """Scaled-down problems, in words, at which the search ran all of its blocks; a later verification's `reason` names
-    its own."""
+    """Scaled-down problems, in words, at which the search ran all blocks; `reason` names those of a verification."""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the keys of `--json`."""
+        """Return the verification as keys of `show --json`."""
         return {
             "verified": self.verified, "verified_reason": self.reason, "verified_share": self.share,
             "verified_scaled": list(self.scaled),
@@ -47,27 +46,27 @@ def verification(
     interrupted: bool,
     db: Path,
 ) -> Verification:
-    """Return what is proved of a trial.
+    """Return the verification state of a trial.
 
     Args:
-        study: its study.
+        study: the study of the trial.
         trial: the trial.
-        proofs: what `verify` found of the study, the first one first.
-        undone: verifications at the end of searches that came to nothing, the first one first.
-        interrupted: whether its user stopped the study's latest session.
-        db: the database, for the command that verifies.
+        proofs: results of `verify` for the study, oldest first.
+        undone: verifications that ended without a result, oldest first.
+        interrupted: whether the user stopped the study's latest session.
+        db: the database, for the command in the message.
     """
-    # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
+    # On a GPU the gate runs every block of the full-size problems; a simulated device reports how many it ran.
     share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
     scaled = tuple(study.in_words(problem) for problem in trial.evaluation.scaled_problems)
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
     where = db_option(db)
     if not mine:
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
-        never = "the search was stopped before" if interrupted else "its search ended without a verification"
+        never = "the search was stopped before verification" if interrupted else "the search ended without verification"
         why = whys[-1] if whys else never
         line = command("verify", study.name, "--trial", trial.number, *where)
-        return Verification(None, f"{why}; `{line}` does it", share, scaled)
+        return Verification(None, f"{why}; run `{line}`", share, scaled)
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
         if stage.get("state") == "failed":
@@ -75,7 +74,7 @@ def verification(
     own = stages.get(OWN_PROBLEM)
     shapes = study.problems_in_words()
     if study.predicted and own is None:
-        reason = f"the last verification did not run {shapes} itself; `{command('verify', study.name, *where)}` does"
+        reason = f"the last verification did not run {shapes}; run `{command('verify', study.name, *where)}`"
         return Verification(None, reason, share, scaled)
     if own is not None:
         share = own.get("share", share)

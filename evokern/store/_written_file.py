@@ -1,7 +1,7 @@
-"""A database open for writing: its lock, transactions on the disk, and what is saved where the file went away.
+"""A database open for writing: its lock, durable transactions, and rescue of a file that was moved or removed.
 
-Every step is one transaction, in our tables and Optuna's, that is on disk when the call returns; a `transaction` makes
-several steps one.
+Every method is one transaction over evokern's and Optuna's tables, committed to disk before the call returns. Use
+`transaction` to combine several calls.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from evokern.store._lock import Lock, rescue
 from evokern.store._schema import migrations, refuse_newer
 
 CHECKED_BYTES = 512 * 2**20
-"""Files up to this size are checked for corruption on opening (about a second for the largest)."""
+"""Maximum size of a file that is checked for corruption when it is opened; the check takes about a second."""
 
 
 class WrittenFile:
-    """A database open for writing; a context manager that folds the write-ahead log in when it closes."""
+    """A database open for writing; a context manager that checkpoints the write-ahead log when it closes."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open or create a database and take its lock.
+        """Open or create a database and lock it.
 
         Raises:
-            StoreError: the place or the file is unusable, or another search has it; nothing was changed.
+            StoreError: if the location or the file is unusable, or another search uses it; the file is unchanged.
         """
         self.path = Path(path)
         check_place(self.path)
@@ -48,7 +48,7 @@ class WrittenFile:
             raise
 
     def _open(self) -> None:
-        # Writing needs Optuna, which takes a while to import; commands that only read do without.
+        # Imported here, because Optuna is slow to import and reading does not need it.
         from evokern.store._optuna import quiet, refuse_other_version, require_tables
 
         quiet()
@@ -61,13 +61,13 @@ class WrittenFile:
                 verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if verdict != "ok":
                     raise StoreError(
-                        f"{self.path} is corrupt ({verdict}); restore a copy or save what can be saved with "
+                        f"{self.path} is corrupt ({verdict}); restore a backup or recover its data with "
                         f"`sqlite3 {self.path} .recover`"
                     )
             refuse_other_version(self.db, self.path)
             migrations.apply(self.db)
             require_tables(self.db, self.path)
-            fold_in(connection, 0.0)  # what a killed search, or a reader that outlasted one, left behind
+            fold_in(connection, 0.0)  # a killed search or a long-running reader may have left a log
         except BaseException:
             connection.close()
             raise
@@ -79,10 +79,10 @@ class WrittenFile:
         self.close(failed=kind is not None)
 
     def close(self, *, failed: bool = False) -> None:
-        """Fold the write-ahead log in and let go of the file; safe to call twice.
+        """Checkpoint the write-ahead log, close the file and release its lock; safe to call twice.
 
         Args:
-            failed: something went wrong; a file that was made for it and holds no study is then removed again.
+            failed: whether an error ended the work; a newly created file without a study is then removed.
         """
         empty = False
         try:
@@ -90,9 +90,9 @@ class WrittenFile:
             if self._rescued is None:
                 fold_in(self.db.conn, FOLD_S if self._folded is None and not failed else 0.0)
             else:
-                rescue(self.db.conn, self.path, self._rescued)  # with what was written after it was noticed
+                rescue(self.db.conn, self.path, self._rescued)  # include rows written after the first rescue
             self.db.conn.close()
-        except Exception:  # closing must not hide what went wrong before; the log is folded in by the next opening
+        except Exception:  # closing must not hide an earlier error; the next opening checkpoints the log
             pass
         if empty:
             remove(self.path)
@@ -100,11 +100,11 @@ class WrittenFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all that is done inside to the disk at once, or nothing of it.
+        """Commit all changes made inside the context at once, or none of them.
 
         Raises:
-            StoreError: the database cannot be written; or it was removed, moved or replaced since it was opened, and
-                what this connection holds was written beside it.
+            StoreError: if the database cannot be written. The same error follows if the file was removed, moved or
+                replaced since it was opened; its content is then rescued to a new file.
         """
         outermost = not self.db.conn.in_transaction
         with explained(self.path), self.db.atomic():
@@ -113,29 +113,28 @@ class WrittenFile:
             with explained(self.path):
                 self._rescued = rescue(self.db.conn, self.path)
             raise StoreError(
-                f"{self.path} was removed, moved or replaced while it was searched; all that was found is in "
-                f"{self._rescued}: put it where it should be (`mv {self._rescued} {self.path}`), and run the same "
-                "command again"
+                f"{self.path} was removed, moved or replaced during the search; all results are in {self._rescued}: "
+                f"move that file back (`mv {self._rescued} {self.path}`) and run the same command again"
             )
 
     def fold_in(self) -> str:
-        """Write what the write-ahead log holds into the database; returns what keeps it from that, empty if nothing."""
+        """Checkpoint the write-ahead log; return a note if another program prevented it, else an empty string."""
         with explained(self.path):
             self._folded = fold_in(self.db.conn, FOLD_S)
         log = Path(f"{self.path}-wal")
         if self._folded or not log.exists():
             return ""
         return (
-            f"another program reads {self.path}, so that {log.stat().st_size / 2**20:.1f} MB stay in {log} until it "
-            "has ended: copy the two files together, or close it and run any command on the study"
+            f"another program is reading {self.path}, so {log.stat().st_size / 2**20:.1f} MB remain in {log} until it "
+            "ends; copy both files together, or close that program and run any command on the study"
         )
 
 
 def update_row(db: Database, path: Path, table: str, key: str, values: Mapping[str, Any]) -> None:
-    """Change columns of the row with a UUID, and its digest.
+    """Update columns of the row with the given UUID, and its digest.
 
     Raises:
-        StoreError: the row is damaged.
+        StoreError: if the row is damaged.
     """
     changes = ", ".join(f"{name} = ?" for name in values)
     change_rows(db, path, table, "uuid = ?", changes, [*values.values(), key])

@@ -1,4 +1,4 @@
-"""What the database keeps, as frozen records, and how they become rows and come back."""
+"""Records of the database and their conversion to and from rows."""
 
 from __future__ import annotations
 
@@ -17,84 +17,85 @@ from evokern.samplers import DISTANT
 from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
 
 Row = Mapping[str, Any]
-# Without what `json.loads` asks of its options first: 20,000 times for a page of 5,000 trials.
+# A decoder without the option checks of `json.loads`; a page of 5,000 trials decodes 20,000 texts.
 _decoded = json.JSONDecoder().decode
 
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study as the database keeps it: readable without its kernel folder or its study file."""
+    """A study in the database, readable without its kernel folder and study file."""
 
     uuid: str
-    """Identity; Optuna's own number is handed out again after a delete."""
+    """Identity of the study; not Optuna's id, which is reused after a delete."""
     name: str
-    """Its name, and that of Optuna's study."""
+    """Name of the study, also in Optuna's tables."""
     kernel: str
-    """The kernel's name."""
+    """Name of the kernel."""
     kernel_digest: str
-    """SHA-256 over the kernel's files, as last searched."""
+    """SHA-256 over the kernel files of the latest search."""
     genes: tuple[Gene, ...]
-    """The genes as searched, narrowed ones narrowed."""
+    """Genes with the values that are searched."""
     problems: tuple[str, ...]
-    """The keys of the problems; people read `in_words`."""
+    """Keys of the problems; use `in_words` for output."""
     device: str
     """Model of the device."""
     predicted: bool
     """Whether times are predicted, not measured."""
     settings: Mapping[str, Any]
-    """What the study file says beside budgets: two sessions must agree on it."""
+    """Settings of the study file, without budgets; they must be the same in every session."""
     sampler: str
     """Name of the sampler."""
     sampler_options: Mapping[str, Any]
-    """Its options."""
+    """Options of the sampler."""
     seed: int
     """Seed of the proposals."""
     window: int
-    """Most trials in flight: proposal n sees the results up to n minus those in flight with it."""
+    """Maximum number of concurrent trials; a proposal sees the results of all earlier trials not in flight with it."""
     budget_s: float | None = None
-    """Total time over all sessions, seconds."""
+    """Time budget over all sessions, in seconds."""
     trials_limit: int | None = None
-    """Total number of evaluated trials."""
+    """Maximum number of evaluated trials."""
     control: str = "none"
-    """`random` where every second trial is drawn at random, beside the sampler; else `none`."""
+    """`random` if a random control proposes every second trial, else `none`."""
     cost_per_hour: float | None = None
-    """Price of an hour of the device."""
+    """Price of one device hour."""
     cost_unit: str = ""
-    """Currency of that price."""
+    """Currency of the price."""
     secret: int = 0
-    """Draws what candidates must not know beforehand: derived from the seed where one was given, else at random."""
+    """Seed of choices that candidates must not predict; derived from a user-given seed, else random."""
     timing_rule: int | None = None
-    """How its times came about (`evokern.measurement.timing.TIMING_RULE`); None where no clock gave them, and for 1 in
-    studies from before there was a number."""
+    """Version of the timing rule (`evokern.measurement.timing.TIMING_RULE`). None for times without a clock, and for
+    version 1 in older studies."""
     created: str = ""
-    """When, in ISO 8601."""
+    """Time of creation in ISO 8601."""
     evokern_version: str = ""
-    """Version that began it."""
+    """Version of evokern that created the study."""
     sampler_version: int = 1
     """Version of the sampler's rules."""
     ramp: tuple[int, int] | None = None
-    """Trials in flight at first, and one in how many of the trials before is later; None: the window throughout."""
+    """Initial number of concurrent trials, and the divisor of the later one (earlier trials ÷ divisor). None: always
+    `window`."""
     fields: tuple[ProblemField, ...] = ()
-    """The fields of the kernel's problems; none in studies from before they were kept, and of recordings."""
+    """Fields of the kernel's problems; empty for recordings and older studies."""
 
     def in_words(self, problem: str, *, every: bool = False) -> str:
-        """Return what people read of a problem, `B=2 S=512`; its key where the fields are not known.
+        """Return a problem in words such as `B=2 S=512`, or its key if the fields are unknown.
 
         Args:
-            problem: its key.
-            every: with the fields at their default.
+            problem: key of the problem.
+            every: include fields that have their default value.
         """
         return words_of(self.fields, problem, every=every)
 
     def meanings(self, problem: str) -> tuple[tuple[str, Value, str], ...]:
-        """Return name, value and meaning of each field of a problem; none where the fields are not known."""
+        """Return name, value and description of each field of a problem; empty if the fields are unknown."""
         return meanings_of(self.fields, problem)
 
     def place_of(self, text: str) -> int:
-        """Return which of the study's problems a text names, counted from 0: its place, its words or its key.
+        """Return the index of a problem given by index, words or key.
 
         Raises:
-            StudyError: it names none of them; the message lists them.
+            StudyError: if the study has no such problem; the message lists its problems.
         """
         if text in self.problems:
             return self.problems.index(text)
@@ -104,11 +105,11 @@ class StudyRecord:
             key = key_of(self.kernel, self.fields, text)
             if key in self.problems:
                 return self.problems.index(key)
-        known = ", ".join(f"{place} is {self.in_words(one)}" for place, one in enumerate(self.problems))
-        raise StudyError(f"study {self.name} has no problem {text}: {known}")
+        known = ", ".join(f"{place} ({self.in_words(one)})" for place, one in enumerate(self.problems))
+        raise StudyError(f"study {self.name} has no problem {text}; choose one of: {known}")
 
     def problems_in_words(self, *, every: bool = False) -> str:
-        """Return what people read of the study's problems, in a line."""
+        """Return all problems of the study in words, in one line."""
         return " and ".join(self.in_words(problem, every=every) for problem in self.problems)
 
     def row(self) -> dict[str, Any]:
@@ -145,7 +146,7 @@ class StudyRecord:
         return found if self.ramp is None else {**found, "ramp": self.ramp}
 
     def cost(self, elapsed_s: float) -> dict[str, Any] | None:
-        """Return what so many seconds of the study's device cost, as JSON values; None where no price is known."""
+        """Return the cost of the given device seconds as JSON values, or None if the study has no price."""
         if self.cost_per_hour is None:
             return None
         total = self.cost_per_hour * elapsed_s / 3600
@@ -153,7 +154,7 @@ class StudyRecord:
 
     @classmethod
     def of(cls, row: Row) -> StudyRecord:
-        """Return the record that a row holds."""
+        """Create the record from a row."""
         sampler = json.loads(row["sampler"])
         values = {name: row[name] for name in _PLAIN}
         return cls(
@@ -164,10 +165,10 @@ class StudyRecord:
             settings=json.loads(row["settings"]),
             sampler=sampler["name"],
             sampler_options=sampler["options"],
-            # Studies from before these keys do not have them.
+            # Older studies do not have these keys.
             sampler_version=sampler.get("version", 1),
             ramp=tuple(sampler["ramp"]) if "ramp" in sampler else None,
-            # Files from before these columns, opened for reading, do not have them.
+            # Older files, opened for reading, do not have these columns.
             control=row.get("control") or "none",
             cost_per_hour=row.get("cost_per_hour"),
             cost_unit=row.get("cost_unit") or "",
@@ -206,30 +207,30 @@ def _field_of(table: Mapping[str, Any]) -> ProblemField:
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """One run of a search."""
+    """One session of a search."""
 
     uuid: str
-    """Identity."""
+    """Identity of the session."""
     study: str
-    """UUID of its study."""
+    """UUID of the study."""
     started: str
-    """When, in ISO 8601."""
+    """Time of the start in ISO 8601."""
     elapsed_s: float
-    """Seconds it lasted, up to its last write."""
+    """Duration in seconds, up to the last write."""
     ended: str | None = None
-    """When it ended; None while it runs or after it was killed."""
+    """Time of the end in ISO 8601; None while the session runs or after it was killed."""
     end_reason: str | None = None
-    """Why it ended: budget, trials, exhausted, interrupted, paused, failed."""
+    """Reason for the end: budget, trials, exhausted, interrupted, paused or failed."""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Driver, compiler, clocks, library versions."""
+    """Driver, compiler, clocks and library versions."""
     baselines: tuple[BaselineResult, ...] = ()
-    """What the user would run instead, as measured in this session."""
+    """Baselines as measured in this session."""
     notes: tuple[str, ...] = ()
-    """What the user should know: a foreign load, a missing profiler."""
+    """Notes for the user, for example about other processes on the GPU or a missing profiler."""
 
     @classmethod
     def of(cls, row: Row) -> SessionRecord:
-        """Return the record that a row holds."""
+        """Create the record from a row."""
         return cls(
             uuid=row["uuid"],
             study=row["study"],
@@ -250,7 +251,7 @@ def _baseline_of(table: Mapping[str, Any]) -> BaselineResult:
 
 
 def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
-    """Return name and time in µs (over several problems the geometric mean) of the fastest baseline that was right."""
+    """Return name and time in µs (geometric mean over the problems) of the fastest correct baseline."""
     times = []
     for baseline in baselines:
         medians = [timing.median_us for timing in baseline.timings]
@@ -264,18 +265,18 @@ def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float]
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial with what only the database knows of it."""
+    """A trial with its database identity."""
 
     trial: Trial
-    """Candidate, outcome, evidence."""
+    """Candidate, outcome and evidence."""
     uuid: str
-    """Identity."""
+    """Identity of the trial."""
     kernel_digest: str
-    """SHA-256 over the kernel's files when it was proposed."""
+    """SHA-256 over the kernel files at the time of the proposal."""
 
 
 def dumps(value: Any) -> str:
-    """Return compact, strict JSON: mappings become objects, NaN and infinities the texts `nan`, `inf`, `-inf`."""
+    """Return compact strict JSON: mappings become objects; NaN and infinities become the texts `nan`, `inf`, `-inf`."""
     try:
         return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False)
     except ValueError:
@@ -301,12 +302,12 @@ def _finite(value: Any) -> Any:
 
 
 def evaluation_row(evaluation: Evaluation) -> dict[str, Any]:
-    """Return an evaluation as columns of `evokern_trials`; the samples go elsewhere (`sample_rows`)."""
+    """Return an evaluation as columns of `evokern_trials`, without samples (see `sample_rows`)."""
     first = evaluation.timings[0] if evaluation.timings else None
     interval = interval_us(evaluation)
     heaviest = max(evaluation.resources, key=lambda r: r.registers, default=None)
     shared = [r.static_shared_bytes + r.dynamic_shared_bytes for r in evaluation.resources]
-    # `asdict` copies every sample first.
+    # Not `asdict`, which would copy every sample.
     timings = [{k: v for k, v in vars(t).items() if k != "samples_us"} for t in evaluation.timings]
     return {
         "outcome": evaluation.outcome.value,
@@ -331,7 +332,7 @@ def evaluation_row(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def interval_us(evaluation: Evaluation) -> tuple[float, float] | None:
-    """Return the 95 % interval of `time_us`, in µs: over several problems the geometric mean of the relative ends."""
+    """Return the 95 % interval of `time_us` in µs, over several problems by the geometric mean of the relative ends."""
     timings = evaluation.timings
     if evaluation.time_us is None or not timings or any(t.ci95_us[0] <= 0 for t in timings):
         return None
@@ -340,16 +341,16 @@ def interval_us(evaluation: Evaluation) -> tuple[float, float] | None:
 
 
 def sample_rows(trial: str, evaluation: Evaluation) -> list[tuple[str, int, str]]:
-    """Return the rows of `evokern_samples`: trial's UUID, index of the problem, samples."""
+    """Return rows of `evokern_samples`: UUID of the trial, index of the problem, samples."""
     return [(trial, index, dumps(t.samples_us)) for index, t in enumerate(evaluation.timings) if t.samples_us]
 
 
 def evaluation_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None) -> Evaluation:
-    """Return the evaluation that a row holds.
+    """Create an evaluation from a row.
 
     Args:
-        row: a row of `evokern_trials` with an outcome.
-        samples: index of the problem → samples, in µs; without them timings come back with none.
+        row: row of `evokern_trials` with an outcome.
+        samples: index of the problem → samples in µs; None leaves the timings without samples.
     """
     timings = _parsed(row["timings"], list)
     return Evaluation(
@@ -362,18 +363,18 @@ def evaluation_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None
         gate=_parsed(row["gate"], dict),
         compile_s=row["compile_s"] or 0.0,
         device_s=row["device_s"] or 0.0,
-        # Files from before that column, opened for reading, do not have it.
+        # Older files, opened for reading, do not have this column.
         spans=tuple(Span(*values) for values in _parsed(row.get("spans"), list)),
     )
 
 
 def _parsed(text: str | None, empty: type) -> Any:
-    """Return stored JSON of a type; most columns of most trials hold nothing, for which no parser is asked."""
+    """Return stored JSON, checked to have the type of `empty`; skip the parser for empty values, which are common."""
     if not text or text in ("{}", "[]"):
         return empty()
     value = _decoded(text)
     if not isinstance(value, empty):
-        raise TypeError(f"{type(value).__name__} where a {empty.__name__} was written")
+        raise TypeError(f"expected a {empty.__name__}, found a {type(value).__name__}")
     return value
 
 
@@ -387,7 +388,7 @@ def _timing_of(table: Mapping[str, Any], samples: Sequence[float]) -> Timing:
 
 
 def proposal_of(row: Row) -> Proposal:
-    """Return the proposal that a row of `evokern_trials` holds."""
+    """Create a proposal from a row of `evokern_trials`."""
     return Proposal(
         config=Config(_decoded(row["config"])),
         info=_parsed(row["proposal"], dict),
@@ -398,18 +399,18 @@ def proposal_of(row: Row) -> Proposal:
 
 
 def trial_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None) -> Trial:
-    """Return the trial that a row with an outcome holds (samples as in `evaluation_of`)."""
+    """Create a trial from a row of `evokern_trials` with an outcome; `samples` as in `evaluation_of`."""
     return Trial(row["number"], proposal_of(row), evaluation_of(row, samples), row["seconds"] or 0.0)
 
 
 def stored_entries(text: str) -> list[tuple[int, float, list[Any]]]:
-    """Return what a database holds of a warm start.
+    """Parse the stored entries of a warm start.
 
     Returns:
-        For the nearest study, 0, and for each further one, 1 and so on: its number, how far its problem is, and its
-        candidates as lists of the places of their genes' values and of log(time).
+        A tuple for each source study: its number (0 for the nearest), the distance of its problem, and its candidates.
+        A candidate is a list of value indices, one for each gene, and log(time).
     """
     told = json.loads(text)
-    if told and isinstance(told[0][0], list):  # written before further studies came with it; those told a fastest one
+    if told and isinstance(told[0][0], list):  # format of earlier versions, with a single source study
         return [(0, DISTANT, [entry for entry in told if entry[1] is not None])]
     return [(number, distance, entries) for number, (distance, entries) in enumerate(told)]

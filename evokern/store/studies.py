@@ -1,4 +1,4 @@
-"""What a database open for writing keeps beside trials: studies, the sources that they ran, warm starts."""
+"""Writing of studies, kernel sources and warm starts to a database."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from evokern.store.writer import Session
 
 
 class Store(WrittenFile):
-    """A database of studies; a context manager that folds the write-ahead log in when it closes."""
+    """A database of studies open for writing; a context manager that closes it."""
 
     def study(self, name: str) -> StudyRecord | None:
-        """Return a study by name, or None.
+        """Return the study of the given name, or None.
 
         Raises:
-            StoreError: its row, or that of another study, is damaged.
+            StoreError: if the row of any study is damaged.
         """
         with explained(self.path):
-            # All of them: where a name is damaged, the study would be begun anew.
+            # Check all rows, because the search would start a new study if the name of this one was damaged.
             rows = require_sound(self.db, self.path, "evokern_studies")
         row = next((row for row in rows if row["name"] == name), None)
         return required(self.path, "evokern_studies", row, StudyRecord.of) if row else None
 
     def has_trials(self, record: StudyRecord) -> bool:
-        """Tell whether anything of a study was tried."""
+        """Return whether a study has any trial."""
         with explained(self.path):
             sql = "SELECT 1 FROM evokern_trials WHERE study = ? LIMIT 1"
             return self.db.execute(sql, [record.uuid]).fetchone() is not None
 
     def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
-        """Write a new study and the kernel's source files; returns it with its identity and date."""
+        """Write a new study and the kernel's source files; return the record with its UUID and date."""
         record = replace(record, uuid=str(uuid.uuid4()), created=now())
         with self.transaction():
             write_row(self.db, "evokern_studies", record.row())
@@ -48,7 +48,7 @@ class Store(WrittenFile):
         return record
 
     def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
-        """Write what may change of a study: budget, limit, settings that its user let pass, the kernel's digest."""
+        """Write the changed values of a study: budget, limit, accepted settings and kernel digest."""
         with self.transaction():
             update_row(self.db, self.path, "evokern_studies", record.uuid, record.row())
             self._write_sources(record.kernel_digest, sources or {})
@@ -56,16 +56,16 @@ class Store(WrittenFile):
     def _write_sources(self, digest: str, sources: Mapping[str, str]) -> None:
         for file, text in sources.items():
             row = {"digest": digest, "file": file, "text": text}
-            write_row(self.db, "evokern_sources", row, replace=True)  # which mends a damaged one
+            write_row(self.db, "evokern_sources", row, replace=True)  # also repairs a damaged row
 
     def source(self, digest: str) -> dict[str, str]:
-        """Return the kernel's files, name → text, that a digest stands for."""
+        """Return the stored kernel files of a digest, as file name → text."""
         with explained(self.path):
             rows = require_sound(self.db, self.path, "evokern_sources", "digest = ?", [digest])
             return {row["file"]: row["text"] for row in rows}
 
     def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
-        """Keep the warm start that a study begins with."""
+        """Store the warm start of a study."""
         places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
         studies = [(prior.distance, prior.entries), *((one.distance, one.entries) for one in prior.further)]
         entries = [
@@ -81,15 +81,15 @@ class Store(WrittenFile):
             write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
 
     def forget_prior(self, record: StudyRecord) -> None:
-        """Forget the warm start of a study that has no trial yet; without one nothing is written."""
+        """Delete the warm start of a study that has no trials; write nothing if it has no warm start."""
         if self.db.execute("SELECT 1 FROM evokern_priors WHERE study = ?", [record.uuid]).fetchone() is not None:
             with self.transaction():
                 self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
 
     def prior(self, record: StudyRecord) -> Prior | None:
-        """Return the warm start that a study began with, None where it began without."""
+        """Return the warm start of a study, or None."""
         with explained(self.path):
-            # Of all studies: a damaged one may not say any more whose it is, and this one would go on without.
+            # Check the rows of all studies, because damage can change a row's study and so hide this warm start.
             rows = [row for row in require_sound(self.db, self.path, "evokern_priors") if row["study"] == record.uuid]
 
         def prior_of(row: Row) -> Prior:
@@ -107,7 +107,7 @@ class Store(WrittenFile):
         return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
 
     def name_aside(self, name: str) -> str:
-        """Return the name that `set_aside` would give a study: NAME.1, or the next number that is free."""
+        """Return the new name that `set_aside` would choose: NAME.1, or the next free number."""
         with explained(self.path):
             taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
             taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
@@ -115,7 +115,7 @@ class Store(WrittenFile):
         return f"{name}.{number}"
 
     def set_aside(self, name: str) -> str:
-        """Rename a study as `name_aside` says, here and in Optuna's tables; returns the new name."""
+        """Rename a study to `name_aside`, also in Optuna's tables; return the new name."""
         with self.transaction():
             new = self.name_aside(name)
             (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()
@@ -124,12 +124,12 @@ class Store(WrittenFile):
         return new
 
     def killed_session(self, record: StudyRecord) -> str:
-        """Return when the last session of a study began, if it did not end; empty where it did, or there is none."""
+        """Return the start time of a study's last session if it never ended, else an empty string."""
         sql = "SELECT started, ended FROM evokern_sessions WHERE study = ? ORDER BY rowid DESC LIMIT 1"
         with explained(self.path):
             row = self.db.execute(sql, [record.uuid]).fetchone()
         return str(row[0]) if row and row[1] is None else ""
 
     def session(self, record: StudyRecord, space: Space) -> Session:
-        """Begin a session of a study."""
+        """Start a session of a study."""
         return Session(self, record, space)

@@ -1,7 +1,7 @@
-"""The one writer of trials: what a session proposes, learns and lasts, and Optuna's half of it.
+"""Writer of trials: stores the proposals, results and duration of a session, also in Optuna's tables.
 
-A trial stands in the file before it is evaluated. Its outcome stands in our table as soon as it is known, and in
-Optuna's once every trial before it is known, so an interruption can leave Optuna's half open: it is closed on resume.
+A trial is stored before it is evaluated. Its outcome is stored in evokern's table at once, and in Optuna's table when
+all earlier trials have ended. An interruption can therefore leave Optuna's table behind; resuming completes it.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from evokern.version import __version__
 
 
 class Session:
-    """One run of a search on one study: what it proposes, learns and lasts goes to disk at once."""
+    """One session of a search on one study; every change is committed to disk at once."""
 
     def __init__(self, store: WrittenFile, study: StudyRecord, space: Space) -> None:
-        from evokern.store._optuna import OptunaStudy  # only now: see `WrittenFile._open`
+        from evokern.store._optuna import OptunaStudy  # slow import, see `WrittenFile._open`
 
         self._store = store
         self._db = store.db
         self.study = study
-        """The study."""
+        """Record of the study."""
         self.db = store.path
-        """The database."""
+        """Path of the database."""
         self.uuid = str(uuid.uuid4())
         """Identity of this session."""
         self._trials: dict[int, str] = {}
@@ -63,28 +63,28 @@ class Session:
             self._optuna = OptunaStudy(self._db, study.name, attrs, space)
             total = "SELECT coalesce(sum(elapsed_s), 0) FROM evokern_sessions WHERE study = ?"
             self.before_s = float(self._db.execute(total, [study.uuid]).fetchone()[0])
-            """Study time of all earlier sessions, seconds."""
+            """Total duration of all earlier sessions, in seconds."""
 
     def recorded_trials(self) -> tuple[list[Proposal], list[Trial]]:
-        """Return every proposal of earlier sessions, by trial number, and the trials that are recorded (samples apart).
+        """Return all proposals of earlier sessions, by trial number, and the recorded trials without samples.
 
-        A proposal without its trial was interrupted.
+        A proposal without a trial was interrupted.
 
         Raises:
-            StoreError: one of them is damaged or missing.
+            StoreError: if a trial is damaged or missing.
         """
         proposals: list[Proposal] = []
         trials: list[Trial] = []
         path, table = self._store.path, "evokern_trials"
         with explained(path):
             for row in select(self._db, table, order="study, number"):
-                if not sound(row):  # of another study as well: which one it is of may be what is damaged
-                    raise damage(path, table, row, "a search would learn from it")
+                if not sound(row):  # also for other studies, because damage can change a row's study
+                    raise damage(path, table, row, "its content changed on disk and the search would use it")
                 if row["study"] != self.study.uuid:
                     continue
                 if row["number"] != len(proposals):
                     missing = f"trial {len(proposals)} of study {self.study.name} is missing"
-                    raise StoreError(f"{path} is damaged: {missing}; restore a copy, or name another file with --db")
+                    raise StoreError(f"{path} is damaged: {missing}; restore a backup or choose another file with --db")
                 self._trials[row["number"]] = row["uuid"]
                 proposals.append(required(path, table, row, proposal_of))
                 if row["outcome"]:
@@ -93,16 +93,16 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all that is done inside to the disk at once, or nothing of it; after an error a session only ends."""
+        """Commit all changes made inside the context at once, or none; after an error, only `ended` may follow."""
         with self._store.transaction():
             yield
 
     def adopt(self, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> None:
-        """Give Optuna's tables what an interruption kept from them.
+        """Add the rows to Optuna's tables that an interruption prevented.
 
         Args:
-            proposals: every proposal of `recorded_trials`.
-            results: results of the trials that are recorded, up to the first that is not.
+            proposals: all proposals from `recorded_trials`.
+            results: results of the recorded trials before the first unrecorded one.
         """
         with self.transaction():
             self._optuna.resume()
@@ -112,7 +112,7 @@ class Session:
                 self._optuna.tell(result)
 
     def began(self, report: StartReport) -> None:
-        """Write what the device found when it opened."""
+        """Write the start report of the device."""
         fastest = fastest_baseline(report.baselines)
         values = {
             "environment": dumps(report.environment),
@@ -124,18 +124,18 @@ class Session:
             self._update("evokern_sessions", self.uuid, values)
 
     def rated(self, rates: Rates) -> None:
-        """Write how fast the device copies and multiplies, beside the rest of its environment."""
+        """Write the measured copy and compute rates of the device into the session's environment."""
         changes = "environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
         with self.transaction():
             self._change_session(changes, dumps(asdict(rates)))
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
-        """Write a proposal, before it is evaluated, here and in Optuna's tables.
+        """Write a proposal before its evaluation, also to Optuna's tables.
 
         Args:
             number: trial number.
-            proposal: what was proposed.
-            elapsed_s: seconds of this session.
+            proposal: the proposal.
+            elapsed_s: time since the start of this session, in seconds.
         """
         trial = str(uuid.uuid4())
         values = {
@@ -159,11 +159,11 @@ class Session:
         self._trials[number] = trial
 
     def record(self, trial: Trial, elapsed_s: float) -> None:
-        """Write a trial's outcome and evidence.
+        """Write outcome and evidence of a trial.
 
         Args:
             trial: the finished trial.
-            elapsed_s: seconds of this session.
+            elapsed_s: time since the start of this session, in seconds.
         """
         values = evaluation_row(trial.evaluation) | {"seconds": trial.seconds, "session": self.uuid}
         samples = sample_rows(self._trials[trial.number], trial.evaluation)
@@ -175,7 +175,7 @@ class Session:
             self._elapsed(elapsed_s)
 
     def annotate(self, trials: Sequence[Trial]) -> None:
-        """Write evidence that came after trials were recorded; in our rows only, since it changes no result.
+        """Update the evidence of recorded trials; Optuna's tables do not change, because results do not.
 
         Args:
             trials: recorded trials with all their evidence.
@@ -186,37 +186,37 @@ class Session:
                 self._update("evokern_trials", self._trials[trial.number], values)
 
     def proved(self, trial: int, result: Mapping[str, Any]) -> None:
-        """Write what the verification of a trial found."""
+        """Write the result of a trial's verification."""
         with self.transaction():
             insert_proof(self._db, self.study, "verify", trial, result)
 
     def compared(self, trial: int, result: Mapping[str, Any]) -> None:
-        """Write what a trial and a baseline took, measured in turn."""
+        """Write the head-to-head times of a trial and a baseline."""
         with self.transaction():
             insert_proof(self._db, self.study, IN_TURN, trial, result)
 
     def remeasured(self, found: Mapping[int, Mapping[str, Any]]) -> None:
-        """Write what trials took where another GPU measured them again: trial → result."""
+        """Write the results of trials that another GPU measured again (trial → result)."""
         with self.transaction():
             for trial, result in found.items():
                 insert_proof(self._db, self.study, REMEASURED, trial, result)
 
     def champion_kept(self, trial: int, infeasible: Sequence[Mapping[str, Any]]) -> None:
-        """Write which changes of one gene a champion does not allow."""
+        """Write the infeasible one-gene changes of a champion."""
         with self.transaction():
             insert_proof(self._db, self.study, NEIGHBOURS, trial, {"infeasible": list(infeasible)})
 
     def not_proved(self, trial: int, why: str) -> None:
-        """Write why the verification of a trial came to nothing."""
+        """Write the reason why a verification ended without a result."""
         with self.transaction():
             insert_proof(self._db, self.study, "undone", trial, {"why": why})
 
     def proofs(self) -> list[ProofRecord]:
-        """Return what verifications of this study found, the first one first."""
+        """Return the verifications of this study, oldest first."""
         return self._proofs("verify")
 
     def verification_stopped(self, trial: int) -> str:
-        """Return why the latest verification of a trial came to nothing; empty where it did not, or none was."""
+        """Return why the latest verification of a trial ended without a result; empty if it had one or none was run."""
         if any(proof.trial == trial for proof in self.proofs()):
             return ""
         undone = [proof for proof in self._proofs("undone") if proof.trial == trial]
@@ -229,7 +229,7 @@ class Session:
             return [required(self._store.path, table, row, ProofRecord.of) for row in rows]
 
     def first_environment(self, key: str) -> Any:
-        """Return what the first session of this study that has it keeps in its environment; None where none has."""
+        """Return the environment value of the first session of this study that has the key, or None."""
         with explained(self._store.path):
             table = "evokern_sessions"
             rows = require_sound(self._db, self._store.path, table, "study = ?", [self.study.uuid])
@@ -238,12 +238,12 @@ class Session:
             return next((one.environment[key] for one in sessions if key in one.environment), None)
 
     def write_result(self, result: TrialResult) -> None:
-        """Write the end of a recorded trial into Optuna's tables."""
+        """Write the result of a recorded trial to Optuna's tables."""
         with self.transaction():
             self._optuna.tell(result)
 
     def record_duration(self, elapsed_s: float) -> None:
-        """Write how long this session has lasted."""
+        """Write the current duration of this session."""
         with self.transaction():
             self._elapsed(elapsed_s)
 
@@ -251,7 +251,7 @@ class Session:
         self._change_session("elapsed_s = ?", elapsed_s)
 
     def _reject(self, constraint: str, count: int) -> None:
-        """Add to the proposals that a constraint turned away."""
+        """Increase the number of proposals rejected by a constraint."""
         table, values = "evokern_rejections", {"study": self.study.uuid, "constraint_name": constraint}
         where = "study = ? AND constraint_name = ?"
         before = require_sound(self._db, self._store.path, table, where, list(values.values()))
@@ -265,7 +265,7 @@ class Session:
         change_rows(self._db, self._store.path, "evokern_sessions", "uuid = ?", changes, [value, self.uuid])
 
     def ended(self, elapsed_s: float, reason: str) -> None:
-        """Write how this session ended; Optuna's tables then have no running trial."""
+        """Write the end of this session and mark running trials in Optuna's tables as waiting."""
         with self.transaction():
             running = self._optuna.running()
             recorded = f"study = ? AND outcome IS NOT NULL AND number IN ({', '.join(map(str, running))})"

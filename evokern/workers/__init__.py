@@ -1,1 +1,1 @@
-"""Processes that may die: a pool of workers forked from a server."""
+"""Pools of worker processes that are forked from a server and may die without harm."""

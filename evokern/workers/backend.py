@@ -1,4 +1,4 @@
-"""Where pools of workers run: on this machine, or on the hosts of a cluster (`evokern.cluster`)."""
+"""Backends of worker pools: this machine, or the hosts of a cluster (`evokern.cluster`)."""
 
 from __future__ import annotations
 
@@ -15,87 +15,87 @@ from evokern.workers.pool import WorkerPool
 
 
 class Holder(Protocol):
-    """What a host has of its own for a pool while that is open: a GPU, say."""
+    """Resource that a host reserves for a pool while the pool is open, such as a GPU."""
 
     def spec(self, spec: WorkerSpec) -> WorkerSpec:
-        """Return what workers run here."""
+        """Return the worker specification adapted to this resource."""
 
     def report(self) -> Any:
-        """Return what it is; pickles."""
+        """Return a description of the resource, which can be pickled."""
 
     def spares(self, report: Any) -> int:
-        """Return how many warm spares there is room for.
+        """Return the number of spare workers that the resource has space for.
 
         Args:
             report: the first handler's `ready_report`.
         """
 
     def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
-        """Return a result with what was seen here meanwhile.
+        """Return a result with observations of the resource added.
 
         Args:
-            result: of a worker of the pool.
-            processes: the pool's workers.
+            result: result from a worker of the pool.
+            processes: process ids of the pool's workers.
         """
 
     def release(self) -> None:
-        """Give it back; safe to call twice."""
+        """Release the resource; safe to call twice."""
 
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """A pool of workers on one host."""
+    """Plan of a worker pool on one host."""
 
     spec: WorkerSpec
-    """What they run."""
+    """Specification of the workers."""
     size: int
-    """Workers that work."""
+    """Number of active workers."""
     depth: int = 1
-    """Jobs that a worker is given at a time."""
+    """Jobs assigned to a worker at a time."""
     patience_s: float = math.inf
-    """As for `WorkerPool`."""
+    """Same as for `WorkerPool`."""
     hold: Callable[[], Holder] | None = None
-    """Takes what the host has of its own for the pool; raises `DeviceError` where it cannot."""
+    """Function that reserves the host's resource for the pool; raises `DeviceError` on failure."""
 
 
 @dataclass(frozen=True)
 class HostRoom:
-    """What a host has for a study."""
+    """Capacity of a host for a study."""
 
     cores: int
-    """Processors."""
+    """Number of processors."""
     memory_bytes: int | None
-    """Memory, bytes; None where that is not known."""
+    """Memory in bytes, or None if unknown."""
 
 
 Plans = Callable[[HostRoom], Mapping[str, PoolPlan]]
-"""Makes a host's pools by name, the same names on every host."""
+"""Function that plans the pools of a host by name; the names are the same on every host."""
 
 
 class ReportingPool(JobPool, Protocol):
-    """A pool that tells what its first handler found."""
+    """A pool that provides the report of its first handler."""
 
     @property
     def ready_report(self) -> Any:
-        """What the first handler offered as its `ready_report`; None before one has started."""
+        """The first handler's `ready_report`; None before a handler has started."""
 
 
 class Backend(Protocol):
-    """Opens pools; closing it ends their workers."""
+    """Opener of worker pools; closing the backend ends the workers."""
 
     @property
     def cores(self) -> int:
-        """Processors of all hosts together."""
+        """Number of processors of all hosts together."""
 
     def open(self, plans: Plans, folder: Path) -> Mapping[str, ReportingPool]:
         """Open pools that span all hosts.
 
         Args:
-            plans: what each host gets.
-            folder: the kernel's folder, which hosts that do not share this machine's files are sent.
+            plans: plans the pools of each host.
+            folder: the kernel folder, which is sent to hosts that do not share this machine's files.
 
         Raises:
-            DeviceError: a host cannot work as asked.
+            DeviceError: if a host cannot run the pools.
         """
 
     def close(self) -> None:
@@ -103,22 +103,22 @@ class Backend(Protocol):
 
 
 class LocalBackend:
-    """This machine."""
+    """Backend that runs the pools on this machine."""
 
     def __init__(self, preload: Sequence[str], cores: int | None = None) -> None:
-        """Start the process that forks workers, which imports while the caller goes on.
+        """Start the fork server; its imports run in the background.
 
         Args:
-            preload: as for `ForkServer`.
-            cores: processors; None takes those that this process may use.
+            preload: same as for `ForkServer`.
+            cores: number of processors; None uses all that this process may use.
         """
         self.cores = cores or len(os.sched_getaffinity(0))
-        """Processors."""
+        """Number of processors."""
         self._server: ForkServer | None = ForkServer(preload)
         self._pools: list[WorkerPool] = []
 
     def open(self, plans: Plans, folder: Path) -> Mapping[str, WorkerPool]:
-        """Open pools; the folder stays where it is."""
+        """Open pools; the kernel folder is used in place."""
         assert self._server is not None
         found = {}
         for name, plan in plans(HostRoom(self.cores, None)).items():

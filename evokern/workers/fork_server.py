@@ -1,6 +1,6 @@
-"""The parent's side of a fork server: a process with modules preloaded that forks workers on demand and kills them.
+"""Parent side of the fork server: a process with preloaded modules that forks and kills workers on request.
 
-What runs on the other side is in `evokern.workers.process`; who uses it is `evokern.workers.pool`.
+`evokern.workers.process` contains the server side; `evokern.workers.pool` uses this module.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ _LOG_BYTES = 1 << 20
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"} | dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
-"""Set before the first import, which is when NumPy's and torch's libraries count cores: there is a worker for each of
-them, and threads that wait for each other's small products would keep a large machine busy with nothing."""
+"""Variables that limit NumPy and torch to one thread. There is one worker for each core, so more threads would only
+wait for each other. The libraries read them at import."""
 
 
 FAULTS = frozenset(
     signal.Signals[name] for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 )
-"""Signals that a process brings on itself (signal(7)). Every other one comes from outside: SIGKILL from the system
-where memory runs out, SIGTERM and SIGHUP from a person or a scheduler."""
+"""Signals that a process causes itself (signal(7)). Other signals have an external cause: the system sends SIGKILL when
+memory runs out; a user or a scheduler sends SIGTERM and SIGHUP."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a worker ended."""
+    """End of a worker and its cause."""
 
     how: str
     """`killed by SIGSEGV`, `exit code 1`, `gone`, or `ended with its fork server, which was killed by SIGKILL`."""
     own: bool
-    """Whether the process did it itself, by a fault or an exit: what it worked on may be the cause."""
+    """Whether the process ended itself by a fault or an exit, so that its job may be the cause."""
     peak_bytes: int | None = None
-    """The most memory that it had, bytes; None where its end was not reported."""
+    """Peak memory of the worker in bytes; None if its end was not reported."""
     server: int = 0
-    """Which of the fork servers ended, and the worker with it, counted from 1; 0 where the worker ended alone."""
+    """Number of the fork server that ended together with the worker, counted from 1; 0 if the worker ended alone."""
 
 
 class ForkServer:
-    """A process with modules preloaded that forks workers on demand."""
+    """A process with preloaded modules that forks workers on request."""
 
     def __init__(self, preload: Sequence[str] = (), shared: str | None = None) -> None:
         """Start the process.
 
         Args:
-            preload: modules that it imports, and functions that it calls, as `module:function`.
-            shared: version of what it imports, where another process's server that has imported the same may fork this
-                one, and this one others; None where it is this process's alone.
+            preload: modules to import, and functions to call, as `module:function`.
+            shared: version of the preloaded modules. Servers with equal modules and version can fork each other, also
+                across processes. None makes a server private.
         """
         self._preload = tuple(preload)
         self._environment = os.environ | _ENVIRONMENT
@@ -87,12 +87,12 @@ class ForkServer:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
         self._process: subprocess.Popen[bytes] | sharing.Borrowed
         self._process, self._control = self._borrowed() or self._started()
-        # It sees the closed socket only once its imports are over: seconds in which an interrupted command, whoever was
-        # about to close this server, would seem to have left a process behind.
+        # The server notices a closed socket only after its imports, which take seconds. Kill it, so that an interrupted
+        # command does not leave a process during that time.
         self._end = weakref.finalize(self, _kill, self._process, self._folder)
 
     def _started(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """Return a server of this process's own, and the control socket."""
+        """Start a new server; return its process and the control socket."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             settings = {
@@ -106,25 +106,25 @@ class ForkServer:
             return _start(settings, self._log, self._environment), control
 
     def _borrowed(self) -> tuple[sharing.Borrowed, socket.socket] | None:
-        """Return a server that another process's has forked; None where there is none that has imported the same."""
+        """Return a server forked from a matching server of another process, or None if there is none."""
         if not self._folder:
             return None
         try:
             directory = str(Path.cwd())
-        except OSError:  # it was removed
+        except OSError:  # the working directory was removed
             return None
         settings = {"environment": self._environment, "directory": directory, "parent": os.getpid()}
         return sharing.borrow(self._folder, settings, self._log.fileno())
 
     def spawn(self) -> tuple[int, Connection, Any]:
-        """Ask for a worker; returns its ticket, the connection to it and the file that holds what it prints.
+        """Request a worker; return its ticket, its connection and its log file.
 
         Raises:
-            DeviceError: the server cannot be started.
+            DeviceError: if the server cannot be started.
         """
         self._tickets += 1
         log = tempfile.TemporaryFile()  # noqa: SIM115 (the worker's record closes it)
-        # Appending, so that what is printed after `trim` does not land where the file used to end.
+        # Append mode, because output after `trim` would otherwise be written at the old end of the file.
         fcntl.fcntl(log, fcntl.F_SETFL, fcntl.fcntl(log, fcntl.F_GETFL) | os.O_APPEND)
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -134,7 +134,7 @@ class ForkServer:
             try:
                 socket.send_fds(self._control, [message], descriptors)
             except OSError:
-                # Only a signal from outside, such as the kernel's out-of-memory killer, ends a server.
+                # Only an external signal, such as one from the kernel's out-of-memory killer, ends a server.
                 self._replace()
                 try:
                     socket.send_fds(self._control, [message], descriptors)
@@ -143,26 +143,26 @@ class ForkServer:
         return self._tickets, Connection(ours.detach()), log
 
     def _replace(self) -> None:
-        """Start another server for one that has ended; what that one forked ended with it."""
+        """Replace a server that has ended; its workers ended with it."""
         self._falls.append((self._tickets - 1, self._end_of_server()))
-        # Another process may have a number of theirs by now.
+        # The system may have reused the process ids of these workers.
         self._notices.clear()
         self.close()
         self._launch()
 
     @property
     def latest_ticket(self) -> int:
-        """Ticket of the worker that was asked for last."""
+        """Ticket of the most recently requested worker."""
         return self._tickets
 
     def pid(self, ticket: int) -> int | None:
-        """Return the process of a ticket once it is known; None too where it ended with an earlier server."""
+        """Return the process id for a ticket, or None if it is unknown or the worker ended with an earlier server."""
         self._collect()
         found = self._notices.get((b"P", ticket))
         return None if found is None else found[0]
 
     def stopped(self, ticket: int) -> bool:
-        """Tell whether a signal (SIGSTOP) keeps a worker from working: that it is late is not its job's doing then."""
+        """Return whether a worker is stopped by a signal such as SIGSTOP; its job is then not the cause of a delay."""
         pid = self.pid(ticket)
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -172,9 +172,9 @@ class ForkServer:
         return state in ("T", "t")
 
     def kill(self, ticket: int) -> None:
-        """Kill a worker; the server does it, so that a reused process number can never be hit."""
+        """Kill a worker through the server, which never signals a reused process id."""
         pid = self.pid(ticket)
-        # A worker whose start was not announced yet has no job: if the news is late, it ends with its connection.
+        # A worker whose start was not reported yet has no job; if the report is late, it ends with its connection.
         deadline = time.monotonic() + 1.0
         gone = ticket in self._ended or self._with_earlier_server(ticket) is not None
         while pid is None and self._alive and not gone and time.monotonic() < deadline:
@@ -185,7 +185,7 @@ class ForkServer:
                 self._control.send(COMMAND.pack(b"K", pid))
 
     def death(self, ticket: int, patience_s: float) -> Death:
-        """Say how a worker ended, waiting a moment for the news."""
+        """Return how a worker ended; wait up to `patience_s` seconds for the report."""
         deadline = time.monotonic() + patience_s
         while True:
             fallen = self._with_earlier_server(ticket)
@@ -208,7 +208,7 @@ class ForkServer:
             mp_connection.wait([self._control], 0.02)
 
     def _with_earlier_server(self, ticket: int) -> Death | None:
-        """Return how a worker ended whose server was replaced."""
+        """Return the end of a worker whose server was replaced, or None."""
         for number, (last, how) in enumerate(self._falls, 1):
             if ticket <= last:
                 return _fallen(how, number)
@@ -224,7 +224,7 @@ class ForkServer:
         return f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
     def log_tail(self) -> str:
-        """Return the end of what the server itself printed, where it is gone; empty while it lives."""
+        """Return the end of the server's own output if the server has ended, else an empty string."""
         self._collect()
         return "" if self._alive else tail(self._log)
 
@@ -234,7 +234,7 @@ class ForkServer:
                 message = self._control.recv(NOTICE.size, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            except OSError:  # reset: it died with commands unread
+            except OSError:  # connection reset: the server died with unread commands
                 message = b""
             if not message:
                 self._alive = False
@@ -245,21 +245,21 @@ class ForkServer:
             self._notices[kind, first] = second, peak_bytes
 
     def withdraw(self) -> None:
-        """Let no other process's server be forked by this one from now on; any thread may ask."""
+        """Stop forking servers for other processes; callable from any thread."""
         if self._folder:
             sharing.leave(self._folder, self._process.pid)
 
     def close(self) -> None:
-        """End the server and with it every worker it forked; safe to call twice."""
+        """End the server and every worker that it forked; safe to call twice."""
         self._alive = False
         self._control.close()
         self._log.close()
-        self._end()  # its workers die with it
+        self._end()  # its workers end with it
 
 
 def _start(settings: dict[str, Any], log: Any, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a server's process, which prints to a file and inherits the other end of the control socket."""
-    # A session of its own keeps the terminal's Ctrl-C away: the parent decides when workers end.
+    """Start the process of a server with its output in `log` and the inherited end of the control socket."""
+    # A separate session, so that Ctrl-C in the terminal does not reach workers; the parent ends them.
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _BOOT, json.dumps(settings)],
         pass_fds=[settings["control"]],
@@ -290,13 +290,13 @@ def _kill(process: subprocess.Popen[bytes] | sharing.Borrowed, folder: Path | No
 
 
 def trim(log: Any) -> None:
-    """Empty a file that a process prints to once it is large: a candidate may print from every thread."""
+    """Truncate a large log file; a candidate may print from every thread."""
     if os.fstat(log.fileno()).st_size > _LOG_BYTES:
         os.ftruncate(log.fileno(), 0)
 
 
 def tail(log: Any, characters: int = 2000) -> str:
-    """Return the end of what a process printed to a file."""
+    """Return the last characters of a log file."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - characters))
     return str(log.read().decode(errors="replace")).strip()

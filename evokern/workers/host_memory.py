@@ -1,4 +1,4 @@
-"""The memory of this machine: what programs can still have, and what was in use when one of them was killed."""
+"""Memory of this machine: available and in use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Return the memory that programs can still have, bytes; None where the system does not say (proc(5), meminfo)."""
+    """Return the memory available to programs in bytes, or None if the system does not report it (/proc/meminfo)."""
     return _meminfo().get("MemAvailable")
 
 
 def memory_in_use() -> dict[str, int]:
-    """Return `used_bytes` of `total_bytes` of memory: the container's where it has a limit, else the machine's.
+    """Return `used_bytes` and `total_bytes` of memory, of the container if it has a limit, else of the machine.
 
-    What the system can take back at once, such as cached files, does not count as used. Empty where the system says
-    nothing (proc(5), meminfo; the kernel's admin-guide/cgroup-v2, memory.current, memory.max and memory.stat).
+    Memory that the system can reclaim at once, such as cached files, does not count as used. The result is empty if the
+    system reports nothing (/proc/meminfo; `memory.current`, `memory.max` and `memory.stat` of cgroup v2).
     """
     machine = _meminfo()
     if not {"MemTotal", "MemAvailable"} <= machine.keys():
@@ -31,15 +31,15 @@ def memory_in_use() -> dict[str, int]:
         current = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
         stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
         own = {"used_bytes": max(0, current - int(stat["inactive_file"])), "total_bytes": limit}
-    except (OSError, ValueError, KeyError):  # no limit ("max"), or another kind of system
+    except (OSError, ValueError, KeyError):  # no limit ("max"), or no cgroup v2
         return found
     return own if limit < machine["MemTotal"] else found
 
 
 def in_words(memory: Mapping[str, int]) -> str:
-    """Return what `memory_in_use` says in a clause: `13.2 of 16 GiB of memory in use`."""
+    """Return the result of `memory_in_use` as text such as `13.2 of 16 GiB of memory in use`."""
     if "used_bytes" not in memory:
-        return "how much memory was in use is not known"
+        return "memory use unknown"
     return f"{memory['used_bytes'] / 2**30:.3g} of {memory['total_bytes'] / 2**30:.3g} GiB of memory in use"
 
 

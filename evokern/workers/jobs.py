@@ -1,4 +1,4 @@
-"""What goes to a worker and what comes back: records of jobs, workers and results."""
+"""Records of jobs, workers and results, and the interface of a job pool."""
 
 from __future__ import annotations
 
@@ -15,97 +15,99 @@ from evokern.workers.host_memory import in_words
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a worker runs."""
+    """Specification of a worker: its handler and its process settings."""
 
     factory: str
-    """`module:Class`; an `evokern.workers.process.Handler`, called once with `init`, then `handle` per job."""
+    """Handler class as `module:Class`, an `evokern.workers.process.Handler`."""
     init: Any
-    """Anything that pickles."""
+    """Argument of the handler's constructor, which can be pickled."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables set before the factory's module is imported."""
+    """Environment variables set before the handler's module is imported."""
     niceness: int = 0
-    """Added to its processes' niceness before its handler is made: who feeds it goes first where processors are few."""
+    """Increase in niceness, applied before the handler is created, so that the search itself keeps priority."""
     init_deadline_s: float = 180.0
     """Seconds after which a worker that is still starting counts as dead."""
     may_fault: bool = True
-    """Whether what a job is about (a compiler's input, a GPU's program) may end its worker by a fault of the worker's
-    own, twice in a row; where it cannot, as in a simulation, such a death says nothing of the job either."""
+    """Whether a job (compiler input, GPU program) can crash its worker. If not, as in a simulation, two crashes in a
+    row do not count as the job's fault."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """What became of a job."""
+    """Result of a job."""
 
     key: int
-    """The job's key."""
+    """Key of the job."""
     status: Literal["done", "raised", "died", "overran", "lost"]
-    """Answered; raised an exception; two processes died of it; was killed at its deadline; two processes died on it,
-    and it cannot be the cause."""
+    """`done`: finished. `raised`: raised an exception. `died`: the job crashed two processes. `overran`: killed at its
+    deadline. `lost`: two processes died, and the job cannot be the cause."""
     value: Any
-    """The answer, the `EvokernError`, how the process died, the deadline in seconds, or how the processes died."""
+    """`done`: the handler's result. `raised`: the `EvokernError`. `overran`: the deadline in seconds. `died`, `lost`:
+    how the processes ended."""
     seconds: float
-    """Time on the worker."""
+    """Time on the worker in seconds."""
     log: str = ""
-    """End of what a dead worker printed."""
+    """Last output of a dead worker."""
     memory: Mapping[str, int] = field(default_factory=dict)
-    """Of a `lost` job, in bytes: `used_bytes` of `total_bytes` of this machine when the last death was noticed, and
-    `worker_bytes`, the most that a worker of the job had."""
+    """For a `lost` job, memory in bytes: `used_bytes` and `total_bytes` of this machine at the last death, and
+    `worker_bytes`, the peak of the job's workers."""
     began_s: float = 0.0
-    """When the worker took it up, by `time.monotonic`."""
+    """Time at which the worker started the job, by `time.monotonic`."""
     worker: int = 0
-    """The worker's ticket, which no other worker of its server has."""
+    """Ticket of the worker, unique for its fork server."""
     member: int = 0
-    """Place of the executor that gave it, where a pool has several."""
+    """Index of the executor, if the pool has several."""
 
     def lost_error(self, what: str) -> DeviceError:
-        """Return what to raise where a `lost` job leaves nothing to go on with.
+        """Return the error for a `lost` job whose result is required.
 
         Args:
             what: the job, for the message.
         """
         return DeviceError(
-            f"{what}: two of its processes died, and it cannot be the cause ({self.value}; {in_words(self.memory)}); "
-            "free memory, or end what kills them, and run the same command again"
+            f"{what}: two worker processes died, and the job cannot be the cause ({self.value}; "
+            f"{in_words(self.memory)}); free memory or stop the program that kills them, then run the same command "
+            "again"
         )
 
 
 class JobPool(Protocol):
-    """What takes jobs and answers them, wherever they are done; one thread drives it.
+    """Pool that runs jobs on any kind of executor; one thread drives it.
 
-    The contract of every executor: a job is answered once, by a `JobResult` with its key. What it does to its worker
-    never raises here; a worker that dies or overruns is ended and replaced, and its job asked about once more.
+    Every job produces exactly one `JobResult` with its key. A job that kills its worker never raises an exception here:
+    the worker is replaced and the job is run a second time.
     """
 
     @property
     def connections(self) -> list[Connection]:
-        """What to listen to."""
+        """Connections to wait on."""
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
-        """Queue a job; its deadline, in seconds, runs from the moment a worker takes it up."""
+        """Queue a job; its deadline, in seconds, starts when a worker starts the job."""
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in what the workers sent, and end those past their deadline.
+        """Process messages from the workers and end workers past their deadline; return finished jobs.
 
         Args:
-            readable: those of `connections` that have something.
+            readable: members of `connections` that have data.
 
         Raises:
-            EvokernError: workers cannot be started any more.
+            EvokernError: if workers can no longer be started.
         """
 
     def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that take so long that nobody waits for them."""
+        """Return the keys of jobs that run so long that others no longer wait for them."""
 
     def next_deadline(self) -> float | None:
-        """Return the earliest moment (monotonic clock) at which `advance` has something to do unasked."""
+        """Return the earliest time (monotonic clock) at which `advance` must be called without a message."""
 
     def grant(self, pause_s: float) -> None:
-        """Grant the workers time in which this process was stopped (Ctrl-Z, a frozen container), perhaps they too."""
+        """Extend all deadlines by a pause of this process, for example by Ctrl-Z or a frozen container."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job that waits or is worked on."""
+    """A queued or running job."""
 
     key: int
     payload: bytes
@@ -113,12 +115,12 @@ class Job:
     retried: bool = False
     deaths: tuple[Death, ...] = ()
     after: int = 0
-    """Ticket that a worker must be later than: what ended one may have ended any that was there with it."""
+    """Ticket that a later worker must exceed, because the cause of a death may also affect workers of that time."""
 
 
 @dataclass(eq=False)
 class Worker:
-    """A worker process, seen from its parent."""
+    """Parent's record of a worker process."""
 
     ticket: int
     connection: Connection
@@ -130,7 +132,7 @@ class Worker:
     head_since: float = 0.0
 
     def deadline(self, spec: WorkerSpec) -> float | None:
-        """Return the moment (monotonic clock) at which it must be ended, None while it has nothing to do."""
+        """Return the time (monotonic clock) at which the worker must be ended, or None while it is idle."""
         if not self.ready:
             return self.started + spec.init_deadline_s
         return self.head_since + self.jobs[0].deadline_s if self.jobs else None

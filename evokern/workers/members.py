@@ -1,4 +1,4 @@
-"""Several executors as one pool: any of them takes a job, unless the job is for one of them alone."""
+"""A pool of several executors: a job runs on any executor or on a specific one."""
 
 from __future__ import annotations
 
@@ -17,128 +17,128 @@ from evokern.workers.pool import WorkerPool
 
 
 class MemberPool(ReportingPool, Protocol):
-    """Executors that are told apart; a result's `member` is the place of the one that gave it."""
+    """Pool of distinguishable executors; the `member` of a result is the index of its executor."""
 
     @property
     def names(self) -> Sequence[str]:
-        """What each is called, for messages and evidence."""
+        """Name of each executor, for messages and evidence."""
 
     @property
     def states(self) -> Sequence[str]:
-        """What keeps each from working, or happened to it, in a word or two; empty where it works as from the first."""
+        """State of each executor in a few words, such as `set aside`; empty if it works normally."""
 
     @property
     def held(self) -> Sequence[Any]:
-        """What the host of each has of its own for it, as its `Holder` reports; None until that is known."""
+        """Report of each executor's `Holder`; None until known."""
 
     @property
     def working(self) -> Sequence[int]:
-        """Places of those that work: neither set aside nor lost for good."""
+        """Indices of the executors that are neither set aside nor permanently lost."""
 
     def submit(self, key: int, job: Any, deadline_s: float, only: int | None = None) -> None:
         """Queue a job.
 
         Args:
-            key: the job's key.
-            job: what to do.
-            deadline_s: seconds, from the moment a worker takes it up.
-            only: place of the executor that is to do it; it is `lost` where that one is lost for good.
+            key: key of the job.
+            job: the job.
+            deadline_s: deadline in seconds, from the time a worker starts the job.
+            only: index of the executor that must run the job; the job is `lost` if that executor is permanently lost.
         """
 
     def set_aside(self, member: int) -> None:
-        """Hand an executor no more jobs but those for it alone."""
+        """Assign no more jobs to an executor, except jobs for this executor only."""
 
     def readmit(self, member: int) -> None:
-        """Hand jobs again to an executor that was set aside."""
+        """Assign jobs again to an executor that was set aside."""
 
     def wait_ready(self, member: int) -> None:
-        """Wait until an executor's worker has started.
+        """Wait until a worker of an executor has started.
 
         Raises:
-            EvokernError: it cannot start.
+            EvokernError: if no worker can start.
         """
 
     def keep_spares(self) -> None:
-        """Let each executor keep as many warm spares as its host has room for."""
+        """Let each executor keep as many spare workers as its host has space for."""
 
 
 class Forwarding:
-    """A pool in front of one whose executors are told apart."""
+    """Wrapper that forwards to a pool of several executors."""
 
     def __init__(self, pool: MemberPool) -> None:
-        """Stand in front of a pool, which stays its owner's."""
+        """Wrap a pool; its owner remains responsible for closing it."""
         self._pool = pool
 
     @property
     def connections(self) -> list[Connection]:
-        """What to listen to."""
+        """Connections to wait on."""
         return self._pool.connections
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in what the workers sent."""
+        """Process messages from the workers; return finished jobs."""
         return self._pool.advance(readable)
 
     def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that take so long that nobody waits for them."""
+        """Return the keys of jobs that run so long that others no longer wait for them."""
         return self._pool.overdue()
 
     def next_deadline(self) -> float | None:
-        """Return the earliest moment (monotonic clock) at which a worker must be ended."""
+        """Return the earliest time (monotonic clock) at which a worker must be ended."""
         return self._pool.next_deadline()
 
     def grant(self, pause_s: float) -> None:
-        """Grant the workers time in which this process was stopped."""
+        """Extend all deadlines by a pause of this process, in seconds."""
         self._pool.grant(pause_s)
 
 
 class OneMember(Forwarding):
-    """One executor of several, as a pool of its own."""
+    """Pool that consists of one executor of a larger pool."""
 
     def __init__(self, pool: MemberPool, member: int) -> None:
-        """Make it.
+        """Select an executor.
 
         Args:
-            pool: all of them.
-            member: its place.
+            pool: the larger pool.
+            member: index of the executor.
         """
         super().__init__(pool)
         self._member = member
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
-        """Queue a job for it alone."""
+        """Queue a job for this executor only."""
         self._pool.submit(key, job, deadline_s, self._member)
 
     @property
     def held(self) -> Any:
-        """What its host has of its own for it; None until that is known."""
+        """Report of the executor's `Holder`; None until known."""
         return self._pool.held[self._member]
 
 
 @dataclass
 class LocalMember:
-    """A worker pool of this machine, and what it holds here."""
+    """A local worker pool as one executor."""
 
     name: str
-    """What it is called."""
+    """Name of the executor."""
     pool: WorkerPool
-    """What works."""
+    """Pool of its workers."""
     holder: Holder | None = None
-    """What this machine has of its own for it."""
+    """Resource that this machine reserves for the pool."""
     aside: bool = False
     lost: bool = False
     held: dict[int, tuple[Any, float, int | None]] = field(default_factory=dict)
-    """Key → job, deadline and for whom alone, of what it has and has not answered."""
+    """Unfinished jobs: key → (job, deadline in seconds, required executor or None)."""
 
 
 class LocalMembers:
-    """Pools of this machine as one; a job goes to the one that has the fewest."""
+    """Local pools combined into one; a job goes to the pool with the fewest unfinished jobs."""
 
     def __init__(self, members: Sequence[LocalMember], depth: int) -> None:
-        """Make one pool of several.
+        """Combine pools.
 
         Args:
-            members: the pools, which stay their owner's.
-            depth: jobs that each is given at a time.
+            members: the pools; their owner remains responsible for closing them.
+            depth: jobs assigned to each pool at a time.
         """
         self._members = tuple(members)
         self._depth = depth
@@ -147,52 +147,52 @@ class LocalMembers:
 
     @property
     def names(self) -> list[str]:
-        """What each is called."""
+        """Name of each executor."""
         return [member.name for member in self._members]
 
     @property
     def states(self) -> list[str]:
-        """What keeps each from working."""
+        """State of each executor; empty if it works normally."""
         return ["lost" if member.lost else "set aside" if member.aside else "" for member in self._members]
 
     @property
     def held(self) -> list[Any]:
-        """What this machine has of its own for each."""
+        """Report of each executor's `Holder`."""
         return [member.holder and member.holder.report() for member in self._members]
 
     @property
     def working(self) -> list[int]:
-        """Places of those that work."""
+        """Indices of the executors that are neither set aside nor lost."""
         return [place for place, member in enumerate(self._members) if not member.aside]
 
     @property
     def connections(self) -> list[Connection]:
-        """What to listen to."""
+        """Connections to wait on."""
         return [connection for member in self._members for connection in member.pool.connections]
 
     @property
     def ready_report(self) -> Any:
-        """What the first worker found."""
+        """The `ready_report` of the first executor's first handler."""
         return self._members[0].pool.ready_report
 
     def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that take so long that nobody waits for them."""
+        """Return the keys of jobs that run so long that others no longer wait for them."""
         return frozenset[int]().union(*(member.pool.overdue() for member in self._members))
 
     def next_deadline(self) -> float | None:
-        """Return the earliest moment (monotonic clock) at which a worker must be ended."""
+        """Return the earliest time (monotonic clock) at which a worker must be ended."""
         if self._results:
             return 0.0
         deadlines = (member.pool.next_deadline() for member in self._members)
         return min((moment for moment in deadlines if moment is not None), default=None)
 
     def grant(self, pause_s: float) -> None:
-        """Grant the workers time in which this process was stopped."""
+        """Extend all deadlines by a pause of this process, in seconds."""
         for member in self._members:
             member.pool.grant(pause_s)
 
     def submit(self, key: int, job: Any, deadline_s: float, only: int | None = None) -> None:
-        """Queue a job, for one of them alone or for any."""
+        """Queue a job for any executor, or for the executor at index `only`."""
         if only is None:
             self._backlog.append((key, job, deadline_s))
             self._feed()
@@ -200,32 +200,32 @@ class LocalMembers:
             self._hand(self._members[only], key, job, deadline_s, only)
 
     def set_aside(self, member: int) -> None:
-        """Hand one no more jobs but those for it alone."""
+        """Assign no more jobs to an executor, except jobs for this executor only."""
         self._members[member].aside = True
 
     def readmit(self, member: int) -> None:
-        """Hand jobs again to one that was set aside."""
+        """Assign jobs again to an executor that was set aside."""
         self._members[member].aside = False
 
     def wait_ready(self, member: int) -> None:
-        """Wait until a worker of one has started.
+        """Wait until a worker of an executor has started.
 
         Raises:
-            EvokernError: it cannot start.
+            EvokernError: if no worker can start.
         """
         self._members[member].pool.wait_ready()
 
     def keep_spares(self) -> None:
-        """Let each keep as many warm spares as there is room for."""
+        """Let each executor keep as many spare workers as its resource has space for."""
         for member in self._members:
             if member.holder is not None:
                 member.pool.keep_spares(member.holder.spares(member.pool.ready_report))
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in what the workers sent, and hand out what waits.
+        """Process messages from the workers and assign queued jobs; return finished jobs.
 
         Raises:
-            EvokernError: no executor is left; with the last one's error.
+            EvokernError: if no executor is left; the error is that of the last executor.
         """
         readable = list(readable)
         results, self._results = self._results, []
@@ -255,10 +255,10 @@ class LocalMembers:
             self._hand(member, *self._backlog.pop(0), None)
 
     def _lost(self, member: LocalMember, error: EvokernError) -> None:
-        """Go on without one whose workers cannot be started any more: others take what it held.
+        """Remove an executor whose workers can no longer be started, and reassign its jobs.
 
         Raises:
-            EvokernError: it was the last one.
+            EvokernError: if it was the last executor.
         """
         if member.aside and not member.held:
             return
@@ -267,7 +267,7 @@ class LocalMembers:
             raise error
         member.pool.close()
         why = first_line(error)
-        message = f"{member.name} is lost: {why}; the others go on with what it held"
+        message = f"{member.name} is lost: {why}; the other GPUs continue with its jobs"
         told("gpu_lost", message, logging.WARNING, gpu=member.name)
         again = []
         for key, (job, deadline_s, only) in sorted(member.held.items()):

@@ -1,15 +1,16 @@
-"""Isolated worker processes: killable, with a deadline for every job, replaced by a warm spare, dead with their parent.
+"""Pool of isolated worker processes with a deadline for each job.
 
-The one abstraction for everything that must not take the search down: the compile pool, the GPU worker, the simulated
-device. A pool is driven by one thread: it submits jobs and calls `wait`, which moves everything along.
+A worker can be killed, is replaced by a warm spare, and ends with its parent. The compile pool, the GPU worker and the
+simulated device use such pools, because their crashes must not end the search. One thread drives a pool: it submits
+jobs and calls `wait`, which also starts and replaces workers.
 
     server = ForkServer(preload=("torch",))
     pool = WorkerPool(server, WorkerSpec("package.module:Handler", init), size=2, spares=1)
     pool.submit(7, job, deadline_s=3.0)
     for result in wait([pool], timeout_s=1.0): ...
 
-A worker that dies is no verdict on its job: the job is asked once more on another worker. Only where that one dies too
-is there an answer: `died` where a fault of the worker's own may be what the job was about, else `lost`.
+If a worker dies, its job runs again on another worker. If that worker dies too, the job ends as `died` when the job may
+have crashed it, else as `lost`.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ _DEATHS_REMEMBERED_S = 10.0
 _INIT_FAILURES_ALLOWED = 4
 _START_DEATHS_ALLOWED = 3
 _DEATH_PATIENCE_S = 2.0
-"""A process that ends while it holds a GPU is gone when the driver has torn its context down."""
+"""Seconds to wait for the report of a worker's end; the driver must first destroy its GPU context."""
 _LOGGER = logging.getLogger(__name__)
 _KILL_PATIENCE_S = 10.0
-"""A process that is killed while its GPU works is gone when the driver has torn its context down."""
+"""Seconds to wait for a killed worker's end; the driver must first stop its GPU work and destroy the context."""
 _MOST_OVERDUE = 4
-"""Workers that others take the place of while they are overdue; each one holds memory."""
+"""Maximum number of overdue workers that are replaced by others; each of them still occupies memory."""
 _PAUSE_S = 5.0
-"""A wait that ends so much later than it should means that this process was stopped, not that its workers are slow."""
+"""A wait that ends this many seconds late means that this process was stopped, not that its workers are slow."""
 _QUEUED_BYTES = 1 << 17
-"""A larger job waits for an idle worker: sending it to a busy one could block on the socket's buffer, which holds
-416 KiB where Linux's default limit stands (net.core.wmem_max of 208 KiB, doubled)."""
+"""Maximum size of a job that is sent to a busy worker. A larger job waits for an idle worker, because sending it could
+block on the socket buffer (416 KiB with Linux's default `net.core.wmem_max`)."""
 
 
 class WorkerPool:
-    """`size` workers that work, `spares` that wait. More spares are kept for a while after a series of deaths."""
+    """Pool of `size` active workers and `spares` waiting ones, with more spares for a while after several deaths."""
 
     def __init__(
         self,
@@ -65,17 +66,17 @@ class WorkerPool:
         depth: int = 1,
         patience_s: float = math.inf,
     ) -> None:
-        """Make a pool, whose first workers start at once.
+        """Create a pool and start its first workers.
 
         Args:
-            server: starts the workers.
-            spec: what they run.
-            size: workers that work.
-            spares: further ones that wait.
-            most_spares: the most that wait after a series of deaths.
-            depth: jobs that a worker is given at a time: the one it works on, and those it takes up after it.
-            patience_s: seconds on one job after which a worker no longer counts, so that another takes its place; four
-                of them at most.
+            server: fork server that starts the workers.
+            spec: specification of the workers.
+            size: number of active workers.
+            spares: number of additional workers that wait.
+            most_spares: maximum number of waiting workers after several deaths.
+            depth: jobs assigned to a worker at a time, including the running job.
+            patience_s: seconds on one job after which an additional worker is started in place of the busy one, for at
+                most four workers.
         """
         self._server = server
         self._spec = spec
@@ -92,52 +93,52 @@ class WorkerPool:
         self._fallen_servers: set[int] = set()
         self._closed = False
         self.ready_report: Any = None
-        """What the first handler offered as its `ready_report`."""
+        """The first handler's `ready_report`; None before a handler has started."""
         self._replenish()
 
     @property
     def pending(self) -> int:
-        """Jobs not answered yet."""
+        """Number of unfinished jobs."""
         return len(self._backlog) + sum(len(worker.jobs) for worker in self._workers)
 
     @property
     def ready(self) -> int:
-        """Workers that have started."""
+        """Number of workers that have started."""
         return sum(worker.ready for worker in self._workers)
 
     @property
     def processes(self) -> list[int]:
-        """Process numbers of the workers, for tests and messages."""
+        """Process ids of the workers, for tests and messages."""
         return [pid for worker in self._workers if (pid := self._server.pid(worker.ticket)) is not None]
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
-        """Queue a job; its deadline runs from the moment a worker takes it up."""
+        """Queue a job; its deadline, in seconds, starts when a worker starts the job."""
         self._backlog.append(Job(key, pickle.dumps(job), deadline_s))
         self._feed()
 
     def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that a worker has worked on for longer than `patience_s`."""
+        """Return the keys of jobs that have run for longer than `patience_s`."""
         now = time.monotonic()
         busy = (worker for worker in self._workers if worker.ready and worker.jobs)
         return frozenset(worker.jobs[0].key for worker in busy if now - worker.head_since > self._patience_s)
 
     @property
     def _working(self) -> int:
-        """Workers that may work, those that are overdue among them."""
+        """Number of active workers, including overdue ones."""
         return self._size + min(len(self.overdue()), _MOST_OVERDUE)
 
     def keep_spares(self, spares: int) -> None:
-        """Keep so many spares from now on: for a pool that starts without, so that the first worker starts faster."""
+        """Set the number of spares, for a pool created without spares so that its first worker starts faster."""
         self._spares = spares
         self._most_spares = max(spares, self._most_spares)
         self._replenish()
 
     def wait_ready(self, workers: int = 1) -> None:
-        """Wait until so many workers have started.
+        """Wait until the given number of workers has started.
 
         Raises:
-            EvokernError: what the handler raised while it was built.
-            DeviceError: the workers die while they start.
+            EvokernError: if the handler's constructor raised it.
+            DeviceError: if the workers die during their start.
         """
         while self.ready < workers:
             wait([self], 1.0)
@@ -151,15 +152,17 @@ class WorkerPool:
         self._backlog.clear()
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in what the workers sent, and end those past their deadline (`wait` calls this).
+        """Process messages from the workers and end workers past their deadline; return finished jobs.
+
+        `wait` calls this method.
 
         Raises:
-            EvokernError: workers cannot be started any more.
+            EvokernError: if workers can no longer be started.
         """
         results: list[JobResult] = []
         ready = set(map(id, readable))
         for worker in list(self._workers):
-            if id(worker.connection) in ready and worker in self._workers:  # a spare may have ended meanwhile
+            if id(worker.connection) in ready and worker in self._workers:  # an earlier iteration may end a spare
                 results += self._receive(worker)
         now = time.monotonic()
         for worker in list(self._workers):
@@ -172,19 +175,19 @@ class WorkerPool:
         return results
 
     def grant(self, pause_s: float) -> None:
-        """Grant the workers time in which this process was stopped (Ctrl-Z, a frozen container), perhaps they too."""
+        """Extend all deadlines by a pause of this process, in seconds (Ctrl-Z, a frozen container)."""
         for worker in self._workers:
             worker.started += pause_s
             worker.head_since += pause_s
 
     def next_deadline(self) -> float | None:
-        """Return the earliest moment (monotonic clock) at which a worker must be ended."""
+        """Return the earliest time (monotonic clock) at which a worker must be ended."""
         deadlines = [d for worker in self._workers if (d := worker.deadline(self._spec)) is not None]
         return min(deadlines, default=None)
 
     @property
     def connections(self) -> list[Connection]:
-        """What to listen to."""
+        """Connections to wait on."""
         return [worker.connection for worker in self._workers]
 
     def _receive(self, worker: Worker) -> list[JobResult]:
@@ -223,7 +226,7 @@ class WorkerPool:
         return results
 
     def _overrun(self, worker: Worker) -> list[JobResult]:
-        """End a worker that is past its deadline; one that was stopped from outside counts as killed from outside."""
+        """End a worker that is past its deadline; a worker stopped by a signal counts as killed externally."""
         stopped = self._server.stopped(worker.ticket)
         self._server.kill(worker.ticket)
         self._server.death(worker.ticket, _KILL_PATIENCE_S)
@@ -234,14 +237,14 @@ class WorkerPool:
         self._remove(worker)
         if not worker.ready:
             what = f"did not start within {self._spec.init_deadline_s:g} s"
-            self._init_failed(DeviceError(f"a worker process {what}: {log or 'no message'}"))
+            self._init_failed(DeviceError(f"a worker process {what}: {log or 'no output'}"))
             return []
         job = worker.jobs.popleft()
         self._backlog.extendleft(reversed(worker.jobs))
         return [_result(worker, JobResult(job.key, "overran", job.deadline_s, now - worker.head_since, log))]
 
     def _died(self, worker: Worker, death: Death) -> list[JobResult]:
-        """Take in that a worker died: what it worked on is asked once more, and answered where another died of it."""
+        """Handle the death of a worker: run its job again, or report a result after the second death."""
         log, now = tail(worker.log), time.monotonic()
         self._deaths.append(now)
         self._remove(worker)
@@ -267,11 +270,11 @@ class WorkerPool:
 
     def _died_at_start(self, death: Death, log: str) -> None:
         printed = log or self._server.log_tail()
-        error = DeviceError(f"a worker process died while it started ({death.how}): {printed or 'no message'}")
+        error = DeviceError(f"a worker process died during its start ({death.how}): {printed or 'no output'}")
         if death.own:
             self._init_failed(error)
             return
-        # A signal from outside: the next one may start. A server's workers end all at once, which is one event.
+        # After an external signal the next worker may start. Deaths of workers with the same server count once.
         self._start_deaths += death.server == 0 or death.server not in self._fallen_servers
         self._fallen_servers.add(death.server)
         if self.ready == 0 and self._start_deaths >= _START_DEATHS_ALLOWED:
@@ -279,7 +282,7 @@ class WorkerPool:
                 raise _explained(error)
             raise DeviceError(
                 f"worker processes cannot start: {self._start_deaths} were killed in a row, the last one {death.how}"
-                f"{_memory_clause()}; free memory or raise the limit that ends them, then run the same command again"
+                f"{_memory_clause()}; free memory or raise the memory limit, then run the same command again"
             )
 
     def _init_failed(self, error: EvokernError) -> None:
@@ -292,11 +295,11 @@ class WorkerPool:
         self._workers.remove(worker)
 
     def _end_spares(self, starved: Worker) -> None:
-        """Keep no spares any more: what a worker lacked they may hold, and the next one needs it."""
+        """End the spares and keep none from now on, to free the memory that a worker lacked."""
         ended = [starved]
         if self._spares:
             self._spares = 0
-            _LOGGER.warning("a worker lacked memory: no spares are kept any more")
+            _LOGGER.warning("a worker ran out of memory: spare workers are disabled from now on")
             ended += [one for one in self._workers if not one.jobs]
         for worker in ended:
             self._server.kill(worker.ticket)
@@ -316,23 +319,22 @@ class WorkerPool:
             self._deaths.popleft()
         spares = min(self._most_spares, self._spares + len(self._deaths)) if self._spares else 0
         if self._init_failures >= _INIT_FAILURES_ALLOWED:
-            # What cannot start again and again (no memory left for a second context, say) is not worth a spare.
+            # Workers that repeatedly fail to start (for example, no memory for a second GPU context) get no spare.
             spares = 0
-        # A job whose worker died waits for one that starts after that.
+        # A job whose worker died waits for a worker that starts after the death.
         after = max((job.after for job in self._backlog), default=0)
         fresh = not after or any(worker.ticket > after for worker in self._workers)
         while len(self._workers) < self._working + spares or not fresh:
             fresh = True
             ticket, connection, log = self._server.spawn()
-            # One that is gone already is noticed at the end of its connection, as any death.
+            # If the worker has already died, the end of its connection reports it.
             with contextlib.suppress(OSError):
                 spec = self._spec
                 connection.send((spec.factory, spec.init, dict(spec.environment), spec.niceness))
             self._workers.append(Worker(ticket, connection, log, now))
 
     def _feed(self) -> None:
-        # Who works goes on working; a worker that started before it but was ready later is a spare. One that the first
-        # job has waited for goes before both.
+        # Prefer workers started for the first job, then workers that already have jobs, then those ready first.
         after = self._backlog[0].after if self._backlog else 0
         ready = (worker for worker in self._workers if worker.ready)
         order = sorted(ready, key=lambda worker: (worker.ticket <= after, not worker.jobs, worker.ready_at))
@@ -349,13 +351,13 @@ class WorkerPool:
                 if not worker.jobs:
                     worker.head_since = time.monotonic()
                 worker.jobs.append(job)
-                # A worker that just died is noticed, with its jobs, at the end of its connection.
+                # If the worker has just died, the end of its connection reports it, and its jobs are reassigned.
                 with contextlib.suppress(OSError):
                     worker.connection.send_bytes(worker.jobs[-1].payload)
 
 
 def _result(worker: Worker, result: JobResult) -> JobResult:
-    """Return a result with the worker that gave it and when that one took the job up."""
+    """Return a result with its worker and start time added."""
     return replace(result, began_s=worker.head_since, worker=worker.ticket)
 
 
@@ -365,7 +367,7 @@ def _memory_clause() -> str:
 
 
 def _explained(error: EvokernError) -> EvokernError:
-    """Return why a worker did not start: where a user's file hides a library that it needs, that instead."""
+    """Return a clearer error if a user's file hides a library that the worker needs, else the same error."""
     hidden = shadowed(str(error)) if isinstance(error, (DeviceError, InternalError)) else ""
     if not hidden:
         return error
@@ -374,15 +376,15 @@ def _explained(error: EvokernError) -> EvokernError:
 
 
 class OwnServerPool(WorkerPool):
-    """A pool that has a fork server to itself."""
+    """A worker pool with its own fork server."""
 
     def __init__(self, spec: WorkerSpec, preload: Sequence[str] = (), *, size: int = 1) -> None:
         """Start the server and the workers.
 
         Args:
-            spec: what they run.
-            preload: as for `ForkServer`.
-            size: workers that work.
+            spec: specification of the workers.
+            preload: same as for `ForkServer`.
+            size: number of active workers.
         """
         self._own_server = ForkServer(preload)
         try:
@@ -398,15 +400,15 @@ class OwnServerPool(WorkerPool):
 
 
 def wait(pools: Sequence[JobPool], timeout_s: float, also: Sequence[Any] = ()) -> list[JobResult]:
-    """Wait for news from any of the pools and return the results.
+    """Wait for messages from any of the pools and return the finished jobs.
 
     Args:
-        pools: pools to listen to.
-        timeout_s: longest wait in seconds.
-        also: further file descriptors or connections that end the wait.
+        pools: pools to wait for.
+        timeout_s: maximum wait in seconds.
+        also: additional file descriptors or connections that end the wait.
 
     Raises:
-        EvokernError: workers of a pool cannot be started any more.
+        EvokernError: if workers of a pool can no longer be started.
     """
     limit = time.monotonic() + timeout_s
     for deadline in (pool.next_deadline() for pool in pools):

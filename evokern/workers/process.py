@@ -1,14 +1,16 @@
-"""The process that forks workers, and what a worker does. `evokern.workers.pool` starts it; nothing else imports it.
+"""Server side of the fork server, and the main loop of a worker.
 
-A fresh interpreter imports the heavy modules once and then forks, so that a replacement worker starts in milliseconds.
-No candidate ever runs in this process. It ends when its parent's end of the control socket closes, however the parent
-died, and every worker ends with it (`PR_SET_PDEATHSIG`).
+A new interpreter imports large modules once and then forks workers, so a replacement worker starts in milliseconds. No
+candidate runs in the server. The server ends when its parent closes the control socket or dies. Every worker ends with
+the server (`PR_SET_PDEATHSIG`).
 
-The standard library's fork server (`multiprocessing.forkserver`) is not used, for four reasons. It imports the user's
-`__main__` into every worker. There is one for each process, with one list of modules to preload, where a search keeps
-two: a compile worker needs nothing of what a GPU's imports. Its workers outlive a parent that is killed, for it
-waits until they have ended, and a candidate that hangs on a GPU never does. And its parent kills a worker by the number
-of a process that the server may have reaped already, so that another process may have it.
+The standard library's `multiprocessing.forkserver` is not suitable for four reasons:
+
+- It imports the user's `__main__` into every worker.
+- A process has only one such server, with one list of preloaded modules. A search needs two, because compile workers do
+  not need the imports of GPU workers.
+- Its workers outlive a killed parent: it waits for them to end, but a candidate that hangs on a GPU never ends.
+- Its parent kills workers by process id, which the system may have reused for another process.
 """
 
 from __future__ import annotations
@@ -36,32 +38,32 @@ from evokern.workers import sharing
 from evokern.workers.role import become_worker
 
 COMMAND = struct.Struct("<cI")
-"""Parent to server: `S` ticket (with two file descriptors) starts a worker, `K` pid kills one."""
+"""Message to the server: `S` ticket (with two file descriptors) starts a worker, `K` pid kills a worker."""
 NOTICE = struct.Struct("<cIiQ")
-"""Server to parent: `P` ticket pid 0, a worker was started; `X` pid status peak, one ended (as in `os.waitpid`), and
-the most bytes of memory that it ever had."""
+"""Message to the parent: `P` ticket pid 0 reports the start of a worker; `X` pid status peak reports its end, with the
+status of `os.waitpid` and the peak memory in bytes."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EDQUOT})
-"""Errors of the system that say what the machine lacks, and nothing of a job."""
+"""System errors that report missing resources of the machine and say nothing about a job."""
 
 
 class Handler(Protocol):
-    """What runs in a worker: built once from the worker's `init`, then asked job after job.
+    """Code that runs in a worker: constructed once from the worker's `init`, then called for each job.
 
-    One with a method `listen` is given a function that tells whether the next job has come already.
+    If a handler has a method `listen`, it receives a function that returns whether the next job has arrived.
     """
 
     def handle(self, job: Any) -> Any:
-        """Answer one job."""
+        """Run a job and return its result."""
 
 
-class Retire(Exception):  # noqa: N818 (it is an answer, not an error)
-    """Raised by a handler to answer with `value` and be replaced: its context is no longer usable.
+class Retire(Exception):  # noqa: N818 (it carries a result, not an error)
+    """Exception of a handler that returns `value` as its result and requests a replacement of its worker.
 
-    With `busy` its device still works on something that never ends: the next job waits until the process is gone.
-    With `retry` the answer itself is in doubt: another worker does the job once more.
+    `busy`: the device is still running endless work, so the next job waits until the process has ended. `retry`: the
+    result is unreliable, so another worker runs the job again.
     """
 
     def __init__(self, value: Any, *, busy: bool = False, retry: bool = False) -> None:
@@ -73,8 +75,8 @@ class Retire(Exception):  # noqa: N818 (it is an answer, not an error)
 def main() -> None:
     """Serve the control socket given on the command line until it closes."""
     settings = json.loads(sys.argv[1])
-    # What is imported takes seconds, in which nobody listens to the control socket: the system ends this process with
-    # its parent. It does so with the parent's *thread*, so that only one that lasts may stay tied.
+    # During the imports, which take seconds, nothing reads the control socket; the system therefore ends this process
+    # with its parent. The system ties it to the parent's *thread*, so stay tied only to a permanent thread.
     _die_with(settings["parent"])
     _name_process("evokern-forks")
     sys.path[:] = settings["path"]
@@ -85,48 +87,48 @@ def main() -> None:
     control = socket.socket(fileno=settings["control"])
     folder = Path(settings["folder"]) if settings["folder"] else None
     listener = None if folder is None else sharing.listening(folder)
-    while True:  # a copy goes on with sockets of its own
+    while True:  # a forked server continues with its own sockets
         control, listener = _serve(control, folder, listener)
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules, and call functions given as `module:function`: what they load is there in every worker."""
+    """Import modules and call functions given as `module:function`, for all workers forked later."""
     for name in names:
         module, _, function = name.partition(":")
-        # What cannot be imported, whatever it raises, is reported by the worker that needs it.
+        # The worker that needs the module reports a failed import.
         with contextlib.suppress(Exception, SystemExit):
             loaded = importlib.import_module(module)
             if function:
                 getattr(loaded, function)()
-    # Frozen objects are not visited by the workers' collectors, so their pages stay shared.
+    # Garbage collection in the workers skips frozen objects, so their memory pages stay shared.
     gc.collect()
     gc.freeze()
 
 
 def _die_with(parent: int) -> None:
-    """Have the system kill this process when the one that started it ends, or end now if it has."""
+    """Let the system kill this process when its parent ends; exit now if the parent has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _name_process(name: str) -> None:
-    """Let `ps` and `top` show what a process is there for, in 15 characters (prctl(2), PR_SET_NAME)."""
+    """Set the name that `ps` and `top` show, at most 15 characters (prctl(2), PR_SET_NAME)."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def _serve(
     control: socket.socket, folder: Path | None, listener: socket.socket | None
 ) -> tuple[socket.socket, socket.socket | None]:
-    """Do what the parent asks until it closes the control socket, and fork further servers for others alike.
+    """Execute commands of the parent until it closes the control socket; fork servers for other processes.
 
     Args:
         control: this process's end of the control socket.
-        folder: where it may be asked for further servers; None for nowhere.
-        listener: by which it hears that; None where the folder takes none.
+        folder: folder for requests from other processes; None to accept none.
+        listener: socket for these requests; None if it could not be created.
 
     Returns:
-        In such a further server, its own control socket and listener.
+        In a forked server, its own control socket and listener.
     """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -136,7 +138,7 @@ def _serve(
     servers: set[int] = set()
 
     def forget() -> None:
-        """Close, in a child, what is this process's."""
+        """Close, in a child, the descriptors of this process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in (wake_read, wake_write):
@@ -162,7 +164,7 @@ def _serve(
             continue
         try:
             message, descriptors, _, _ = socket.recv_fds(control, COMMAND.size, 2)
-        except ConnectionResetError:  # the parent died with notices unread
+        except ConnectionResetError:  # the parent died with unread messages
             message = b""
         if not message:
             if folder is not None:
@@ -187,7 +189,7 @@ def _serve(
 
 
 def _fork_server(asking: socket.socket, request: sharing.ServerRequest) -> int | None:
-    """Fork a further server; returns its process to this one, 0 to it, and None where the system has no room for it."""
+    """Fork a server; return its process id, 0 in the forked server, or None if the fork failed."""
     try:
         pid = os.fork()
     except OSError:
@@ -202,24 +204,24 @@ def _fork_server(asking: socket.socket, request: sharing.ServerRequest) -> int |
 def _become(
     asking: socket.socket, request: sharing.ServerRequest, folder: Path
 ) -> tuple[socket.socket, socket.socket | None]:
-    """Be the server that was asked for: it stays when the one that forked it ends, and ends with who asked for it."""
+    """Turn this fork into the requested server, which ends with the requesting process only."""
     settings = request.settings
     settle(request.log, settings["directory"], settings["environment"])
     _name_process(f"forks-{settings['parent']}")
     listener = sharing.listening(folder)
-    if not sharing.answer(asking):  # who asked has given up, and started another one
+    if not sharing.answer(asking):  # the requesting process gave up and started its own server
         sharing.leave(folder, os.getpid())
         os._exit(0)
     return socket.socket(fileno=request.control), listener
 
 
 def settle(log: int, directory: str, environment: Mapping[str, str]) -> None:
-    """Have, in a fork, what a process that was started would have been given, in a session of its own.
+    """Set up a forked process like a newly started one, in a separate session.
 
     Args:
-        log: the file that it prints to; closed under this number.
-        directory: where it works.
-        environment: all of its variables.
+        log: file descriptor for its output; it is duplicated to stdout and stderr, then closed.
+        directory: working directory.
+        environment: complete set of environment variables.
     """
     os.setsid()
     os.environ.clear()
@@ -300,7 +302,7 @@ def _answer(connection: Connection) -> None:
 
 
 def _lacks_resources(error: BaseException | None) -> bool:
-    """Tell whether an error, or what led to it, says that the machine has no memory, disk space or files left."""
+    """Return whether an error or one of its causes reports a lack of memory, disk space or file descriptors."""
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES):
             return True
@@ -309,7 +311,7 @@ def _lacks_resources(error: BaseException | None) -> bool:
 
 
 def _portable(error: BaseException) -> EvokernError:
-    """Return an exception that pickles: evokern's own as it is, any other as an `InternalError` with its traceback."""
+    """Return an exception that can be pickled; other than `EvokernError` become `InternalError` with a traceback."""
     if isinstance(error, EvokernError):
         return error
     text = "".join(traceback.format_exception(error)).rstrip()

@@ -1,4 +1,4 @@
-"""Whether this process is a worker, which may die with what it runs, or the one that a person started; its memory."""
+"""Role of this process, worker or main process, and the limit of its memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _worker = False
 
 
 def become_worker() -> None:
-    """Say that this process is expendable: its parent notices its death and goes on."""
+    """Mark this process as a worker, which may die without harm."""
     global _worker
     _worker = True
 
@@ -20,12 +20,9 @@ def is_worker() -> bool:
 
 
 def limit_memory(room: int) -> None:
-    """Bound this process's address space to what it has and some bytes more (setrlimit(2), RLIMIT_AS).
+    """Limit the address space of this process to its current size plus `room` bytes (setrlimit(2), RLIMIT_AS).
 
-    What it runs then fails by itself, before the system ends some process of its own choice.
-
-    Args:
-        room: bytes that it may still take.
+    An excessive allocation then fails in this process, before the system kills an arbitrary process.
     """
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     _, most = resource.getrlimit(resource.RLIMIT_AS)

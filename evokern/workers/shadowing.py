@@ -1,6 +1,6 @@
-"""A user's file named like a library hides it: Python imports from a script's own folder first.
+"""Detection of a user's file that hides a library of the same name.
 
-What follows looks like a defect of the library or of evokern, so that an error is looked through for it.
+Python imports from the script's folder first. The resulting errors look like bugs in the library or in evokern.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def shadowed(text: str) -> str:
-    """Return which file hides a library that an error speaks of, and what to do; empty where none does.
+    """Return which file hides a library named in an error, with the remedy; empty if there is none.
 
     Args:
-        text: the error's message or traceback.
+        text: message or traceback of the error.
     """
     names = sorted(set(_WORD.findall(text)))
     folders = [Path(entry or ".").resolve() for entry in sys.path]
@@ -32,7 +32,7 @@ def shadowed(text: str) -> str:
             for file in (folder / f"{name}.py", folder / name / "__init__.py"):
                 if is_file(file) and (found := PathFinder.find_spec(name, others)) and found.origin:
                     what = file if file.stem == name else file.parent
-                    return f"{what} hides the library {name} ({found.origin}); rename it"
+                    return f"{what} hides the library {name} ({found.origin}); rename your file"
     return ""
 
 

@@ -1,11 +1,10 @@
-"""Fork servers that fork further ones: what one process of a machine has imported, a later one need not import again.
+"""Sharing of fork servers between processes of one machine, so that each module set is imported once.
 
-A server that may be shared listens, once its imports are over, on a socket in a folder of the user's, whose name says
-what it has imported, in which environment. Whoever needs the same sends it the end of a control socket and a log, and
-gets a server of its own: a copy of that process, which shares its memory, and outlives it.
+After its imports, a shared server listens on a socket in a private folder of the user. The folder name is a hash of the
+imports and the environment. Another process with the same needs sends a control socket and a log file. It receives a
+server of its own: a fork that shares memory with the first server and outlives it.
 
-Either end takes nothing from another user. What is read from the folder is a hint: where nobody there answers, a server
-is started as without it.
+Both sides reject other users. If no server in the folder replies, the process starts its own server.
 """
 
 from __future__ import annotations
@@ -32,52 +31,52 @@ from typing import Any
 from evokern.ownership import why_foreign, why_foreign_state
 
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of a socket's other end (unix(7), `struct ucred`)."""
+"""Process, user and group of a socket's peer (unix(7), `struct ucred`)."""
 _PROCESS = struct.Struct("i")
 _MOST_BYTES = 1 << 20
-"""Of a request: Linux sends no more than a few hundred KiB at a time."""
+"""Maximum size of a request; Linux sends at most a few hundred KiB at a time."""
 _ANSWER_S = 2.0
-"""Seconds in which a server forks another: it may be among busy workers."""
+"""Seconds to wait for a server to fork; busy workers may delay it."""
 _REQUEST_S = 0.1
-"""Seconds that a server waits for what was asked; its own workers wait meanwhile."""
+"""Seconds that a server waits for the content of a request; its own workers wait during this time."""
 _OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OLDPWD", "PWD", "SHLVL", "_")
-"""Variables that no import reads; the copy gets its own, and of those that begin with `RAY_`, too."""
+"""Variables that no import reads, in addition to `RAY_*`; a forked server gets its own values."""
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class ServerRequest:
-    """What a further server is to be."""
+    """Request for a forked server."""
 
     settings: Mapping[str, Any]
-    """Its directory, environment, and the process that it works for."""
+    """Working directory, environment, and id of the requesting process."""
     control: int
-    """Its end of the control socket."""
+    """File descriptor of the server's end of the control socket."""
     log: int
-    """The file that it prints to."""
+    """File descriptor for the server's output."""
 
 
 class Borrowed:
-    """A server that another one forked, as `subprocess.Popen` would show it."""
+    """A server forked by another server, with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        """Its process."""
+        """Process id of the server."""
         self._handle = os.pidfd_open(pid)
         self._mutex = threading.Lock()
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the server."""
         with self._mutex, contextlib.suppress(ProcessLookupError):
             if self._handle >= 0:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it has ended; nobody but its parent learns how.
+        """Wait until the server has ended; its exit status is unknown, because this process is not its parent.
 
         Raises:
-            subprocess.TimeoutExpired: it has not.
+            subprocess.TimeoutExpired: if the server does not end in time.
         """
         handle = self._handle
         if handle < 0:
@@ -86,19 +85,19 @@ class Borrowed:
         poll.register(handle, select.POLLIN)
         if not poll.poll(None if timeout is None else 1000 * timeout):
             raise subprocess.TimeoutExpired("fork server", timeout or 0.0)
-        with self._mutex:  # whoever else waited may have closed it
+        with self._mutex:  # another thread may have closed the handle
             if self._handle >= 0:
                 os.close(self._handle)
                 self._handle = -1
 
 
 def meeting_place(preload: Sequence[str], version: str, environment: Mapping[str, str]) -> Path | None:
-    """Return the folder where servers alike listen; None where nobody can.
+    """Return the folder for servers with equal imports and environment, or None if sharing is impossible.
 
     Args:
-        preload: what they import.
-        version: of the modules that may change while a machine runs.
-        environment: their variables.
+        preload: modules that the servers import.
+        version: version of the modules that may change while the machine is running.
+        environment: environment variables of the servers.
     """
     above = Path(tempfile.gettempdir())
     try:
@@ -113,13 +112,13 @@ def meeting_place(preload: Sequence[str], version: str, environment: Mapping[str
                 [sorted(os.sched_getaffinity(0)), os.nice(0), _umask(), [resource.getrlimit(one) for one in _LIMITS]],
             ]
         )
-    except (OSError, AttributeError):  # an old kernel, or a Python made for one, has no pidfd_open
+    except (OSError, AttributeError):  # an old kernel, or a Python built for one, has no pidfd_open
         return None
     return above / f"evokern-servers-{os.getuid()}" / hashlib.sha256(alike.encode()).hexdigest()[:16]
 
 
 def listening(folder: Path) -> socket.socket | None:
-    """Return a socket on which this process hears requests; None where the folder takes none."""
+    """Create a socket for requests in a folder; return None if that is impossible."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         for path in (folder.parent, folder):
@@ -128,7 +127,7 @@ def listening(folder: Path) -> socket.socket | None:
             name = str(os.getpid())
             listener.bind(f"/proc/self/fd/{place}/.{name}")
             listener.listen()
-            os.rename(f".{name}", name, src_dir_fd=place, dst_dir_fd=place)  # who finds it is heard
+            os.rename(f".{name}", name, src_dir_fd=place, dst_dir_fd=place)  # visible only once it listens
     except OSError:
         listener.close()
         return None
@@ -136,7 +135,7 @@ def listening(folder: Path) -> socket.socket | None:
 
 
 def leave(folder: Path, process: int) -> None:
-    """Remove a process's socket from a folder, and with the last one the folder."""
+    """Remove the socket of a process from a folder, and remove the folder if it is then empty."""
     with contextlib.suppress(OSError):
         with _opened(folder) as place:
             _remove_socket(place, str(process))
@@ -144,7 +143,7 @@ def leave(folder: Path, process: int) -> None:
 
 
 def accepted(listener: socket.socket) -> tuple[socket.socket, ServerRequest] | None:
-    """Take up one request; returns where to answer it; None where it is none, or none of this user's."""
+    """Accept a request; return its socket and content, or None if it is invalid or from another user."""
     descriptors: list[int] = []
     with contextlib.ExitStack() as stack:
         try:
@@ -163,7 +162,7 @@ def accepted(listener: socket.socket) -> tuple[socket.socket, ServerRequest] | N
 
 
 def answer(asking: socket.socket) -> bool:
-    """Tell who asked for a server that this process is it; returns whether anybody still waits for it."""
+    """Send this process's id to the requesting process; return whether that process still waits."""
     with asking, contextlib.suppress(OSError):
         asking.send(_PROCESS.pack(os.getpid()))
         return True
@@ -171,12 +170,12 @@ def answer(asking: socket.socket) -> bool:
 
 
 def borrow(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[Borrowed, socket.socket] | None:
-    """Return a server that one of a folder's forked, and its control socket; None where none of them can.
+    """Request a server from those in a folder; return it with its control socket, or None if no server replies.
 
     Args:
-        folder: as `meeting_place` returns it.
-        settings: what it is to be.
-        log: the file that it prints to.
+        folder: folder from `meeting_place`.
+        settings: settings of the new server.
+        log: file descriptor for its output.
     """
     message = json.dumps(dict(settings)).encode()
     with contextlib.suppress(OSError), _opened(folder) as place:
@@ -188,9 +187,9 @@ def borrow(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[Borrowe
 
 
 def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[Borrowed, socket.socket] | None:
-    """Ask one server of an open folder.
+    """Request a server from one server in an open folder.
 
-    Each is asked for the end of another control socket: one that forks when nobody waits any more closes it unheard.
+    Each request has its own control socket, so a server that forks too late has no connection to this process.
     """
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.ExitStack() as stack, theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
@@ -204,7 +203,7 @@ def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[Borrowed
                 server = Borrowed(*_PROCESS.unpack(asked.recv(_PROCESS.size)))
                 stack.pop_all()
                 return server, control
-        except ConnectionRefusedError:  # left by one that was killed
+        except ConnectionRefusedError:  # the socket of a killed server
             _remove_socket(place, name)
         except (OSError, struct.error):
             pass
@@ -213,10 +212,10 @@ def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[Borrowed
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """Open a folder that is this user's alone, whatever lies there now; by its number a name fits into a socket's.
+    """Open a private folder of the user as a descriptor, which keeps socket paths short and excludes replacement.
 
     Raises:
-        OSError: it is not there, a link, or others may write it.
+        OSError: if the folder does not exist, is a link, or is writable by other users.
     """
     with contextlib.ExitStack() as stack:
         at = None
@@ -237,14 +236,14 @@ def _remove_socket(place: int, name: str) -> None:
 
 
 def _other_end(connected: socket.socket) -> tuple[int, int, int]:
-    """Return process, user and group of a socket's other end; process 0 where it is in a namespace of its own."""
+    """Return process, user and group of a socket's peer; process 0 if the peer is in another namespace."""
     found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, group = _CREDENTIALS.unpack(found)
     return process, user, group
 
 
 def _beside_us(process: int) -> bool:
-    """Tell whether a process sees the same files and is counted with this one: not of another container, or job."""
+    """Return whether a process is in the same namespaces and the same cgroup as this one."""
     try:
         for name in ("mnt", "pid", "net"):
             if Path(f"/proc/{process}/ns/{name}").readlink() != Path(f"/proc/self/ns/{name}").readlink():
@@ -259,11 +258,11 @@ def _is_own(variable: str) -> bool:
 
 
 def _machine() -> str:
-    """Return what tells this machine, as long as it runs, from others that share its files."""
+    """Return the boot id, which distinguishes this machine from others with the same file system."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _umask() -> str:
-    """Return the mask of new files; to ask the system for it is to change it."""
+    """Return the file mode creation mask from /proc, because umask(2) would change it."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line for line in lines if line.startswith("Umask:")), "")

@@ -1,4 +1,4 @@
-"""One job for a pool whose answer is waited for: before a search begins, after it ended, or apart from any."""
+"""Synchronous run of one job on a pool, before or after a search or without one."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from evokern.workers.jobs import JobPool
 from evokern.workers.pool import wait
 
 _SINGLE_JOB = -1
-"""Key of a job that no candidate's trial number can be."""
+"""Key of the job; it cannot be a trial number."""
 
 
 def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
-    """Run one job and return its answer; what a closed pipeline left behind is passed over.
+    """Run one job and return its result; results of other jobs are ignored.
 
     Args:
-        pool: who answers.
-        job: what to do.
-        deadline_s: seconds that the job may take.
-        what: its name, for messages.
-        patience_s: seconds that workers may take to start, and to end what they have.
+        pool: pool that runs the job.
+        job: the job.
+        deadline_s: deadline of the job in seconds.
+        what: name of the job, for messages.
+        patience_s: additional seconds for workers to start and to finish earlier jobs.
 
     Raises:
-        EvokernError: what the handler raised, or that its processes died or overran.
+        EvokernError: if the handler raised it, or if the job's processes died or exceeded the deadline.
     """
     pool.submit(_SINGLE_JOB, job, deadline_s)
     end = time.monotonic() + deadline_s + patience_s
     while time.monotonic() < end:
         for result in wait([pool], 1.0):
             if result.key != _SINGLE_JOB:
-                continue  # a candidate that a closed pipeline left behind
+                continue  # a candidate left by a closed pipeline
             if result.status == "done":
                 return result.value
             if result.status == "raised":
                 raise result.value
             if result.status == "lost":
                 raise result.lost_error(what)
-            how = result.value if result.status == "died" else f"no answer in {result.value:g} s"
+            how = result.value if result.status == "died" else f"no result within {result.value:g} s"
             raise InternalError(f"{what}: the worker process failed ({how}); {result.log or 'it printed nothing'}")
-    raise InternalError(f"{what}: no worker answered")
+    raise InternalError(f"{what}: no worker process returned a result")

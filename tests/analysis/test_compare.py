@@ -180,7 +180,7 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "own.cu").write_text("// mine\nint main() {}\n")
     for words, message in (
         ((str(tmp_path / "old.db"), "gone.db"), "there is no file gone.db"),
-        ((str(tmp_path / "old.db"), f"{tmp_path / 'old.db'}:other"), "holds no study 'other'"),
+        ((str(tmp_path / "old.db"), f"{tmp_path / 'old.db'}:other"), "no study 'other'"),
         ((str(tmp_path / "own.cu"), str(tmp_path / "old.db")), "is no program that evokern exported"),
         ((str(tmp_path / "old.db"), str(tmp_path / "old.db"), "--level", "2"), "both must be between 0 and 1"),
     ):

@@ -219,7 +219,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
     ("command", "told"),
     [
         (["absent.cu", "--block", "32"], "no CUDA file at absent.cu"),
-        ([SAMPLE, "--block", "32"], "say which with --entry: count_bits, finish, transpose"),
+        ([SAMPLE, "--block", "32"], "with --entry: count_bits, finish, transpose"),
         ([SAMPLE, "--entry", "count_bit", "--block", "32"], "did you mean 'count_bits'?"),
         ([*COUNT_BITS[:3], *["--arg", "null"] * 2, "--arg", "i32=1"], "--block is missing: how many threads"),
         ([str(FILES / "torch_extension.cu"), "--entry", "rms_norm_kernel"], "rms_norm_kernel takes 5 arguments"),

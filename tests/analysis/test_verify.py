@@ -157,7 +157,7 @@ def test_what_is_missing_is_said(word: str, db: Path, tmp_path: Path) -> None:
     """No such database, study, trial or device: one message that says what is there."""
     for words, message in (
         (("--db", str(tmp_path / "none.db")), "there is no database"),
-        (("nowhere", "--db", str(db)), "holds no study 'nowhere'"),
+        (("nowhere", "--db", str(db)), "no study 'nowhere'"),
         (("right", "--trial", "99", "--db", str(db)), "trial 99 is not in study right"),
         (("right", "--device", "sim:q7", "--db", str(db)), "there is no chip 'q7'"),
     ):

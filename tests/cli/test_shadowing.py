@@ -53,7 +53,7 @@ def test_a_hidden_library_is_named_with_the_file_that_hides_it(mine: Path) -> No
     (mine / "somelib" / "__init__.py").write_text("")
     told = shadowed("cannot import name 'Random' from 'random'")
     assert told.startswith(f"{mine / 'random.py'} hides the library random (")
-    assert told.endswith("); rename it")
+    assert told.endswith("); rename your file")
     assert shadowed("No module named 'somelib.deep'").startswith(f"{mine / 'somelib'} hides the library somelib (")
 
 
@@ -68,14 +68,16 @@ def test_what_hides_nothing_is_not_named(mine: Path) -> None:
 def test_a_worker_that_cannot_start_for_it_says_so(mine: Path, body: str) -> None:
     """Whatever the file does when it is imported, in the server or the worker, the message names it and the remedy."""
     (mine / "somelib.py").write_text(body)
-    with pytest.raises(DeviceError, match=r"^a worker .*mine/somelib\.py hides the library somelib .*; rename it$"):
+    with pytest.raises(
+        DeviceError, match=r"^a worker .*mine/somelib\.py hides the library somelib .*; rename your file$"
+    ):
         start_worker(preload=("somelib", "handler_of_somelib"))
 
 
 def test_a_server_that_cannot_start_tells_why(mine: Path) -> None:
     """Where not even the process that forks workers comes up, its own last words are told, not "no message"."""
     (mine / "deadly.py").write_text("import os; print('ended by deadly.py', flush=True); os._exit(3)")
-    with pytest.raises(DeviceError, match=r"died while it started \(.*exit code 3\): ended by deadly\.py$"):
+    with pytest.raises(DeviceError, match=r"died during its start \(.*exit code 3\): ended by deadly\.py$"):
         start_worker(preload=("deadly",))
 
 

@@ -70,7 +70,7 @@ def test_what_a_lost_actor_held_is_asked_elsewhere(
     rig.ray.actors[0].die()
     found |= collect(pool, 12 - len(found))
     assert {number: result.status for number, result in found.items()} == dict.fromkeys(range(12), "done")
-    assert "host a/0 is lost (its actor ended, or cannot be reached); others go on with what it held" in caplog.text
+    assert "host a/0 is lost (its actor ended" in caplog.text
     end = time.monotonic() + 10
     while "host a/0 is back after" not in caplog.text and time.monotonic() < end:
         time.sleep(0.05)
@@ -97,9 +97,7 @@ def test_a_host_whose_disk_is_full_is_told_and_the_others_go_on(
     for number in range(4):
         pool.submit(number, ("pid",), 10.0)
     assert len({result.value for result in collect(pool, 4).values()}) == 1
-    assert (
-        f"cannot work: the kernel's files cannot be written into {tempfile.gettempdir()}: No space left" in caplog.text
-    )
+    assert f"cannot write the kernel files to {tempfile.gettempdir()}: No space left" in caplog.text
 
 
 def test_a_host_that_is_late_joins_the_search(
@@ -113,7 +111,7 @@ def test_a_host_that_is_late_joins_the_search(
     began = time.monotonic()
     pool = rig.open(stack)
     assert time.monotonic() - began < 20
-    assert (pool.working, pool.states) == ([0], ["", "starts"])
+    assert (pool.working, pool.states) == ([0], ["", "starting"])
     pool.submit(0, ("pid",), 10.0)
     first = collect(pool, 1)[0].value
     rig.ray.come.set()
@@ -278,7 +276,7 @@ def test_a_host_whose_workers_cannot_start_leaves_its_work_to_others(
     other = ray_backend.RayBackend(RayRequest("auto"), ("worker_handlers",))
     stack.callback(other.close)
     broken = PoolPlan(WorkerSpec("worker_handlers:Obedient", "raise"), 1)
-    with pytest.raises(DeviceError, match="no host of the Ray cluster can work: no such kernel"):
+    with pytest.raises(DeviceError, match="no host of the Ray cluster is usable: no such kernel"):
         other.open(lambda room: {"echo": broken}, KERNEL)
     assert rig.ray.actors[0].options["num_cpus"] == 1
 
@@ -435,9 +433,10 @@ def test_an_actor_that_comes_back_on_another_gpu_is_refused(
     pool.submit(0, ("echo", 1), 10.0)
     collect(pool, 1)
     end = time.monotonic() + 10
-    while "cannot work" not in caplog.text and time.monotonic() < end:
+    while "is unusable" not in caplog.text and time.monotonic() < end:
         wait([pool], 0.05)
-    assert "host a/gpu0 cannot work: hosts of one search need one version of GPU: this search has H200" in caplog.text
+    assert "host a/gpu0 is unusable" in caplog.text
+    assert "different versions of GPU: this search has H200" in caplog.text
     assert pool.working == [1, 2]
 
 
@@ -453,10 +452,10 @@ def test_what_hosts_hold_is_given_back(stack: ExitStack, monkeypatch: pytest.Mon
 
 def test_gpus_that_are_not_there_or_not_free_are_told(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = GpuRig(monkeypatch)
-    with pytest.raises(DeviceError, match="the Ray cluster at auto has 3 GPUs, not 4; `ray start --num-gpus N`"):
+    with pytest.raises(DeviceError, match=r"at auto has only 3 of the 4 requested GPUs; .*`ray start --num-gpus N`"):
         rig.gpus(stack, num_gpus=4)
     rig.ray.busy = True
-    with pytest.raises(DeviceError, match="no GPU of a host was free within 60 s: another search holds it"):
+    with pytest.raises(DeviceError, match=r"no free GPU within 60 s.*`ray status`"):
         rig.gpus(stack)
     rig.ray.busy, rig.ray.gpus = False, {}
     with pytest.raises(DeviceError, match=r"the Ray cluster at auto has no GPU; .*--device sim:l4"):
@@ -482,27 +481,27 @@ def test_auto_is_the_clusters_gpus_else_a_simulated_chip(stack: ExitStack, monke
 def test_a_cluster_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one of another version of Ray, in the first line of what Ray says."""
     Rig(monkeypatch, {"a": 1})
-    with pytest.raises(DeviceError, match=r"at 10\.0\.0\.1:1 does not take this process: Version mismatch.*2\.1\.; "):
+    with pytest.raises(DeviceError, match=r"at 10\.0\.0\.1:1 rejected the connection: Version mismatch.*2\.1\.; "):
         ray_backend.RayBackend(RayRequest("10.0.0.1:1"), ())
 
 
 def test_an_address_where_nobody_listens_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ray would try for minutes; `auto` without a cluster says how to begin one."""
     began = time.monotonic()
-    with pytest.raises(DeviceError, match=r"the Ray cluster at 127\.0\.0\.1:9 does not answer: .*refused; `ray start"):
+    with pytest.raises(DeviceError, match=r"at 127\.0\.0\.1:9 does not respond: .*refused; .*`ray start --head`"):
         ray_backend._require_answer("127.0.0.1:9")
     monkeypatch.setattr(ray_backend, "_CURRENT", tmp_path / "none")
-    with pytest.raises(DeviceError, match="no Ray cluster runs on this machine: `ray start --head` begins one"):
+    with pytest.raises(DeviceError, match=r"no Ray cluster runs on this machine; .*`ray start --head`"):
         ray_backend._require_answer("auto")
     (tmp_path / "none").write_text("127.0.0.1:9")
-    with pytest.raises(DeviceError, match=r"the Ray cluster at 127\.0\.0\.1:9 does not answer"):
+    with pytest.raises(DeviceError, match=r"at 127\.0\.0\.1:9 does not respond"):
         ray_backend._require_answer("auto")
     assert time.monotonic() - began < 5
 
 
 def test_a_cluster_without_processors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, {"head": 0})
-    with pytest.raises(DeviceError, match="the Ray cluster at auto has no processor for a search"):
+    with pytest.raises(DeviceError, match="the Ray cluster at auto has no processors"):
         ray_backend.RayBackend(RayRequest("auto"), ())
     assert not rig.ray.connected, "the connection is closed"
 
@@ -517,7 +516,7 @@ def test_versions_that_differ_are_listed() -> None:
     """What travels is pickled, so that evokern and Python have to be the same."""
     own = versions()
     require_alike({"this machine": own, "a": dict(own)})
-    with pytest.raises(DeviceError, match=r"one version of Python: this machine has .*, b has 3\.9; install the same"):
+    with pytest.raises(DeviceError, match=r"different versions of Python: this machine has .*, b has 3\.9; install "):
         require_alike({"this machine": own, "b": own | {"Python": "3.9"}})
     require_alike({"a": {"compiler": "13.0"}, "b": {"GPU": "H200"}})  # each tells of what it is for
 
@@ -525,12 +524,12 @@ def test_versions_that_differ_are_listed() -> None:
 @pytest.mark.parametrize(
     ("address", "num_cpus", "num_gpus", "told"),
     [
-        ("elsewhere", None, None, "--ray-address 'elsewhere': give auto, or HOST:PORT"),
+        ("elsewhere", None, None, "--ray-address 'elsewhere'; .*HOST:PORT"),
         ("host:99999", None, None, "--ray-address 'host:99999'"),
-        ("auto", None, 0, "--num-gpus 0: give at least 1"),
-        ("auto", 0, None, "--num-cpus 0: give at least 1"),
-        (None, None, 1, "--num-gpus is about a Ray cluster"),
-        (None, 4, None, "--num-cpus is about a Ray cluster; name it with --ray-address"),
+        ("auto", None, 0, "--num-gpus 0 .*at least 1"),
+        ("auto", 0, None, "--num-cpus 0 .*at least 1"),
+        (None, None, 1, "--num-gpus requires a Ray cluster"),
+        (None, 4, None, "--num-cpus requires a Ray cluster; .*--ray-address"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

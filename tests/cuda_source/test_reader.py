@@ -316,7 +316,7 @@ def test_kernels_that_launch_kernels_are_refused_for_themselves() -> None:
         "__global__ void direct() { child<<<1, 32>>>(); }\n__global__ void indirect() { go(); }\n"
     )
     assert source.entry("child").expression == "child"
-    for name, why in (("direct", "launches a kernel itself"), ("indirect", "calls go, which needs a kernel launch")):
+    for name, why in (("direct", "launches a kernel itself"), ("indirect", "calls go, .* a kernel launch")):
         with pytest.raises(SourceError, match=why):
             source.entry(name)
     assert "go" not in source.device_text
@@ -330,14 +330,14 @@ def test_one_include_name_for_two_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "y.cuh").write_text("// two\n")
     (tmp_path / "k.cu").write_text('#include "y.cuh"\n#include "a/x.cuh"\n__global__ void k() {}\n')
 
-    with pytest.raises(SourceError, match=r'"y.cuh" means .* rename one'):
+    with pytest.raises(SourceError, match=r'"y.cuh" refers to both .* rename one'):
         read(tmp_path / "k.cu")
 
 
 def test_the_only_kernel_needs_no_name() -> None:
     """With one kernel in the file, nobody has to name it; with several, the message lists them."""
     assert sample("windows.cu").entry().expression == "addKernel"
-    with pytest.raises(SourceError, match="2 kernels; say which with --entry: gemm_naive, gemm_tiled"):
+    with pytest.raises(SourceError, match=r"2 kernels; .*--entry: gemm_naive, gemm_tiled"):
         sample("nvcc_program.cu").entry()
 
 
@@ -370,9 +370,9 @@ def test_a_kernel_is_found_by_what_people_call_it(
             "reduce",
             r"template <typename T, int kBlock.*for example 'kernels::reduce<float, 64, 64, true>'",
         ),
-        ("templates.cu", "reduce<float>", "gives 1 template arguments"),
-        ("templates.cu", "reduce<float, 4", "lacks its closing '>'"),
-        ("nvcc_program.cu", "gemm_tiled<4>", "is no template; leave the '<4>' out"),
+        ("templates.cu", "reduce<float>", "has 1 template arguments"),
+        ("templates.cu", "reduce<float, 4", "missing closing '>'"),
+        ("nvcc_program.cu", "gemm_tiled<4>", "is not a template; omit '<4>'"),
         ("nvcc_program.cu", "_Z3foov", "no kernel 'foo'"),
     ],
 )

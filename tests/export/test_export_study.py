@@ -118,9 +118,9 @@ def test_what_cannot_be_exported(here: Path, tmp_path: Path) -> None:
     """An unknown trial, an unknown problem, and a place that cannot be written are named."""
     assert _invoke("export", "--trial", "99")[0] == 2
     code, _, told = _invoke("export", "--problem", "3")
-    assert (code, told) == (2, "evokern: study scale has no problem 3: 0 is N=65536\n")
+    assert (code, "study scale has no problem 3" in told, "N=65536" in told) == (2, True, True)
     code, _, told = _invoke("export", "--problem", "N=4")
-    assert (code, told) == (2, "evokern: study scale has no problem N=4: 0 is N=65536\n")
+    assert (code, "study scale has no problem N=4" in told, "N=65536" in told) == (2, True, True)
     code, _, told = _invoke("export", "--problem", "M=65536")
     assert (code, told) == (2, "evokern: scale has no problem field 'M': known: N\n")
     code, _, told = _invoke("export", "-o", str(tmp_path / "absent" / "best.cu"))

@@ -181,7 +181,7 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     write_study(path, 0)
     for words, message in (
-        (("other", "--db", str(path)), "holds no study 'other'"),
+        (("other", "--db", str(path)), "no study 'other'"),
         (("--db", str(tmp_path / "none.db")), "there is no database"),
     ):
         done = CliRunner().invoke(app, ["report", *words])

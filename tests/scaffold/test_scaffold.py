@@ -188,7 +188,7 @@ def test_two_drafts_at_once_are_told_apart(here: Path, monkeypatch: pytest.Monke
     ("file", "options", "message"),
     [
         ("absent.cu", [], "absent.cu"),
-        (str(FILES / "templates.cu"), [], "say which with --entry"),
+        (str(FILES / "templates.cu"), [], "with --entry"),
         (str(FILES / "nvcc_program.cu"), ["--entry", "gemm_tield"], "gemm_tiled"),
         (str(FILES / "nvcc_program.cu"), ["--entry", "gemm_tiled"], "gemm_tiled"),
         ("saxpy.cu", ["--name", "a-b"], "'a-b' cannot be a kernel's name"),

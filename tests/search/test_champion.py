@@ -72,9 +72,10 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
         assert first is not None
         tried = [ProofRecord("undone", first.number, "", {"why": "no core was free"})]
         told = [verification_of(record, first, [], undone, interrupted=True, db=db).reason for undone in (tried, [])]
-        assert told[0].startswith("no core was free; `evokern verify tails")
-        assert told[1].startswith("the search was stopped before; `evokern verify tails")
-    assert (None, True) == (summary["verified"], summary["verified_reason"].startswith("its search ended without"))
+        assert told[0].startswith("no core was free; run `evokern verify tails")
+        assert "stopped before verification" in told[1]
+        assert "`evokern verify tails" in told[1]
+    assert (None, True) == (summary["verified"], "ended without verification" in summary["verified_reason"])
     add_proof(db, record, "verify", first.number, {"stages": {"fuzz": {"state": "failed", "detail": "wrong at 3,5"}}})
     code, told = invoke("verify", "tails", "--db", str(db), "--fuzz", "1s", "--json")
     with open_readonly(db) as reader:

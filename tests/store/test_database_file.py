@@ -67,7 +67,7 @@ def test_a_database_that_goes_while_it_is_searched_is_written_beside(how: str, t
             for file in tmp_path.glob("a.db*" if how == "removed with its log" else "a.db"):
                 file.unlink()
 
-    with pytest.raises(StoreError, match=r"moved or replaced.*all that was found is in .*a\.db\.rescued") as told:
+    with pytest.raises(StoreError, match=r"moved or replaced.* are in .*a\.db\.rescued") as told:
         interrupted_by(db, displace)
     rescued = tmp_path / "a.db.rescued"
     assert f"mv {rescued} {db}" in str(told.value)
@@ -91,9 +91,9 @@ def test_a_folder_that_goes_leaves_the_results_elsewhere(tmp_path: Path) -> None
     """Where the whole folder is gone they are in the folder for temporary files, which the message names."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    with pytest.raises(StoreError, match=r"all that was found is in .*a\.db\.rescued") as told:
+    with pytest.raises(StoreError, match=r" are in .*a\.db\.rescued") as told:
         interrupted_by(folder / "a.db", lambda: shutil.rmtree(folder))
-    rescued = Path(str(told.value).split("found is in ")[1].split(": put")[0])
+    rescued = Path(str(told.value).split("`mv ")[1].split(" ")[0])
     assert len(trials_of(rescued)) in range(10, 20)
     rescued.unlink()
 
@@ -127,7 +127,7 @@ def test_two_names_of_one_file_are_refused(tmp_path: Path) -> None:
     held = db.read_bytes()
     twin.hardlink_to(db)
     for name in (db, twin):
-        with pytest.raises(StoreError, match=r"is one of 2 names \(hard links\) of one file.*`cp "):
+        with pytest.raises(StoreError, match=r"2 hard links.*`cp "):
             Store(name)
         with pytest.raises(StoreError, match="hard links"):
             open_readonly(name)
@@ -145,11 +145,11 @@ def test_a_file_that_is_locked_under_another_name_is_refused(tmp_path: Path) -> 
     go(db, trials=3)
     descriptor = os.open(db, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(StoreError, match="another search, which knows the file by another name"):
+    with pytest.raises(StoreError, match=r"in use by another search.*under another name"):
         Store(db)
     os.close(descriptor)
     (tmp_path / "link.db").symlink_to(db)
-    with Store(db), pytest.raises(StoreError, match="in use by another search of this process"):
+    with Store(db), pytest.raises(StoreError, match="in use by another search in this process"):
         Store(tmp_path / "link.db")
 
 
@@ -175,7 +175,7 @@ def test_another_program_s_database_is_left_as_it_is(table: str, mode: str, tmp_
     connection.commit()
     connection.close()
     before = db.read_bytes()
-    with pytest.raises(StoreError, match=rf"another program's database \(its tables: {table}\); name another file"):
+    with pytest.raises(StoreError, match=rf"another program's database.*{table}.*--db"):
         Store(db)
     assert db.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["theirs.db"]
@@ -243,7 +243,7 @@ def test_a_reader_that_outlasts_a_search_is_told_of(tmp_path: Path) -> None:
         study(), db=db, device=TableDevice(small_table()), trials=15, seed=1,
         on_progress=lambda progress: notes.extend(note for note in progress.notes if note not in notes),
     )  # fmt: skip
-    assert [note for note in notes if "another program reads" in note and "MB stay in" in note]
+    assert [note for note in notes if "another program is reading" in note and f"MB remain in {db}-wal" in note]
     assert log_bytes(db) > 0
     assert len(trials_of(db)) >= 15
     reader.kill()
@@ -295,8 +295,8 @@ def test_a_session_that_was_killed_is_told_of(tmp_path: Path) -> None:
     reseal(db)
     search(study(), db=db, device=TableDevice(small_table()), trials=9, seed=1, on_progress=on_progress)
     assert len(told) == 1
-    assert "did not end: it was killed" in told[0]
-    assert "that it had in flight are evaluated again" in told[0]
+    assert "killed" in told[0]
+    assert "in flight" in told[0] or "in-flight" in told[0]
 
 
 def test_a_rescued_file_follows_no_link(tmp_path: Path) -> None:

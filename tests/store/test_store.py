@@ -111,7 +111,7 @@ def test_a_study_keeps_the_names_of_its_problems_fields(tmp_path: Path) -> None:
     assert [named.place_of(text) for text in ("1", problems[1], "D=128 causal=1 B=2 H=8 S=512")] == [1, 1, 1]
     assert [bare.place_of(text) for text in ("1", problems[1])] == [1, 1]
     for study, text in ((named, "B=2 H=8 S=512 D=64 causal=1"), (named, "2"), (bare, "B=2")):
-        with pytest.raises(StudyError, match=f"has no problem {text}: 0 is "):
+        with pytest.raises(StudyError, match=rf"has no problem {text}; .*0 \("):
             study.place_of(text)
 
 
@@ -184,7 +184,7 @@ def test_a_study_without_results_has_a_summary(tmp_path: Path) -> None:
         study = store.create(record(), {})
     with open_readonly(tmp_path / "a.db") as reader:
         assert (reader.summary(study)["best"], reader.summary(study)["baseline"]) == (None, None)
-        with pytest.raises(StudyError, match="it has none yet"):
+        with pytest.raises(StudyError, match="no trials yet"):
             reader.trial(study, 0)
 
 
@@ -232,7 +232,7 @@ def test_an_interrupted_trial_is_proposed_and_not_recorded(tmp_path: Path) -> No
         assert again.before_s == 0.0
     with open_readonly(tmp_path / "a.db") as reader:
         assert list(reader.trials(study)) == []
-        with pytest.raises(StudyError, match="has no answer yet"):
+        with pytest.raises(StudyError, match="trial 0 of study small has no result yet"):
             reader.trial(study, 0)
     assert optuna.load_study(study_name="small", storage=f"sqlite:///{tmp_path}/a.db").trials[0].state.name == "RUNNING"
 
@@ -364,7 +364,7 @@ def test_a_file_in_use_says_by_whom(tmp_path: Path) -> None:
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        with pytest.raises(StoreError, match=rf"in use by .*process {other.pid} on .*--db"):
+        with pytest.raises(StoreError, match=rf"in use by .*process {other.pid} .*--db"):
             Store(db)
     finally:
         other.kill()
@@ -376,7 +376,7 @@ def test_a_file_in_use_says_by_whom(tmp_path: Path) -> None:
 
 def test_one_process_cannot_search_a_file_twice(tmp_path: Path) -> None:
     """The system's lock does not keep a process from itself, so the store does."""
-    with Store(tmp_path / "a.db"), pytest.raises(StoreError, match="another search of this process"):
+    with Store(tmp_path / "a.db"), pytest.raises(StoreError, match="in use by another search in this process"):
         Store(tmp_path / "a.db")
     Store(tmp_path / "a.db").close()
 
@@ -477,7 +477,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         session = store.session(study, tiny_table().space())
         pages = store.db.conn.execute("PRAGMA page_count").fetchone()[0]
         store.db.conn.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(StoreError, match=r"full.*free space.*same command"):
+        with pytest.raises(StoreError, match=r"a\.db is full.*free space.*same command"):
             for number, config in enumerate(table.answers, start=1):
                 session.propose(number, Proposal(config, {"text": "x" * 4000}), 1.0)
     with open_readonly(db) as reader:
@@ -494,7 +494,7 @@ def test_a_lock_of_another_program_is_said(tmp_path: Path, monkeypatch: pytest.M
     with Store(db) as store:
         blocker = sqlite3.connect(db, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match=r"locked by another program.*close it"):
+        with pytest.raises(StoreError, match=r"locked by another program.*close "):
             store.create(record(), {})
         blocker.close()
 
@@ -514,7 +514,7 @@ def test_reading_another_programs_database_advises_no_search_on_it(tmp_path: Pat
     db = tmp_path / "a.db"
     with sqlite3.connect(db) as connection:
         connection.execute("CREATE TABLE theirs (a)")
-    with pytest.raises(StoreError, match=r"another program's database \(its tables: theirs\); name another file"):
+    with pytest.raises(StoreError, match=r"another program's database.*theirs.*--db"):
         open_readonly(db)
 
 
@@ -522,7 +522,7 @@ def test_a_database_of_optunas_alone_is_no_results_yet(tmp_path: Path) -> None:
     """Reading says that no study of ours is in it; writing adds our tables beside Optuna's."""
     db = tmp_path / "a.db"
     optuna.create_study(study_name="theirs", storage=f"sqlite:///{db}")
-    with pytest.raises(StoreError, match="holds no evokern study"):
+    with pytest.raises(StoreError, match="contains no evokern study"):
         open_readonly(db)
     with Store(db) as store:
         fill(store, [MEASURED])

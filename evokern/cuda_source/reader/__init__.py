@@ -1,1 +1,1 @@
-"""CUDA files as people have them: kernels, launches, macros, host code."""
+"""Reader of CUDA files: kernels, launches, macros and host code."""

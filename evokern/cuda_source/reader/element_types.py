@@ -1,4 +1,4 @@
-"""evokern's names of the element types that a CUDA file writes out."""
+"""Mapping of CUDA element types to evokern's type names."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ ELEMENT_TYPES: Mapping[str, str] = {
     "signed char": "i8", "int8_t": "i8", "unsigned char": "u8", "uint8_t": "u8", "uint64_t": "u64", "size_t": "u64",
     "std::size_t": "u64", "std::int64_t": "i64", "unsigned long long": "u64", "bool": "u8",
 }  # fmt: skip
-"""Type as written, without qualifiers → evokern's name; a vector counts as its elements."""
+"""Type without qualifiers → evokern's name; a vector type maps to its element type."""

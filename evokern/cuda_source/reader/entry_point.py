@@ -1,4 +1,4 @@
-"""A kernel found by the name that a person gives: plain, qualified, mangled, or a template with its arguments."""
+"""Lookup of a kernel by a plain, qualified or mangled name, or by a template with arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MANGLED_TYPES = {
     "x": "long long", "y": "unsigned long long", "s": "short", "t": "unsigned short",
     "a": "signed char", "h": "unsigned char", "c": "char", "b": "bool",
 }  # fmt: skip
-"""Builtin types by their letter: Itanium C++ ABI, section 5.1.5.2."""
+"""Letter → builtin type (Itanium C++ ABI, section 5.1.5.2)."""
 
 
 def find_entry(
@@ -22,11 +22,11 @@ def find_entry(
 ) -> EntryPoint:
     """Find a kernel; see `CudaSource.entry`."""
     if not entries:
-        raise SourceError(f"{file} holds no __global__ function, so there is nothing to run")
+        raise SourceError(f"{file} contains no __global__ function; choose a file with a kernel")
     if wanted is None:
         names = sorted({entry.qualified for entry in entries})
         if len(names) > 1:
-            raise SourceError(f"{file} holds {len(names)} kernels; say which with --entry: {', '.join(names)}")
+            raise SourceError(f"{file} contains {len(names)} kernels; choose one with --entry: {', '.join(names)}")
         wanted = names[0]
     wanted = wanted.strip()
     if wanted.startswith("_Z") and not any(entry.name == wanted for entry in entries):
@@ -35,7 +35,7 @@ def find_entry(
     matches = _named(name.strip(), entries, file)
     given = arguments.rstrip()[:-1].strip() if arguments.rstrip().endswith(">") else None
     if arguments and given is None:
-        raise SourceError(f"{wanted!r} lacks its closing '>'")
+        raise SourceError(f"missing closing '>' in {wanted!r}")
     entry = _only([e for e in matches if bool(e.template) == (given is not None)] or matches, wanted, file)
     return _point(entry, given, launches, wanted)
 
@@ -47,7 +47,7 @@ def _named(name: str, entries: Sequence[KernelFunction], file: str) -> list[Kern
     ]
     if not matches:
         known = nearest(name.rpartition("::")[2], dict.fromkeys(e.qualified for e in entries))
-        raise SourceError(f"{file} holds no kernel {name!r}: {known}")
+        raise SourceError(f"{file} contains no kernel {name!r}: {known}")
     exact = [e for e in matches if e.qualified == name]
     return exact or matches
 
@@ -57,22 +57,20 @@ def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFu
     if len(distinct) > 1:
         listed = "; ".join(f"{e.signature} (line {e.line})" for e in distinct.values())
         raise SourceError(
-            f"{wanted!r} means {len(distinct)} kernels in {file}; give the qualified or mangled name of one: {listed}"
+            f"{wanted!r} matches {len(distinct)} kernels in {file}; use the qualified or mangled name of one: {listed}"
         )
     return matches[0]
 
 
 def _point(entry: KernelFunction, given: str | None, launches: Sequence[LaunchSite], wanted: str) -> EntryPoint:
-    """Check template arguments against the kernel and form the name expression."""
+    """Check the template arguments of a kernel and build its name expression."""
     if entry.obstacle:
         raise SourceError(
             f"kernel {entry.qualified} (line {entry.line}) cannot be compiled on its own: {entry.obstacle}"
         )
     if not entry.template:
         if given is not None:
-            raise SourceError(
-                f"{wanted!r}: {entry.qualified} (line {entry.line}) is no template; leave the '<{given}>' out"
-            )
+            raise SourceError(f"{wanted!r}: {entry.qualified} (line {entry.line}) is not a template; omit '<{given}>'")
         return EntryPoint(entry, entry.name, None) if entry.extern_c else EntryPoint(entry, None, entry.qualified)
     if given is None:
         if any(p.default is None and not p.type.endswith("...") for p in entry.template):
@@ -83,7 +81,7 @@ def _point(entry: KernelFunction, given: str | None, launches: Sequence[LaunchSi
     if count < needed or (count > len(entry.template) and not any("..." in p.type for p in entry.template)):
         listed = ", ".join(f"{p.type} {p.name}".strip() for p in entry.template)
         raise SourceError(
-            f"{wanted!r} gives {count} template arguments; {entry.qualified} (line {entry.line}) takes <{listed}>"
+            f"{wanted!r} has {count} template arguments, but {entry.qualified} (line {entry.line}) takes <{listed}>"
         )
     return EntryPoint(entry, None, f"{entry.qualified}<{given}>")
 
@@ -96,19 +94,17 @@ def _template_message(entry: KernelFunction, launches: Sequence[LaunchSite]) -> 
     else:
         kinds = {"typename": "float", "class": "float", "bool": "true"}
         example = f"'{entry.qualified}<{', '.join(kinds.get(p.type, '64') for p in entry.template)}>'"
-    return (
-        f"{entry.qualified} (line {entry.line}) is a template <{listed}>; give its arguments too, for example {example}"
-    )
+    return f"{entry.qualified} (line {entry.line}) is a template <{listed}>; add its arguments, for example {example}"
 
 
 def _is_concrete(arguments: str) -> bool:
-    """Whether template arguments are numbers and builtin types, which mean the same outside their function."""
+    """Return whether template arguments are numbers and builtin types, which have the same meaning everywhere."""
     known = {"true", "false", "unsigned", "half", "__half", "__nv_bfloat16", "int8_t", *_MANGLED_TYPES.values()}
     return bool(arguments) and all(word in known for word in re.findall(r"[^\W\d]\w*", arguments))
 
 
 def _count(arguments: str) -> int:
-    """Number of template arguments: commas outside brackets, plus one."""
+    """Return the number of template arguments: commas outside brackets, plus one."""
     depth = commas = 0
     for character in arguments:
         depth += character in "<([{"
@@ -121,7 +117,7 @@ def _by_symbol(symbol: str, entries: Sequence[KernelFunction], launches: Sequenc
     """Find the kernel of a mangled name (Itanium C++ ABI, section 5.1: names, builtin types, integers)."""
     parts, rest = mangled_parts(symbol)
     if not parts:
-        raise SourceError(f"{symbol!r} is not a mangled name that can be read; give the kernel's plain name")
+        raise SourceError(f"cannot parse the mangled name {symbol!r}; use the kernel's plain name")
     matches = _named("::".join(parts), entries, file)
     if not rest.startswith("I"):
         entry = matches[0]
@@ -133,13 +129,13 @@ def _by_symbol(symbol: str, entries: Sequence[KernelFunction], launches: Sequenc
     entry = next((e for e in matches if e.template), matches[0])
     if arguments is None:
         raise SourceError(
-            f"the template arguments in {symbol!r} cannot be read; write them out: {_template_message(entry, launches)}"
+            f"cannot parse the template arguments in {symbol!r}; write them out: {_template_message(entry, launches)}"
         )
     return _point(entry, ", ".join(arguments), launches, symbol)
 
 
 def _mangled_arguments(rest: str) -> list[str] | None:
-    """Template arguments up to the closing ``E``: builtin types, named types, integers; None for anything else."""
+    """Return the template arguments up to the closing ``E`` (types and integers), or None if one is unsupported."""
     found: list[str] = []
     while rest and rest[0] != "E":
         if match := re.match(r"L([a-z])(n?)(\d+)E", rest):

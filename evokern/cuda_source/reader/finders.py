@@ -1,4 +1,4 @@
-"""What stands in one file: entries, shared arrays, constants, host functions."""
+"""Search for kernels, shared arrays, constants and host functions in one file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _INTEGER_TYPES = frozenset(
 
 
 def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
-    """Yield the ``__global__`` functions that a file defines."""
+    """Yield the ``__global__`` functions defined in a file."""
     for leaf in _functions(unit.leaves):
         if (
             leaf.body is None
@@ -81,7 +81,7 @@ def _is_real(unit: SourceFile, part: tuple[int, int]) -> bool:
 
 
 def _brings_linkage(unit: SourceFile, leaf: CppDeclaration) -> bool:
-    """Whether a macro before the name holds ``extern "C"``."""
+    """Return whether a macro before the name expands to ``extern "C"``."""
     values = {d.name: d.value for d in unit.definitions}
     return any('extern "C"' in values.get(unit.stream.tokens[i].text, "") for i in leaf.head)
 
@@ -133,7 +133,7 @@ def _split_template(unit: SourceFile, first: int, last: int) -> list[tuple[int, 
 
 
 def _attribute(unit: SourceFile, leaf: CppDeclaration, name: str) -> tuple[str, ...]:
-    """Return the expressions in an attribute of a function; none where it does not carry it."""
+    """Return the expressions in an attribute of a function; empty if the function does not have it."""
     for index in leaf.head:
         if unit.stream.tokens[index].text == name:
             return tuple(unit.stream.source(*part) for part in unit.arguments(index + 1))
@@ -141,7 +141,7 @@ def _attribute(unit: SourceFile, leaf: CppDeclaration, name: str) -> tuple[str, 
 
 
 def shared_arrays(unit: SourceFile) -> Iterator[SharedArray]:
-    """Yield every ``__shared__`` declaration, inside functions too."""
+    """Yield all ``__shared__`` declarations, including those inside functions."""
     tokens = unit.stream.tokens
     for index, token in enumerate(tokens):
         if token.text != "__shared__":
@@ -176,13 +176,13 @@ def shared_arrays(unit: SourceFile) -> Iterator[SharedArray]:
 
 
 def _element_type(unit: SourceFile, first: int, last: int) -> str:
-    """The type's words; alignment and qualifiers left out."""
+    """Return a type without alignment and qualifiers."""
     written = re.sub(r"(__align__|alignas|__attribute__)\s*\(+[^)]*\)+", " ", unit.stream.source(first, last))
     return " ".join(re.sub(r"\b(volatile|const|extern|static)\b", " ", written).split())
 
 
 def constants(unit: SourceFile) -> Iterator[Constant]:
-    """Yield the integers that are fixed at file or namespace scope."""
+    """Yield the integer constants at file and namespace scope."""
     tokens = unit.stream.tokens
     for leaf in unit.leaves:
         if leaf.kind != "variable" or leaf.template:
@@ -200,7 +200,7 @@ def constants(unit: SourceFile) -> Iterator[Constant]:
 
 
 def host_functions(unit: SourceFile, host_code: HostCode) -> Iterator[HostFunction]:
-    """Yield the functions and binding blocks of a file that are set aside as host code."""
+    """Yield the functions and binding blocks of a file that are removed as host code."""
     for leaf in host_code.dropped[unit.name]:
         if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in host_code.obstacles:
             yield HostFunction(leaf.names[0], unit.line(leaf.first), unit.line(leaf.last))

@@ -1,4 +1,4 @@
-"""Which headers a device compiler can read, which names device code may use, which libraries are the host's alone."""
+"""Known headers, library namespaces and names, classified for device and host code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ def _name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+# words: the sets below are lists of names
 SHIMMED = _name_set("""
     algorithm array assert.h cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring float.h
     inttypes.h cinttypes initializer_list limits limits.h math.h numeric stdbool.h stddef.h stdint.h stdio.h
     stdlib.h string.h tuple type_traits utility
 """)
-"""Host headers that evokern stands in for (``evokern/compile/shims``); a test holds the two lists together."""
+"""Host headers for which evokern provides a shim (``evokern/compile/shims``); a test compares the two lists."""
 
+# words: a list of names
 CUDA = _name_set("""
     cooperative_groups.h cuComplex.h cuda.h cuda_awbarrier.h cuda_awbarrier_primitives.h cuda_bf16.h
     cuda_bf16.hpp cuda_fp16.h cuda_fp16.hpp cuda_fp4.h cuda_fp6.h cuda_fp8.h cuda_pipeline.h
@@ -26,27 +28,28 @@ CUDA = _name_set("""
     sm_61_intrinsics.h surface_types.h texture_types.h texture_indirect_functions.h vector_functions.h
     vector_types.h channel_descriptor.h builtin_types.h common_functions.h host_defines.h
 """)
-"""Headers of the CUDA toolkit that NVRTC compiles."""
+"""CUDA toolkit headers that NVRTC can compile."""
 
 LIBRARIES = _name_set("""
     cooperative_groups cub cuda cute cutlass nv thrust crt
 """)
-"""First folder of header libraries written for device compilers too: they are left to the compiler, unread."""
+"""Top folders of header libraries that support device compilers; the compiler reads them, this reader does not."""
 
 HALF_TYPES = {
     "cuda_fp16.h": r"(?:__)?half2?|__half\w*|__\w+2half\w*",
     "cuda_bf16.h": r"(?:__)?nv_bfloat16\w*|__\w*bfloat16\w*",
 }
-"""Headers of the half types, which a host library's header brings along (cuBLAS, torch, NCCL), and their names."""
+"""Header → pattern of its half types; host headers (cuBLAS, torch, NCCL) include these headers indirectly."""
 
 BOTH_HALF_TYPES = "cuda_fp8.h"
-"""The toolkit's header that includes both of them."""
+"""Toolkit header that includes both headers of half types."""
 
 HOST_NAMESPACES = _name_set("""
     torch at c10 caffe2 pybind11 py boost cv nvinfer1 absl fmt spdlog xla tensorflow ffi tvm
 """)
-"""Namespaces of libraries that exist on the host only."""
+"""Namespaces of host-only libraries."""
 
+# words: a list of names
 DEVICE_STD = _name_set("""
     min max swap move forward numeric_limits array tuple pair get declval size_t ptrdiff_t nullptr_t byte
     initializer_list integral_constant bool_constant true_type false_type is_same is_same_v conditional
@@ -63,14 +66,15 @@ DEVICE_STD = _name_set("""
     fma isnan isinf isfinite hypot erf cbrt copysign fmod lround memcpy memset int8_t int16_t int32_t int64_t
     uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t gcd lcm
 """)
-"""Names of ``std`` that device code may use with evokern's header shims."""
+"""Names in ``std`` that device code may use with evokern's header shims."""
 
 DEVICE_RUNTIME = _name_set("""
     cudaError_t cudaError cudaSuccess cudaStream_t cudaTextureObject_t cudaSurfaceObject_t
     cudaGridDependencySynchronize cudaTriggerProgrammaticLaunchCompletion cudaDataType cudaRoundMode
 """)
-"""Names with the runtime's prefix that device code may use."""
+"""Names with the prefix of the CUDA runtime that device code may use."""
 
+# words: a list of names
 BUILTIN_MACROS = _name_set("""
     NULL INFINITY NAN FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON INT_MAX INT_MIN UINT_MAX LONG_MAX
     LLONG_MAX ULLONG_MAX CHAR_BIT SHRT_MAX SHRT_MIN USHRT_MAX CHAR_MAX SCHAR_MAX UCHAR_MAX LONG_MIN ULONG_MAX
@@ -79,7 +83,7 @@ BUILTIN_MACROS = _name_set("""
     M_1_PI M_2_PI M_2_SQRTPI HUGE_VAL HUGE_VALF CUDA_VERSION CUDART_VERSION RAND_MAX EXIT_SUCCESS EXIT_FAILURE
     FLT_DIG DBL_DIG FLT_MANT_DIG DBL_MANT_DIG HALF_MAX NDEBUG TRUE FALSE
 """)
-"""Upper-case names that the compiler, its headers or the header shims define."""
+"""Upper-case names defined by the compiler, its headers or the header shims."""
 
 
 _HOST_LIBRARIES = re.compile(
@@ -90,9 +94,9 @@ _HOST_LIBRARIES = re.compile(
 
 
 def is_host_header(name: str) -> bool:
-    """Whether a header is known to be the host's alone: the C++ library's without a suffix, and well-known ones.
+    """Return whether a header is host-only: a C++ standard header or a header of a known host library.
 
-    What ends in ``.cuh`` holds device code, of whichever library it is.
+    A name ending in ``.cuh`` always counts as device code.
     """
     if name.endswith(".cuh"):
         return False
@@ -100,5 +104,5 @@ def is_host_header(name: str) -> bool:
 
 
 def is_device_header(name: str) -> bool:
-    """Whether the device compiler, its include directories or the shims provide a header."""
+    """Return whether the device compiler, its include directories or the shims provide a header."""
     return name in SHIMMED or name in CUDA or ("/" in name and name.split("/")[0] in LIBRARIES)

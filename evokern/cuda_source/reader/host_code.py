@@ -1,11 +1,11 @@
-"""Host code set aside: what a device compiler cannot read is blanked, line by line, and the rest stays where it was.
+"""Removal of host code: blanks what a device compiler cannot read and leaves the rest in place.
 
-A declaration stays when it is marked for the device, or when device code mentions it, directly or through others.
-So launchers, ``main``, bindings and host globals go, and the plain ``constexpr`` helper, trait or alias that a
-kernel uses stays. An unmarked function that device code names is kept too (NVRTC's ``-default-device`` compiles
-it) unless its body is plainly a host's: it launches, allocates, or uses a host library.
+A declaration is kept if it is marked for the device or used by device code, directly or indirectly. For example, a
+``constexpr`` helper that a kernel uses is kept; launchers, ``main``, bindings and host globals are removed. An unmarked
+function that device code uses is kept too (NVRTC compiles it with ``-default-device``). It is removed if its body
+launches a kernel, allocates memory, or uses a host library.
 
-Preprocessor lines stay, even inside blanked functions, so that every ``#if`` keeps its ``#endif``.
+Preprocessor lines are kept, even inside blanked functions, so that every ``#if`` has its ``#endif``.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _HOST_WORDS = frozenset({"try", "catch", "throw", "dynamic_cast", "typeid", "cou
 
 @dataclass(frozen=True)
 class HostCode:
-    """What happens to each declaration of a set of files."""
+    """Classification of the declarations in a set of files."""
 
     dropped: Mapping[str, tuple[CppDeclaration, ...]]
-    """File name → the declarations that are blanked."""
+    """File name → declarations to blank."""
     obstacles: Mapping[int, str]
-    """``id`` of a dropped device declaration → why no device compiler can read it alone."""
+    """``id`` of a removed device declaration → reason why a device compiler cannot compile it alone."""
     marks: Mapping[int, frozenset[str]]
-    """``id`` of a declaration → its execution and memory space words."""
+    """``id`` of a declaration → its execution and memory space specifiers."""
     macros: Mapping[str, frozenset[str]]
-    """Macro → the words that it brings in."""
+    """Macro → words in its expansion."""
 
 
 class _Separation:
-    """Decides over all files of a program together: a header's helper may be used in another file only."""
+    """Classification over all files of a program, because a header's helper may be used only in another file."""
 
     def __init__(self, units: Iterable[SourceFile], named: frozenset[str] = frozenset()) -> None:
         self.named = named
@@ -47,26 +47,26 @@ class _Separation:
         self.pairs = [(unit, leaf) for unit in self.units for leaf in unit.leaves]
 
     def words(self, unit: SourceFile, indices: Iterable[int]) -> set[str]:
-        """Identifiers among tokens, with what the file's macros bring in."""
+        """Return the identifiers among tokens, including those from macro expansions."""
         found: set[str] = set()
         for index in indices:
             token = unit.stream.tokens[index]
             if token.kind == "word":
                 found.add(token.text)
                 found |= self.macros.get(token.text, frozenset())
-            elif token.directive in ("define", "pragma"):  # unroll takes a constant's name
+            elif token.directive in ("define", "pragma"):  # `#pragma unroll` can use a constant
                 found |= preprocessor.words(directive_body(token.text))
         return found
 
     def marks(self, unit: SourceFile, declaration: CppDeclaration) -> frozenset[str]:
-        """Execution and memory space words of a declaration; of a class, its members' too."""
+        """Return the execution and memory space specifiers of a declaration and of its members."""
         inside = declaration.kind == "variable"
         indices = range(declaration.first, declaration.last + 1) if inside else declaration.head
         own = self.words(unit, indices) & (_DEVICE_MARKS | {"__host__"})
         return frozenset(own.union(*(self.marks(unit, member) for member in declaration.members)))
 
     def host_reason(self, unit: SourceFile, declaration: CppDeclaration) -> str:
-        """Return what marks a declaration's text as a host's, or an empty string."""
+        """Return the construct that identifies a declaration as host code, or an empty string."""
         tokens = unit.stream.tokens
         for index in range(declaration.first, declaration.last + 1):
             text = tokens[index].text
@@ -90,7 +90,7 @@ class _Separation:
         return ""
 
     def host_library(self, unit: SourceFile, index: int) -> str:
-        """Return the qualified name at a token when it belongs to a host-only library."""
+        """Return the qualified name at a token if it belongs to a host-only library, else an empty string."""
         tokens = unit.stream.tokens
         if tokens[index].text not in headers_known.HOST_NAMESPACES or index + 2 >= len(tokens):
             return ""
@@ -102,7 +102,7 @@ class _Separation:
         )
 
     def run(self) -> HostCode:
-        """Decide what stays: device code, and what it mentions."""
+        """Classify all declarations: keep device code and the declarations that it uses."""
         marks = {id(leaf): self.marks(unit, leaf) for unit, leaf in self.pairs}
         obstacles = self._obstacles(marks)
         mentions = {id(leaf): self.words(unit, range(leaf.first, leaf.last + 1)) for unit, leaf in self.pairs}
@@ -151,7 +151,7 @@ class _Separation:
                 for index in range(leaf.first, leaf.last + 1):
                     if unit.stream.tokens[index].text == "<<<" and "__host__" not in marks[id(leaf)]:
                         found[id(leaf)] = (
-                            "it launches a kernel itself (dynamic parallelism), for which evokern has no device runtime"
+                            "it launches a kernel itself (dynamic parallelism), and evokern has no device runtime"
                         )
                         names.update(dict.fromkeys(leaf.names, "a kernel launch on the device"))
                         break
@@ -162,13 +162,13 @@ class _Separation:
                         names.update(dict.fromkeys(leaf.names, library))
                         break
         self._spread(found, names, marks)
-        for _, leaf in self.pairs:  # an instantiation or prototype of such a function goes with it
+        for _, leaf in self.pairs:  # an instantiation or prototype of such a function is removed with it
             if leaf.body is None and leaf.kind == "function" and names.keys() & set(leaf.names):
                 found.setdefault(id(leaf), f"it uses {names[leaf.names[0]]}")
         return found
 
     def _spread(self, found: dict[int, str], names: dict[str, str], marks: Mapping[int, frozenset[str]]) -> None:
-        """What calls a function that cannot be compiled alone cannot be either."""
+        """Mark functions that call a function which cannot be compiled alone."""
         functions = [(unit, leaf) for unit, leaf in self.pairs if leaf.kind == "function" and leaf.body is not None]
         sound = {name for _, leaf in functions if id(leaf) not in found for name in leaf.names}
         lost = set(names) - sound
@@ -199,7 +199,7 @@ class _Separation:
         return True
 
     def _only_host(self, name: str, marks: Mapping[int, frozenset[str]]) -> bool:
-        """Whether a function's definitions are a host's: its prototypes and instantiations go with them."""
+        """Return whether all definitions of a function are host code; its prototypes are then removed too."""
         defined = [
             (unit, leaf)
             for unit, leaf in self.pairs
@@ -217,7 +217,7 @@ class _Separation:
         return [tokens[i].text for i in range(leaf.first, leaf.last + 1) if tokens[i].kind == "word"]
 
     def _names_device_namespace(self, unit: SourceFile, leaf: CppDeclaration, own: set[str]) -> bool:
-        """Whether ``using namespace N`` or ``namespace A = N`` names something that is still there."""
+        """Return whether ``using namespace N`` or ``namespace A = N`` refers to a namespace that is kept."""
         target = [word for word in self._head_words(unit, leaf) if word not in ("using", "namespace")]
         target = target[1:] if leaf.kind == "alias" else target
         return bool(target) and target[0] in own | {"std", "nvcuda", *headers_known.LIBRARIES}
@@ -225,7 +225,7 @@ class _Separation:
     def _dropped(
         self, unit: SourceFile, leaves: Iterable[CppDeclaration], kept: set[int]
     ) -> tuple[CppDeclaration, ...]:
-        """The declarations to blank: whole ones, and the host members of classes that stay."""
+        """Return the declarations to blank, including the host members of classes that are kept."""
         found: list[CppDeclaration] = []
         for leaf in leaves:
             if id(leaf) not in kept:
@@ -256,7 +256,7 @@ def _is_runtime_call(word: str) -> bool:
 
 
 def _namespaces(declarations: Iterable[CppDeclaration]) -> set[str]:
-    """First words of the namespaces that a file opens."""
+    """Return the name components of all namespaces that a file opens."""
     found: set[str] = set()
     for declaration in declarations:
         if declaration.kind == "namespace":
@@ -267,26 +267,26 @@ def _namespaces(declarations: Iterable[CppDeclaration]) -> set[str]:
 
 
 def find_host_code(units: Iterable[SourceFile], named: frozenset[str] = frozenset()) -> HostCode:
-    """Decide which declarations of a program's files a device compiler shall see.
+    """Classify the declarations of a program's files as device or host code.
 
     Args:
         units: the files.
-        named: names that stay beside those that device code mentions.
+        named: additional names to keep.
     """
     return _Separation(units, named).run()
 
 
 def blank(unit: SourceFile, dropped: Iterable[CppDeclaration], includes: Iterable[int]) -> str:
-    """Return a file's text with declarations and includes replaced by blank space.
+    """Return a file's text with declarations and includes replaced by spaces.
 
     Args:
         unit: the file.
-        dropped: declarations to blank; preprocessor lines inside them stay, except pragmas.
+        dropped: declarations to blank; preprocessor lines inside them are kept, except pragmas.
         includes: indices of the ``#include`` tokens to blank.
 
     Returns:
-        Text with as many lines as before, every remaining character in its old place. A ``;`` stands for the end of
-        a blanked range that a ``#`` follows on its line: such a line would else become a preprocessor line.
+        Text in which every remaining character has its old position. If a ``#`` follows a blanked range on its line,
+        the range ends with ``;``, because the line would otherwise become a preprocessor line.
     """
     tokens = unit.stream.tokens
     ranges: list[tuple[int, int]] = [(tokens[i].start, tokens[i].end) for i in includes]

@@ -1,4 +1,4 @@
-"""How a file's own host code launches its kernels: the expressions for grid, block and shared memory."""
+"""Search for kernel launches in host code, with the expressions for grid, block and shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evokern.cuda_source.source_file import SourceFile
 
 
 def launches(unit: SourceFile) -> Iterator[LaunchSite]:
-    """Yield every launch, written with ``<<<`` or through the runtime's launch functions."""
+    """Yield all launches, written with ``<<<`` or with the runtime's launch functions."""
     tokens = unit.stream.tokens
     for index, token in enumerate(tokens):
         if token.text == "<<<":
@@ -48,7 +48,7 @@ def launches(unit: SourceFile) -> Iterator[LaunchSite]:
 
 
 def _launched(unit: SourceFile, last: int) -> tuple[str, str]:
-    """The kernel's name and template arguments that end at a token."""
+    """Return the kernel name and template arguments that end at a token."""
     tokens = unit.stream.tokens
     while last > 0 and tokens[last].text == ")":
         last -= 1
@@ -63,7 +63,7 @@ def _launched(unit: SourceFile, last: int) -> tuple[str, str]:
 
 
 def _declared_together(unit: SourceFile, index: int) -> Iterator[int]:
-    """The names in `dim3 grid(…), block(…)`, from the first on."""
+    """Yield the indices of the names in `dim3 grid(…), block(…)`, starting at the first."""
     tokens, partner = unit.stream.tokens, unit.stream.partner
     while tokens[index].kind == "word" and tokens[index + 1].text in ("(", "{") and index + 1 in partner:
         yield index
@@ -76,7 +76,7 @@ def _declared_together(unit: SourceFile, index: int) -> Iterator[int]:
 def _definitions_for(
     unit: SourceFile, owner: CppDeclaration | None, before: int, expressions: str
 ) -> tuple[tuple[str, str], ...]:
-    """Initialisers of the local variables that the launch's expressions mention, each before what uses it."""
+    """Return the initialisers of local variables used in a launch, each before its first use."""
     if owner is None or owner.body is None:
         return ()
     tokens = unit.stream.tokens

@@ -1,4 +1,4 @@
-"""The macros of a file: which it defines, which it gives a default, which it expects from outside."""
+"""Search for the macros of a file: defined, with a default, required, or undefined."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UPPER = re.compile(r"[A-Z][A-Z0-9_]+")
 
 
 def macros(unit: SourceFile, known: frozenset[str]) -> Iterator[Macro]:
-    """Yield the macros of a file: defined, defaulted, demanded, or used and defined nowhere.
+    """Yield the macros of a file: defined, with a default, required, or used but undefined.
 
     Args:
         unit: the file.
-        known: names that other files of the program define.
+        known: names defined in other files of the program.
     """
     demanded = preprocessor.required(unit.stream)
     seen: set[str] = set()
@@ -46,7 +46,7 @@ def macros(unit: SourceFile, known: frozenset[str]) -> Iterator[Macro]:
 
 
 def _undefined(unit: SourceFile, known: frozenset[str]) -> Iterator[tuple[str, int]]:
-    """Upper-case names that code or a condition uses and nothing declares, with the token that uses each first."""
+    """Yield upper-case names that are used but not declared, with the index of the first use."""
     tokens = unit.stream.tokens
     declared = set(known) | headers_known.BUILTIN_MACROS
     declared |= {d.name for d in unit.definitions} | {p for d in unit.definitions for p in d.parameters or ()}

@@ -1,4 +1,4 @@
-"""A CUDA file as people have it, read with the headers of its own that it includes."""
+"""Reader of a CUDA file and its local headers."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ from evokern.cuda_source.source_file import SourceFile
 from evokern.errors import SourceError
 from evokern.files import is_file, read_bytes
 
-_PASSES = 8  # each pass only blanks, and a program's dropped declarations seldom uncover more than one further layer
+_PASSES = 8  # removed declarations rarely make more than one further layer removable
 
 
 @dataclass(frozen=True)
 class CudaSource:
-    """A CUDA program's device side and what its host side tells."""
+    """Content of a CUDA program: its device code, and the launches in its host code."""
 
     path: Path | None
-    """The file; None for text given directly."""
+    """Path of the file; None for text given directly."""
     text: str
-    """The text as read, with ``\\n`` line ends."""
+    """Text of the file with ``\\n`` line ends."""
     device_text: str
-    """The same lines with host code blanked: what NVRTC compiles, with ``-default-device``."""
+    """Text with host code blanked, for NVRTC with ``-default-device``; line numbers are unchanged."""
     headers: Mapping[str, str]
-    """The user's own headers, by the name in ``#include``, host code blanked: NVRTC's in-memory headers."""
+    """Local headers with host code blanked, by the name in ``#include``, for NVRTC's in-memory headers."""
     entries: tuple[KernelFunction, ...]
-    """The ``__global__`` functions, headers' last."""
+    """The ``__global__`` functions; those in headers come last."""
     macros: tuple[Macro, ...]
-    """The macros, headers' last."""
+    """The macros; those in headers come last."""
     constants: tuple[Constant, ...]
-    """The integer constants at file and namespace scope."""
+    """Integer constants at file and namespace scope."""
     shared: tuple[SharedArray, ...]
     """The ``__shared__`` declarations."""
     host_functions: tuple[HostFunction, ...]
-    """What was set aside of the file itself."""
+    """Host functions removed from the main file."""
     launches: tuple[LaunchSite, ...]
-    """How the file launches its kernels."""
+    """Kernel launches in the file."""
     includes: tuple[Include, ...]
-    """Every ``#include`` and what became of it."""
+    """All ``#include`` directives with their status."""
 
     @property
     def name(self) -> str:
-        """The file's name for messages and for the compiler."""
+        """Name of the file for messages and for the compiler."""
         return self.path.name if self.path else "source.cu"
 
     @property
     def missing_includes(self) -> tuple[Include, ...]:
-        """Quoted includes found nowhere: the first suspects when the device compiler misses a name."""
+        """Quoted includes that were not found; the most likely cause of an undefined name."""
         return tuple(include for include in self.includes if include.status == "missing")
 
     @property
     def doubtful_includes(self) -> tuple[Include, ...]:
-        """Includes in angle brackets that were set aside and are no host library's by name: the second suspects."""
+        """Removed angle-bracket includes that are not known host headers; the second cause of an undefined name."""
         return tuple(
             include
             for include in self.includes
@@ -75,35 +75,35 @@ class CudaSource:
         )
 
     def entry(self, wanted: str | None = None) -> EntryPoint:
-        """Find a kernel by what a person calls it.
+        """Find a kernel by name.
 
         Args:
-            wanted: a plain name, a qualified one, a mangled symbol, or a template's instantiation such as
-                ``k<512, 64>``; None where the file has one kernel only.
+            wanted: plain name, qualified name, mangled symbol, or template instantiation such as ``k<512, 64>``; None
+                selects the only kernel of the file.
 
         Returns:
-            The entry with the symbol, or with the name expression that NVRTC turns into one.
+            The entry with its symbol, or with a name expression for NVRTC.
 
         Raises:
-            SourceError: no such kernel, several of that name, a template without arguments, or a kernel that
-                needs a host library.
+            SourceError: if the kernel does not exist or is ambiguous, lacks template arguments, or needs a host
+                library.
         """
         return find_entry(wanted, self.entries, self.launches, self.name)
 
 
 def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), named: Iterable[str] = ()) -> CudaSource:
-    """Read a CUDA file and find what is in it.
+    """Read a CUDA file and its local headers.
 
     Args:
-        path_or_text: a path, or the text itself (a string with a line end or a brace).
-        include_dirs: directories searched for the file's own headers, after the file's directory.
-        named: names that stay beside those that device code mentions: the types in a template's arguments.
+        path_or_text: path, or source text (a string that contains a line end, brace or semicolon).
+        include_dirs: directories searched for local headers, after the directory of the file.
+        named: additional names to keep in the device code, such as types in template arguments.
 
     Returns:
-        The program, host code set aside, line numbers kept.
+        The program with host code removed and line numbers unchanged.
 
     Raises:
-        SourceError: there is no such file, or it cannot be read.
+        SourceError: if the file does not exist or cannot be read.
     """
     path, text = _load(path_or_text)
     units, found = _with_headers(text, path, [Path(d) for d in include_dirs])
@@ -128,13 +128,13 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), name
 
 
 def device_only(source: str) -> str:
-    """Set a text's host code aside.
+    """Blank the host code of a text.
 
     Args:
-        source: CUDA C++ as people have it. Headers of the user's own count as missing here; use `read` to have them.
+        source: CUDA C++ text. Local headers count as missing; use `read` to include them.
 
     Returns:
-        The device code with every line where it was; applying it again changes nothing.
+        The device code with unchanged line numbers. A second call does not change the result.
     """
     text = _normal(source)
     unit = SourceFile("", text)
@@ -151,7 +151,7 @@ def device_only(source: str) -> str:
 
 
 def _normal(text: str) -> str:
-    """Give every line one kind of end; a byte order mark goes."""
+    """Convert line ends to line feeds and remove a byte order mark."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
@@ -162,14 +162,14 @@ def _load(path_or_text: str | Path) -> tuple[Path | None, str]:
     try:
         content = read_bytes(path)
     except FileNotFoundError:
-        raise SourceError(f"no CUDA file at {path}: check the path") from None
+        raise SourceError(f"no CUDA file at {path}; check the path") from None
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     return path, _decode(content)
 
 
 def _decode(content: bytes) -> str:
-    """Decode a file; one that is not UTF-8 is read as Latin-1, in which every byte is a character."""
+    """Decode a file as UTF-8, or else as Latin-1, which accepts every byte."""
     try:
         return _normal(content.decode("utf-8"))
     except UnicodeDecodeError:
@@ -179,10 +179,10 @@ def _decode(content: bytes) -> str:
 def _with_headers(
     text: str, path: Path | None, include_dirs: list[Path]
 ) -> tuple[dict[str, SourceFile], tuple[Include, ...]]:
-    """Read a file and, one after another, the headers of the user's that it includes.
+    """Read a file and the local headers that it includes, directly or indirectly.
 
     Raises:
-        SourceError: one include name means two files.
+        SourceError: if an include name refers to two different files.
     """
     units: dict[str, SourceFile] = {"": SourceFile("", text)}
     places: dict[str, Path | None] = {"": path}
@@ -214,8 +214,8 @@ def _with_headers(
                     waiting.append(directive.name)
                 elif (known := places[directive.name]) and known.resolve() != header.resolve():
                     raise SourceError(
-                        f'"{directive.name}" means {known} in one place and {header} in another '
-                        f"(line {unit.line(directive.index)} of {name or path}): rename one of the two headers"
+                        f'"{directive.name}" refers to both {known} and {header} '
+                        f"(line {unit.line(directive.index)} of {name or path}); rename one of the two headers"
                     )
             found.append(Include(directive.name, directive.quoted, status, unit.line(directive.index), name))
     return units, tuple(found)
@@ -226,7 +226,7 @@ def _locate(name: str, directories: list[Path]) -> Path | None:
 
 
 def _set_aside(units: Mapping[str, SourceFile], found: Sequence[Include], named: Iterable[str] = ()) -> dict[str, str]:
-    """Blank until nothing changes: an instantiation may lose its function only in the pass before."""
+    """Blank host code until nothing changes, because one removal can make others necessary."""
     gone = {(include.file, include.name) for include in found if include.status in ("host", "missing")}
     kept = frozenset(named)
     texts = {name: unit.text for name, unit in units.items()}
@@ -254,9 +254,10 @@ def _with_half_types(
     found: Sequence[Include],
     named: frozenset[str],
 ) -> dict[str, str]:
-    """Put headers of half types where a header stood that brought them along and was set aside.
+    """Include the headers of half types in place of a removed header that included them indirectly.
 
-    On its own line, for no line may move: the header of the one type that device code names, or one that has both.
+    The replacement is one line, because line numbers must not change: the header of the type that device code uses, or
+    a header for both types.
     """
     words = {token.text for unit in units.values() for token in unit.stream.tokens if token.kind == "word"} | named
     words |= {word for unit in units.values() for d in unit.definitions for word in preprocessor.words(d.value)}
@@ -278,7 +279,7 @@ def _with_half_types(
 
 
 def _least_conditional(unit: SourceFile, lines: Iterable[int]) -> int:
-    """Return the first of some lines of ``#include`` that the fewest conditionals stand around."""
+    """Return the first of the given ``#include`` lines with the lowest nesting of conditionals."""
     depth, depths = 0, {}
     for index, token in enumerate(unit.stream.tokens):
         depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(token.directive, 0)
@@ -287,7 +288,7 @@ def _least_conditional(unit: SourceFile, lines: Iterable[int]) -> int:
 
 
 def _unique(found: Iterable[Macro]) -> list[Macro]:
-    """Keep each name once: a definition outweighs a demand, and that a bare use."""
+    """Keep each name once; definitions take precedence over requirements, and requirements over mere uses."""
     weight = {"undefined": 0, "required": 1}
     kept: dict[str, Macro] = {}
     for macro in found:

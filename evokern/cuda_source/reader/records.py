@@ -1,4 +1,4 @@
-"""What a reader finds in a CUDA file: entries and parameters, macros, constants, shared arrays, launches, includes."""
+"""Records of a CUDA file: kernels, parameters, macros, constants, shared arrays, launches and includes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel."""
+    """A parameter of a kernel."""
 
     type: str
-    """The type as written, without the name, for example ``const __half *__restrict__``."""
+    """Type as written, without the name, for example ``const __half *__restrict__``."""
     name: str
-    """The name; empty where the declaration gives none."""
+    """Name; empty if the declaration has none."""
     base: str
-    """The type without qualifiers, pointer and reference, for example ``__half``."""
+    """Type without qualifiers, pointer and reference, for example ``__half``."""
     pointer: bool
-    """Whether an address is passed (``*`` or ``[]``)."""
+    """Whether it is a pointer (``*`` or ``[]``)."""
     const: bool
-    """Whether the value, or what a pointer points to, is declared const: an input."""
+    """Whether the value or the pointer's target is const, which indicates an input."""
     restrict: bool
-    """Whether the pointer carries ``__restrict__``."""
+    """Whether the pointer is declared ``__restrict__``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateParameter:
-    """One parameter of a kernel template."""
+    """A parameter of a kernel template."""
 
     type: str
     """``typename``, ``class``, or the type of a value such as ``int``."""
     name: str
-    """The name; empty where the declaration gives none."""
+    """Name; empty if the declaration has none."""
     default: str | None
-    """The default as written, or None."""
+    """Default as written, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +40,34 @@ class KernelFunction:
     """A ``__global__`` function."""
 
     name: str
-    """The name without its namespace."""
+    """Name without the namespace."""
     namespace: str
-    """The namespaces around it, for example ``detail::kernels``; empty at file scope."""
+    """Enclosing namespaces, for example ``detail::kernels``; empty at file scope."""
     parameters: tuple[Parameter, ...]
-    """The parameters in order."""
+    """Parameters in order."""
     template: tuple[TemplateParameter, ...]
-    """The template parameters; empty for a plain function."""
+    """Template parameters; empty for a plain function."""
     extern_c: bool
-    """Whether the symbol is the bare name."""
+    """Whether the symbol is the plain name."""
     launch_bounds: tuple[str, ...]
-    """The expressions in ``__launch_bounds__``: threads, blocks per SM, blocks per cluster."""
+    """Expressions in ``__launch_bounds__``: threads, blocks per SM, blocks per cluster."""
     cluster_dims: tuple[str, ...]
-    """The expressions in ``__cluster_dims__``: blocks of a thread-block cluster along x, y, z."""
+    """Expressions in ``__cluster_dims__``: blocks of a thread-block cluster along x, y, z."""
     line: int
     """Line of the name, counted from 1."""
     file: str = ""
-    """The include that holds it, as written in ``#include``; empty for the file itself."""
+    """Header that contains it, as written in ``#include``; empty for the main file."""
     obstacle: str = ""
-    """Why the kernel cannot be compiled on its own, in a sentence; empty when nothing stands in the way."""
+    """Reason why the kernel cannot be compiled on its own; empty if it can."""
 
     @property
     def qualified(self) -> str:
-        """The name with its namespaces."""
+        """Name with namespaces."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
     @property
     def signature(self) -> str:
-        """One line for a person: name, template parameters and parameters."""
+        """Name, template parameters and parameters in one line."""
         template = ", ".join(" ".join(filter(None, (p.type, p.name))) for p in self.template)
         parameters = ", ".join(" ".join(filter(None, (p.type, p.name))) for p in self.parameters)
         return f"{self.qualified}{f'<{template}>' if template else ''}({parameters})"
@@ -75,35 +75,35 @@ class KernelFunction:
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """A kernel asked for by a person, in the form that a compiler needs."""
+    """A selected kernel in the form that the compiler needs."""
 
     entry: KernelFunction
     """The function."""
     symbol: str | None
-    """The symbol in the machine code where it is known: ``extern "C"``, or a mangled name that was given."""
+    """Symbol in the machine code, if known (``extern "C"``, or a mangled name given by the user)."""
     expression: str | None
     """Otherwise NVRTC's name expression (``nvrtcAddNameExpression``), for example ``ns::k<512, 64>``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A name that the preprocessor replaces, or that the file expects from outside."""
+    """A macro that the file defines or expects."""
 
     name: str
-    """The name."""
+    """Name of the macro."""
     value: str | None
-    """The replacement as written; None when the file gives none."""
+    """Replacement as written; None if the file does not define the macro."""
     kind: str
-    """``defined``; ``default`` (``#ifndef``/``#define``: may be given from outside); ``required`` (``#ifndef``/
-    ``#error``); ``undefined`` (used and defined nowhere)."""
+    """``defined``; ``default`` (``#ifndef``/``#define``, can be set with ``-D``); ``required`` (``#ifndef``/
+    ``#error``); ``undefined`` (used but not defined)."""
     line: int
     """Line of the definition, or of the first use."""
     number: int | None = None
-    """The value where it is an integer literal, perhaps in parentheses or with a sign."""
+    """Value of an integer literal, which may have parentheses or a sign; else None."""
     function_like: bool = False
     """Whether it takes arguments."""
     file: str = ""
-    """The include that holds it, as written in ``#include``; empty for the file itself."""
+    """Header that contains it, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,13 @@ class Constant:
     """A ``constexpr`` or ``const`` integer at file or namespace scope."""
 
     name: str
-    """The name."""
+    """Name of the constant."""
     expression: str
-    """The initialiser as written."""
+    """Initialiser as written."""
     line: int
     """Line of the definition."""
     file: str = ""
-    """The include that holds it, as written in ``#include``; empty for the file itself."""
+    """Header that contains it, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +125,27 @@ class SharedArray:
     """A ``__shared__`` declaration."""
 
     name: str
-    """The name."""
+    """Name of the variable."""
     type: str
-    """The element type."""
+    """Element type."""
     extents: tuple[str, ...]
-    """The array bounds as written, outermost first; empty for a scalar, one empty string for a dynamic array."""
+    """Array bounds as written, outermost first; empty for a scalar, one empty string for a dynamic array."""
     dynamic: bool
-    """Whether its size is given at launch (``extern __shared__``)."""
+    """Whether the size is set at launch (``extern __shared__``)."""
     function: str
-    """The function that it stands in; empty at file scope."""
+    """Function that contains the declaration; empty at file scope."""
     line: int
     """Line of the declaration."""
     file: str = ""
-    """The include that holds it, as written in ``#include``; empty for the file itself."""
+    """Header that contains it, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFunction:
-    """A function that runs on the host and is set aside for the device compiler."""
+    """A host function, which is removed for the device compiler."""
 
     name: str
-    """The name."""
+    """Name of the function."""
     line: int
     """First line."""
     last_line: int
@@ -154,44 +154,44 @@ class HostFunction:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSite:
-    """One ``kernel<<<grid, block, shared, stream>>>(arguments)``, or a ``cudaLaunchKernel`` call."""
+    """A ``kernel<<<grid, block, shared, stream>>>(arguments)`` or ``cudaLaunchKernel`` call."""
 
     kernel: str
-    """The kernel's name as written, without template arguments."""
+    """Name of the kernel as written, without template arguments."""
     template_arguments: str
-    """The template arguments as written, without the angle brackets; empty for none."""
+    """Template arguments as written, without the angle brackets; may be empty."""
     grid: str
-    """The first expression."""
+    """Expression for the grid."""
     block: str
-    """The second expression."""
+    """Expression for the block."""
     shared: str
-    """The third expression, in bytes; ``0`` where it is left out."""
+    """Expression for the dynamic shared memory in bytes; ``0`` if omitted."""
     stream: str
-    """The fourth expression; ``0`` where it is left out."""
+    """Expression for the stream; ``0`` if omitted."""
     arguments: tuple[str, ...]
-    """The arguments as written."""
+    """Arguments as written."""
     function: str
-    """The host function that launches."""
+    """Host function that contains the launch."""
     line: int
     """Line of the launch."""
     definitions: tuple[tuple[str, str], ...] = field(default=())
-    """(name, initialiser) of the function's local variables that the expressions mention, directly or not."""
+    """(name, initialiser) of the local variables that the expressions use, directly or indirectly."""
     file: str = ""
-    """The include that holds it, as written in ``#include``; empty for the file itself."""
+    """Header that contains it, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """One ``#include``."""
+    """An ``#include`` directive and its status."""
 
     name: str
-    """The name between the quotes or angle brackets."""
+    """Name in quotes or angle brackets."""
     quoted: bool
-    """Whether it is written with quotes."""
+    """Whether the name is in quotes."""
     status: str
-    """``device`` (the compiler finds it), ``local`` (a file of the user's, read too), ``host`` (set aside), or
-    ``missing`` (quoted, found nowhere and set aside)."""
+    """``device`` (provided by the compiler), ``local`` (a user's file, also read), ``host`` (removed), or ``missing``
+    (quoted but not found, removed)."""
     line: int
     """Line of the directive."""
     file: str = ""
-    """The include that holds the directive; empty for the file itself."""
+    """Header that contains the directive; empty for the main file."""

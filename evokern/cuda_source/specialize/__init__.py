@@ -1,1 +1,1 @@
-"""A champion as readable text: the branches it takes, its constants in place."""
+"""Readable source of a single candidate, with its branches resolved and its constants written out."""

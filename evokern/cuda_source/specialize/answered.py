@@ -1,4 +1,4 @@
-"""The compiler's answers written into the text: literals for conditions and values, the chosen side of ``?``."""
+"""Edits that write known values into a text: literals for conditions and values, the chosen side of ``?``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evokern.cuda_source.specialize.questions import Question
 
 
 def answer_edits(unit: SourceFile, questions: Sequence[Question], answers: Answers) -> Iterator[Edit]:
-    """Yield the edits that write answers into a text; conditions become ``true`` or ``false``, asserts that hold go."""
+    """Yield the edits that write answers into a text; conditions become literals, satisfied assertions are removed."""
     layout = Layout(unit)
     for number, question in enumerate(questions):
         answer = answers.values.get(number)
@@ -28,7 +28,7 @@ def answer_edits(unit: SourceFile, questions: Sequence[Question], answers: Answe
 
 
 def _literal(unit: SourceFile, question: Question, answer: ConstantValue) -> Iterator[Edit]:
-    """The value in the place of the expression; a comment behind it on its line stays in its column."""
+    """Yield the edit that replaces an expression by its value; a comment after it keeps its column."""
     text = answer.literal
     if text is None:
         return
@@ -45,7 +45,7 @@ def _literal(unit: SourceFile, question: Question, answer: ConstantValue) -> Ite
 
 
 def _chosen_side(unit: SourceFile, question: Question, holds: bool) -> Iterator[Edit]:
-    """The condition and the other side go, each on its own, so that what stays can be edited too."""
+    """Yield separate edits that remove the condition and the other side, so the chosen side can be edited too."""
     tokens = unit.stream.tokens
     start, end = tokens[question.first].start, tokens[question.sides[1][1]].end
     first, last = question.sides[0 if holds else 1]
@@ -60,5 +60,5 @@ def _chosen_side(unit: SourceFile, question: Question, holds: bool) -> Iterator[
 
 
 def _comment_behind(unit: SourceFile, end: int) -> re.Match[str] | None:
-    """What ends the statement at an offset, up to a comment in a column of its own."""
+    """Match the end of a statement up to an aligned comment."""
     return re.match(r"\)*; {2,}(?=//)", unit.text[end:])

@@ -1,4 +1,4 @@
-"""Branches on ``true`` and ``false`` kept without their conditions, and constants that nothing names taken out."""
+"""Edits that resolve branches on ``true`` and ``false`` and remove unused constants."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CONDITIONALS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 
 
 def prune_edits(unit: SourceFile) -> list[Edit]:
-    """Return the edits that keep decided branches; the outermost ones first, so that each pass is sound.
+    """Return the edits that resolve ``if constexpr``, outermost first, so that each pass is valid.
 
-    A plain ``if`` stays: without it the compiler orders some instructions differently.
+    A plain ``if`` is kept, because without it the compiler orders some instructions differently.
     """
     return [*_Pruner(unit).run(), *_unused_constants(unit)]
 
@@ -61,7 +61,7 @@ class _Pruner:
             yield self.layout.replacement(index, behind - 1, kept[0], kept[1] - 1, inner=bare)
 
     def _stands_alone(self, index: int) -> bool:
-        """Whether a statement stands directly in its block, and is no part of another statement."""
+        """Return whether a statement is directly in its block, not part of another statement."""
         opener, close = self.blocks[-1]
         at = opener + 1
         while at < index:
@@ -69,7 +69,7 @@ class _Pruner:
         return at == index
 
     def _balanced(self, first: int, behind: int) -> bool:
-        """Whether no undecided preprocessor conditional crosses a branch's border."""
+        """Return whether no preprocessor conditional crosses the border of a branch."""
         depth = 0
         for index in range(first, behind):
             depth += _CONDITIONALS.get(self.tokens[index].directive, 0)
@@ -78,7 +78,7 @@ class _Pruner:
         return depth == 0
 
     def _inside(self, index: int, behind: int, kept: tuple[int, int] | None) -> Edit:
-        """A statement inside another must stay one statement."""
+        """Return the edit for a statement inside another one, which must remain a single statement."""
         start, end = self.tokens[index].start, self.tokens[behind - 1].end
         if kept is None:
             return Edit(start, end, "{}")
@@ -86,7 +86,7 @@ class _Pruner:
         return Edit(start, end, f"{{ {text} }}" if self.tokens[kept[0]].text == "if" else text)
 
     def _clashes(self, opener: int, index: int, behind: int) -> bool:
-        """Whether a name declared directly in a branch also stands in the block around the statement."""
+        """Return whether a name declared directly in a branch also occurs in the enclosing block."""
         declared: set[str] = set()
         at = opener + 1
         while at < self.partner[opener]:
@@ -103,7 +103,7 @@ class _Pruner:
 
 
 def _unused_constants(unit: SourceFile) -> Iterator[Edit]:
-    """Take out constexpr variables that nothing else names; only where a statement declares nothing beside."""
+    """Remove unused constexpr variables that are the only declaration of their statement."""
     tokens = unit.stream.tokens
     uses = Counter(token.text for token in tokens if token.kind == "word")
     for token in tokens:

@@ -1,4 +1,4 @@
-"""Preprocessor conditionals resolved as the compiler took them, and the user's own headers put in place."""
+"""Inlining of local headers, and edits that resolve preprocessor conditionals as the compiler did."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.layout import Edit
 
-_ALWAYS_DEFINED = frozenset({"__CUDACC__"})  # nvcc and NVRTC both define it, in every pass
+_ALWAYS_DEFINED = frozenset({"__CUDACC__"})  # defined by nvcc and NVRTC in every pass
 
 
 def inline_headers(text: str, headers: Mapping[str, str]) -> str:
-    """Replace each ``#include`` of a given header by its text, once; later ones go.
+    """Replace the first ``#include`` of each header by its text and remove later ones.
 
-    A header that branches of ``#if`` include each for itself stands in each of them, behind a guard of its own.
+    If several branches of an ``#if`` include a header, each branch contains its text inside a new include guard.
 
     Args:
         text: the source.
-        headers: texts by the name in ``#include``.
+        headers: texts of the headers by the name in ``#include``.
 
     Returns:
-        One text. Include guards and ``#pragma once`` of the headers are taken off.
+        The text without the headers' include guards and ``#pragma once``.
     """
     repeated: set[str] = set()
     while True:
@@ -38,7 +38,7 @@ def inline_headers(text: str, headers: Mapping[str, str]) -> str:
 
 
 _Branches = tuple[tuple[str, int, int], ...]
-"""The branches of conditionals that an include stands in, outermost first: file, token of ``#if``, which branch."""
+"""Conditional branches around an include, outermost first: file, token of ``#if``, number of the branch."""
 
 
 def _inlined(
@@ -49,7 +49,7 @@ def _inlined(
     repeated: Set[str],
     file: str = "",
 ) -> str:
-    """Put headers in place, and note in ``places`` in which branches each one stands."""
+    """Inline the headers and record in ``places`` the branches around each one."""
     stream = TokenStream(text)
     includes = {directive.index: directive.name for directive in preprocessor.includes(stream)}
     inner: list[tuple[str, int, int]] = []
@@ -81,7 +81,7 @@ def _inlined(
 
 
 def _unguarded(text: str) -> str:
-    """A header's text without ``#pragma once`` or the guard around all of it."""
+    """Return a header's text without ``#pragma once`` or its include guard."""
     stream = TokenStream(text)
     tokens = stream.tokens
     once = [t for t in tokens if t.directive == "pragma" and directive_body(t.text) == "once"]
@@ -97,18 +97,18 @@ def _unguarded(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """One ``#if`` … ``#endif`` outside all others, or directly in a branch of another."""
+    """An ``#if`` … ``#endif`` group with the groups nested in it."""
 
     branches: tuple[int, ...]
     """Indices of ``#if``, ``#elif`` and ``#else``."""
     end: int
     """Index of ``#endif``."""
     inner: tuple[tuple[Conditional, ...], ...]
-    """The conditionals in each branch."""
+    """Nested conditionals of each branch."""
 
 
 def conditionals(unit: SourceFile) -> tuple[Conditional, ...]:
-    """Return the outermost conditionals of a text, in order; one without an end is left out with all it holds."""
+    """Return the outermost conditionals of a text in order; a conditional without ``#endif`` is omitted."""
     found: list[Conditional] = []
     opened: list[tuple[list[int], list[list[Conditional]]]] = []
     for index, token in enumerate(unit.stream.tokens):
@@ -126,7 +126,7 @@ def conditionals(unit: SourceFile) -> tuple[Conditional, ...]:
 
 
 def branch_lines(outermost: tuple[Conditional, ...]) -> list[int]:
-    """Return the indices of all lines that begin a branch."""
+    """Return the indices of all directives that start a branch."""
     found: list[int] = []
     for conditional in outermost:
         found += conditional.branches
@@ -136,15 +136,15 @@ def branch_lines(outermost: tuple[Conditional, ...]) -> list[int]:
 
 
 def conditional_edits(unit: SourceFile, outermost: tuple[Conditional, ...], taken: frozenset[int]) -> Iterator[Edit]:
-    """Yield the edits that leave the branches that were compiled, without their lines.
+    """Yield the edits that keep only the compiled branches and remove their directives.
 
-    A condition that names a macro of the compiler's own (a leading underscore, or the prefix CUDA) may hold for one
-    compiler and not for another: it stays, and so does what follows it up to ``#endif``.
+    A condition on a compiler macro (a leading underscore or the prefix CUDA) can differ between compilers. It is kept
+    with everything up to ``#endif``.
 
     Args:
         unit: the text.
-        outermost: its conditionals.
-        taken: indices of the lines whose branches were compiled.
+        outermost: the outermost conditionals.
+        taken: indices of the directives whose branches were compiled.
     """
     brought = preprocessor.macro_words(unit.definitions)
     for conditional in outermost:
@@ -158,7 +158,7 @@ def _edits(
     borders = (*conditional.branches, conditional.end)
     for number, (index, following) in enumerate(pairwise(borders)):
         if _depends_on_compiler(tokens[index].text, brought):
-            if number:  # the first line that stays opens the conditional
+            if number:  # the first directive that is kept becomes the `#if`
                 start = tokens[index].start
                 yield Edit(start, tokens[index].end, tokens[index].text.replace("elif", "if", 1))
             return

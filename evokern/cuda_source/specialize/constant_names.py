@@ -1,4 +1,4 @@
-"""Which names mean constants wherever they stand in a text, so that the compiler can be asked for their values."""
+"""Search for names that are constants everywhere in a text, so that the compiler can evaluate them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _TYPES = frozenset(("class", "enum", "alias", "typedef", "using"))
 
 @dataclass(frozen=True, slots=True)
 class ConstantNames:
-    """Names that stand for constants wherever they stand in a text."""
+    """Names that are constants everywhere in a text."""
 
     values: frozenset[str]
-    """Constants and types: names that are no variable or parameter anywhere."""
+    """Constants and types; none of these names is also a variable or parameter."""
     functions: frozenset[str]
-    """What before a bracket gives a constant for constants: constexpr functions, types, operators like ``sizeof``."""
+    """Names that, called with constants, give a constant: constexpr functions, types, operators such as ``sizeof``."""
 
 
 def constant_names(unit: SourceFile, macros: Mapping[str, str]) -> ConstantNames:
-    """Return the names that stand for constants, types and constexpr functions in a text.
+    """Return the names of constants, types and constexpr functions in a text.
 
     Args:
         unit: the text.
-        macros: values of the macros that come from outside.
+        macros: values of macros defined by ``-D``.
     """
     tokens = unit.stream.tokens
     constant, variable = set(_WORDS), set(_parameters(unit))
@@ -69,7 +69,7 @@ def declarations_within(unit: SourceFile) -> Iterator[CppDeclaration]:
 
 
 def _parameters(unit: SourceFile) -> Iterator[str]:
-    """The parameters of functions and lambdas."""
+    """Yield the parameter names of functions and lambdas."""
     partner = unit.stream.partner
     brackets = [leaf.parameters for leaf in declarations_within(unit) if leaf.parameters]
     tokens = unit.stream.tokens
@@ -88,7 +88,7 @@ def _template_parameters(unit: SourceFile) -> Iterator[str]:
 
 
 def _names(unit: SourceFile, first: int, last: int) -> Iterator[str]:
-    """What each part of a parameter list declares: the last word before its ``=`` or ``[``."""
+    """Yield the name declared by each part of a parameter list: the last word before ``=`` or ``[``."""
     tokens = unit.stream.tokens
     for begin, end in unit.stream.split_commas(first, last):
         words = []

@@ -1,9 +1,9 @@
-"""The compiler asked what it knows: a text with questions in it, and the answers in the PTX that it becomes.
+"""Evaluation of expressions by the compiler, through an instrumented source and the resulting PTX.
 
-Each expression in question is given a call of a constexpr function template beside it, with the expression's value as
-a template argument. Its instantiation names a variable in device memory, and the names of those stand in the PTX: one
-for each value that the expression has, in whichever instantiations of the templates around it. That works inside
-constexpr functions and in functions that no kernel calls too, where inline assembly would not compile or not show.
+Next to each expression, the source gets a call of a constexpr function template with the expression's value as a
+template argument. Its instantiation refers to a variable in device memory. The PTX contains one variable name for each
+value of the expression, over all instantiations of the enclosing templates. Unlike inline assembly, this method works
+in constexpr functions and in functions that no kernel calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from evokern.cuda_source.source_file import SourceFile
 from evokern.cuda_source.specialize.questions import Question
 
 Compile = Callable[[str], str | None]
-"""Text to PTX, with the macros and the kernels of a candidate; None where it does not compile."""
+"""Function that compiles a text to PTX with the macros and kernels of a candidate; None on a compile error."""
 
 _PRELUDE = """\
 template <typename evokern_t> __host__ __device__ evokern_t evokern_copy(evokern_t);
@@ -37,24 +37,24 @@ __host__ __device__ constexpr bool evokern_tell() {
   return true;
 }
 """
-# The Itanium C++ ABI's name of an instantiation (5.1.5 and 5.1.6): a number, a type, a number.
+# Mangled name of an instantiation (Itanium C++ ABI, sections 5.1.5 and 5.1.6): a number, a type, a number.
 _ANSWER = re.compile(r"evokern_answerILi(\d+)E(\w+?)Lx(n?)(\d+)EE\b")
 _SUFFIX = {"i": "", "j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}  # by the type's mangled name
-_LEAST = (-(1 << 31), -(1 << 63))  # the least integers: C++ reads -2147483648 as the negative of a wider literal
+_LEAST = (-(1 << 31), -(1 << 63))  # minimum integers; C++ parses -2147483648 as the negation of a wider literal
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantValue:
-    """What an expression comes to, wherever it is compiled."""
+    """Constant value of an expression."""
 
     value: int
-    """Its value; 0 or 1 for a truth."""
+    """Value; 0 or 1 for bool."""
     type: str
-    """Its type, as the ABI abbreviates it: ``i`` for int, ``b`` for bool."""
+    """Type abbreviation of the ABI, for example ``i`` for int and ``b`` for bool."""
 
     @property
     def literal(self) -> str | None:
-        """The value as a C++ literal of the same type; None where there is none."""
+        """Value as a C++ literal of the same type, or None if there is no such literal."""
         if self.type == "b":
             return "true" if self.value else "false"
         value = self.value % (1 << 64) if self.type in ("m", "y") else self.value
@@ -63,16 +63,16 @@ class ConstantValue:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the compiler said."""
+    """Answers of the compiler."""
 
     values: dict[int, ConstantValue]
-    """By the question's number, where it has one answer in all instantiations."""
+    """Number of the question → value, if the value is the same in all instantiations."""
     taken: frozenset[int]
-    """Numbers of the preprocessor lines whose text is compiled."""
+    """Numbers of the preprocessor branches that are compiled."""
 
     @classmethod
     def read(cls, ptx: str, expressions: int) -> Answers:
-        """Read the answers in PTX; numbers from ``expressions`` on are preprocessor lines."""
+        """Parse the answers in PTX; numbers from ``expressions`` on belong to preprocessor lines."""
         found: dict[int, set[ConstantValue]] = {}
         for number, kind, minus, digits in _ANSWER.findall(ptx):
             found.setdefault(int(number), set()).add(ConstantValue(-int(digits) if minus else int(digits), kind))
@@ -81,16 +81,16 @@ class Answers:
 
 
 def ask(unit: SourceFile, questions: Sequence[Question], taken: Sequence[int], compiler: Compile) -> Answers | None:
-    """Compile a text with questions in it.
+    """Compile an instrumented text and return the answers to questions.
 
     Args:
         unit: the text.
-        questions: what is asked of its expressions.
-        taken: indices of preprocessor lines; asked is which of them are followed by text that is compiled.
-        compiler: compiles it.
+        questions: expressions to evaluate.
+        taken: indices of preprocessor lines; the answers include which of their branches are compiled.
+        compiler: compiles the text to PTX.
 
     Returns:
-        The answers; None where the text does not compile.
+        The answers, or None if the text does not compile.
     """
     ptx = compiler(_instrumented(unit, questions, taken))
     return None if ptx is None else Answers.read(ptx, len(questions))
@@ -117,7 +117,7 @@ def _instrumented(unit: SourceFile, questions: Sequence[Question], taken: Sequen
 
 
 def _arguments(unit: SourceFile, question: Question) -> str:
-    """An expression's type and value as template arguments."""
+    """Return the type and value of an expression as template arguments."""
 
     def written(first: int, last: int) -> str:
         return f"({unit.text[unit.stream.tokens[first].start : unit.stream.tokens[last].end]})"
@@ -126,7 +126,7 @@ def _arguments(unit: SourceFile, question: Question) -> str:
     if question.kind == "value":
         return f"decltype(evokern_copy({text})), evokern_number({text}, 0)"
     kind = "bool"
-    if question.sides:  # where one side is converted to the type of both, it cannot stand alone
+    if question.sides:  # sides of different types are converted, so neither may replace the whole expression
         sides = (f"decltype(evokern_copy({written(*side)}))" for side in question.sides)
         kind = f"typename evokern_sides<{', '.join(sides)}>::truth"
     return f"{kind}, static_cast<bool>{text}"

@@ -1,4 +1,4 @@
-"""Edits that leave a text looking written by hand: whole lines go, kept branches move out by their indentation."""
+"""Edits that preserve a readable layout: whole lines are removed, and kept branches are unindented."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from evokern.cuda_source.source_file import SourceFile
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One stretch of characters and what takes its place."""
+    """Replacement of a range of characters."""
 
     start: int
-    """Offset of the first character that goes."""
+    """Offset of the first replaced character."""
     end: int
-    """Offset behind the last one."""
+    """Offset after the last replaced character."""
     text: str
-    """What takes its place."""
+    """Replacement text."""
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
-    """Apply edits; one that overlaps an earlier (outer) one waits for the next pass."""
+    """Apply edits; an edit that overlaps an earlier or outer one is skipped until the next pass."""
     pieces: list[str] = []
     position = 0
     for edit in sorted(edits, key=lambda e: (e.start, -e.end)):
@@ -33,22 +33,18 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 
 class Layout:
-    """Forms edits on the lines of one text.
-
-    Args:
-        unit: the text.
-    """
+    """Builder of line-based edits for a text."""
 
     def __init__(self, unit: SourceFile) -> None:
         self.source = unit.text
         self.tokens = unit.stream.tokens
 
     def text(self, first: int, last: int) -> str:
-        """Characters from one token to another, as they stand."""
+        """Return the characters from one token to another."""
         return self.source[self.tokens[first].start : self.tokens[last].end]
 
     def removal(self, first: int, last: int) -> Edit:
-        """Take tokens out: with their lines where they fill them, and with the comment lines directly above."""
+        """Remove tokens; if they fill whole lines, also remove these lines and the comment lines directly above."""
         start, end = self.tokens[first].start, self.tokens[last].end
         line_start, line_end = self._line_start(start), self._line_end(end)
         before, after = self.source[line_start:start], self.source[end:line_end]
@@ -63,14 +59,14 @@ class Layout:
         return Edit(line_start, min(line_end + 1, len(self.source)), "")
 
     def replacement(self, first: int, last: int, kept_first: int, kept_last: int, *, inner: bool) -> Edit:
-        """Put part of a statement in the place of the whole.
+        """Replace a statement by a part of it.
 
         Args:
             first: index of the statement's first token.
-            last: index of its last token.
-            kept_first: index of the first token that stays.
-            kept_last: index of the last one.
-            inner: whether the braces around what stays go.
+            last: index of the statement's last token.
+            kept_first: index of the first token to keep.
+            kept_last: index of the last token to keep.
+            inner: whether to remove the braces around the kept part.
         """
         start, end = self.tokens[first].start, self.tokens[last].end
         kept_start, kept_end = self.tokens[kept_first].start, self.tokens[kept_last].end
@@ -92,11 +88,11 @@ class Layout:
         return Edit(start, end, text)
 
     def _moved(self, content: str, indent: int, inner: bool) -> str:
-        """Lines moved left so that the outermost ones stand at an indentation; preprocessor lines stay put."""
+        """Unindent lines to the given indentation; preprocessor lines keep theirs."""
         head, *lines = content.split("\n")
         movable = [line for line in lines if line.strip() and not line.startswith("#")]
         if not inner and movable:
-            movable = movable[-1:]  # the closing brace gives the depth of the whole
+            movable = movable[-1:]  # the closing brace has the indentation of the whole statement
         least = min((len(line) - len(line.lstrip()) for line in movable), default=indent)
         shift = max(least - indent, 0)
         moved = [line if line.startswith("#") else line[min(shift, len(line) - len(line.lstrip())) :] for line in lines]
@@ -104,7 +100,7 @@ class Layout:
         return "\n".join(([first] if first and not inner else [" " * indent + first] if first else []) + moved)
 
     def _has_raw_lines(self, first: int, last: int) -> bool:
-        """Whether a string reaches over a line's end: moving its lines would change it."""
+        """Return whether a string spans several lines, so that moving the lines would change it."""
         return any(t.kind == "string" and "\n" in t.text for t in self.tokens[first : last + 1])
 
     def _line_start(self, offset: int) -> int:

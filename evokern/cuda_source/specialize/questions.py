@@ -1,4 +1,4 @@
-"""What there is to ask the compiler about a text: expressions that may be constants, and choose between two codes."""
+"""Search for expressions that the compiler may evaluate to constants and that select code."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from evokern.cuda_source.specialize.statements import declarators, statement_end
 _CHOOSING = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", "!"))
 
 CERTAIN = frozenset(("condition", "assertion"))
-"""Kinds of questions about what the language asks a constant of, whatever the names in it mean."""
+"""Kinds of questions about expressions that must be constants by the rules of C++."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An expression whose value, or whose truth, decides what stays of the text."""
+    """Expression whose value decides which code is kept."""
 
     kind: str
-    """``condition`` of an ``if constexpr``, ``assertion``, ``value`` (to be written out where it is known) or
-    ``choice`` (what stands before a ``?``)."""
+    """``condition`` of an ``if constexpr``, ``assertion``, ``value`` (written out if known) or ``choice`` (the
+    condition before a ``?``)."""
     first: int
     """Index of the expression's first token."""
     last: int
-    """Index of its last token."""
+    """Index of the expression's last token."""
     sides: tuple[tuple[int, int], ...] = ()
-    """Of a choice: first and last token of what stands before and behind the ``:``."""
+    """First and last token of the expressions before and after the ``:`` of a choice."""
 
 
 def questions(unit: SourceFile, macros: Mapping[str, str]) -> list[Question]:
-    """Return what to ask about a text.
+    """Return the expressions to evaluate in a text.
 
-    Those are the conditions of ``if constexpr`` and ``static_assert``; initialisers of constexpr variables and array
-    bounds that compare or choose; calls of the text's constexpr functions and members of its constexpr variables; and
-    the conditions of ``A ? b : c`` where that is a whole initialiser or a whole returned expression. Where the language
-    does not ask for a constant, only what names nothing but constants is asked for. Sums and products of names are
-    not: written as they are, they tell where a number comes from.
+    These are:
+
+    - the conditions of ``if constexpr`` and ``static_assert``;
+    - initialisers of constexpr variables and array bounds that contain a comparison or a choice;
+    - calls of the text's constexpr functions and members of its constexpr variables;
+    - the condition of ``A ? b : c`` if it is a whole initialiser or a whole returned expression.
+
+    If the language does not require a constant, the expression must contain only names of constants. Sums and products
+    of names are not evaluated, because they show the origin of a number.
 
     Args:
         unit: the text.
-        macros: values of the macros that come from outside.
+        macros: values of macros defined by ``-D``.
     """
     return list(_Finder(unit, constant_names(unit, macros)).run())
 
@@ -86,7 +90,7 @@ class _Finder:
             yield Question("condition", first, last)
 
     def _initialisers(self, start: int) -> Iterator[Question]:
-        """What the initialisers of the variables that a statement declares are asked."""
+        """Yield the questions about the initialisers in a statement."""
         for name, first, last in declarators(self.stream, start, statement_end(self.stream, start)):
             if first > last or self.tokens[first].text == "{":
                 continue
@@ -96,7 +100,7 @@ class _Finder:
             yield from self._choice(first, last)
 
     def _choice(self, first: int, last: int) -> Iterator[Question]:
-        """The condition of a ``?`` that an expression consists of, and of those that its sides consist of."""
+        """Yield the question about a ``?`` expression, and about its sides if they are ``?`` expressions too."""
         query = first
         while query <= last and self.tokens[query].text != "?":
             query = self.partner.get(query, query) + 1
@@ -108,7 +112,7 @@ class _Finder:
                 yield from self._choice(*side)
 
     def _colon(self, index: int, last: int) -> int | None:
-        """Index of the ``:`` that belongs to a ``?`` before ``index``."""
+        """Return the index of the ``:`` that belongs to the ``?`` before ``index``."""
         depth = 0
         while index <= last:
             text = self.tokens[index].text
@@ -119,7 +123,7 @@ class _Finder:
         return None
 
     def _named(self, index: int) -> Iterator[Question]:
-        """``function(...)`` and ``variable.member``."""
+        """Yield the question about ``function(...)`` or ``variable.member``."""
         text, following = self.tokens[index].text, self._text(index + 1)
         if index in self.heads or (index and self.tokens[index - 1].text in (".", "->", "::")):
             return
@@ -136,7 +140,7 @@ class _Finder:
         return any(token.text in operators for token in self.tokens[first : last + 1])
 
     def _certain(self, first: int, last: int) -> bool:
-        """Whether an expression names constants alone."""
+        """Return whether an expression contains only names of constants."""
         for index in range(first, last + 1):
             if self.tokens[index].kind == "word" and (index == first or self.tokens[index - 1].text != "."):
                 known = self.names.functions if self._text(index + 1) == "(" else self.names.values
@@ -145,6 +149,6 @@ class _Finder:
         return self._repeatable(first, last)
 
     def _repeatable(self, first: int, last: int) -> bool:
-        """Whether tokens can be written twice: no lambda, no preprocessor line, nothing cut off."""
+        """Return whether an expression can be duplicated: no lambda, no preprocessor line, not incomplete."""
         inside = self.tokens[first : last + 1]
         return bool(inside) and not any(t.kind == "directive" or t.text in ("{", "}", ";") for t in inside)

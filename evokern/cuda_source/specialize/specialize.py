@@ -1,4 +1,4 @@
-"""One candidate's source out of the source of all: unused choices gone, and still a text that a person reads."""
+"""Specialisation of a kernel's source to one candidate, as readable text without unused alternatives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from evokern.cuda_source.specialize.layout import apply
 from evokern.cuda_source.specialize.questions import CERTAIN, questions
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 
-# A paragraph of comment under a heading (// ----), and nothing but another heading behind it.
+# A heading (// ----) and its comment, followed directly by another heading.
 _EMPTY_SECTION = re.compile(r"((?:\A|\n)\n*)// ----[^\n]*\n(?://[^\n]*\n)*\n+(?=// ----)")
-_PASSES = 40  # each pass makes the text shorter; nesting deeper than this is left as it is
+_PASSES = 40  # each pass makes the text shorter; deeper nesting is not resolved
 
 
 def specialize(
@@ -28,20 +28,21 @@ def specialize(
     headers: Mapping[str, str] | None = None,
     entries: Iterable[str] = (),
 ) -> str:
-    """Write a kernel's source for one choice of its macros.
+    """Return a kernel's source specialised to given values of its macros.
 
-    Preprocessor conditionals and ``if constexpr`` that the choice decides are resolved, asserts that hold go, values
-    of choices are written out, and what no kernel reaches any more is dropped. The compiler decides, so a branch that
-    some instantiations of a template take and others do not stays, and so does everything where it does not compile.
-    The macros that the rest still names are defined behind the opening comment, so the result needs no ``-D``, and
-    compiles to the same machine code as the original with the macros given by ``-D``.
+    Decided preprocessor conditionals and ``if constexpr`` are resolved, satisfied assertions are removed, values of
+    choices are written out, and unreachable declarations are dropped. The compiler evaluates the conditions. A branch
+    that only some instantiations of a template take is kept. If the text does not compile, nothing is resolved.
+
+    Macros that the result still uses are defined after the opening comment, so the result needs no ``-D``. It compiles
+    to the same machine code as the original with the macros given by ``-D``.
 
     Args:
         text: the source.
-        macros: the chosen values, as ``-D`` gives them; a value may name another macro.
-        compiler: compiles a text like this one to PTX, with the macros given by ``-D``.
-        headers: the folder's own headers by the name in ``#include``; they are put in place of the directive.
-        entries: the kernels that are launched; every ``__global__`` function when empty.
+        macros: values of the macros as for ``-D``; a value may contain another macro.
+        compiler: compiles a text to PTX, with the macros given by ``-D``.
+        headers: local headers by the name in ``#include``; they are inlined.
+        entries: names of the launched kernels; empty for all ``__global__`` functions.
 
     Returns:
         The specialised source.
@@ -55,7 +56,7 @@ def specialize(
 
 
 def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> str:
-    """Write what the compiler knows of a text into it."""
+    """Write the values that the compiler knows into a text."""
     unit = SourceFile("", text)
     asked, blocks = questions(unit, macros), conditionals(unit)
     lines = branch_lines(blocks)
@@ -77,7 +78,7 @@ def _until_settled(text: str, change: Callable[[str], str]) -> str:
 
 
 def _tidied(text: str) -> str:
-    """No trailing blanks, no double empty lines, none behind an opening brace, no heading without a text."""
+    """Remove trailing spaces, repeated empty lines, empty lines after an opening brace, and empty sections."""
     text = re.sub(r"[ \t]+\n", "\n", text)
     text = re.sub(r"\{\n\n+", "{\n", text)
     text = re.sub(r"\n{3,}", "\n\n", text)
@@ -86,7 +87,7 @@ def _tidied(text: str) -> str:
 
 
 def _with_definitions(text: str, chosen: Mapping[str, str]) -> str:
-    """Define the macros that the text names, behind its opening comment."""
+    """Define the macros that a text uses after its opening comment."""
     stream = TokenStream(text)
     defined = {definition.name for definition in preprocessor.definitions(stream) if not definition.guard}
     named = {token.text for token in stream.tokens if token.kind == "word"}
@@ -108,7 +109,7 @@ def _with_definitions(text: str, chosen: Mapping[str, str]) -> str:
 
 
 def _behind_comment(text: str, stream: TokenStream) -> int:
-    """Offset behind the comment that opens the file: the first empty line before any code, or the first code."""
+    """Return the offset after the opening comment: after the first empty line before any code, or at the first code."""
     first = stream.tokens[0].start if stream.tokens else len(text)
     opening = text[:first]
     blank = opening.find("\n\n")

@@ -1,4 +1,4 @@
-"""Statements by their shape alone: where one ends, and what it declares."""
+"""Boundaries and declared variables of statements, found from the shape of the tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPE_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char", "
 
 
 def skip_statement(tokens: Sequence[Token], partner: Mapping[int, int], index: int, end: int) -> int:
-    """Return the index behind the statement at ``index``; preprocessor lines before it belong to it."""
+    """Return the index after the statement at ``index``, which includes preceding preprocessor lines."""
     while index < end and tokens[index].kind == "directive":
         index += 1
     if index >= end:
@@ -42,9 +42,9 @@ def skip_statement(tokens: Sequence[Token], partner: Mapping[int, int], index: i
 
 
 def statement_starts(stream: TokenStream) -> frozenset[int]:
-    """Return the indices of the tokens that a statement or declaration may begin with."""
+    """Return the indices of tokens at which a statement or declaration may start."""
     tokens, found = stream.tokens, {0}
-    expressions: set[int] = set()  # behind the first part of a loop's head
+    expressions: set[int] = set()  # after the first part of a loop's head
     for index, token in enumerate(tokens):
         if token.kind == "directive" or token.text in (";", "{", "}", "else", "do"):
             found.add(index + 1)
@@ -60,14 +60,14 @@ def statement_starts(stream: TokenStream) -> frozenset[int]:
 
 
 def statement_end(stream: TokenStream, index: int) -> int:
-    """Return the index of the last token before what ends the statement at ``index``."""
+    """Return the index of the last token of the statement at ``index``, without its ``;``, ``)`` or ``}``."""
     while index < len(stream.tokens) and stream.tokens[index].text not in (";", ")", "}"):
         index = stream.partner.get(index, index) + 1
     return index - 1
 
 
 def declared_names(stream: TokenStream, first: int, last: int) -> set[str]:
-    """Return the names that the statement ``first`` to ``last`` introduces."""
+    """Return the names declared by the statement ``first`` to ``last``."""
     tokens = stream.tokens
     if tokens[first].text in ("using", "typedef", "struct", "class", "enum", "union"):
         return {tokens[i].text for i in range(first, last + 1) if tokens[i].kind == "word"}
@@ -80,10 +80,10 @@ def declarators(stream: TokenStream, first: int, last: int) -> Iterator[tuple[in
     Args:
         stream: the text.
         first: index of the statement's first token.
-        last: index of its last one, the ``;`` left out.
+        last: index of the statement's last token before the ``;``.
 
     Yields:
-        Indices of the name and of the initialiser's first and last token; an empty stretch where there is none.
+        Indices of the name and of the initialiser's first and last token; an empty range if there is none.
     """
     tokens = stream.tokens
     parts = stream.split_commas(first, last)
@@ -111,7 +111,7 @@ def declarators(stream: TokenStream, first: int, last: int) -> Iterator[tuple[in
 
 
 def _name_after_type(stream: TokenStream, first: int, last: int) -> int | None:
-    """Index of the name in ``type name``; None where the tokens are no declaration."""
+    """Return the index of the name in ``type name``, or None if the tokens are not a declaration."""
     tokens = stream.tokens
     texts = [token.text for token in tokens[first : last + 2]] + ["", ""]
     index, typed = first, False
@@ -141,7 +141,7 @@ def _name_after_type(stream: TokenStream, first: int, last: int) -> int | None:
 
 
 def _initialiser(stream: TokenStream, name: int, last: int) -> tuple[int, int]:
-    """First and last token of a variable's initialiser; an empty stretch where it has none."""
+    """Return the first and last token of a variable's initialiser; an empty range if there is none."""
     following = stream.tokens[name + 1].text if name < last else ""
     if following == "=":
         return name + 2, last

@@ -1,4 +1,4 @@
-"""What nothing refers to any more, taken out: device helpers, constants, types, macros."""
+"""Removal of unreferenced device helpers, constants, types and macros."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WORD = re.compile(r"[^\W\d]\w*")
 
 
 def drop_unreferenced(text: str, entries: Iterable[str] = ()) -> str:
-    """Take out the declarations that no kernel reaches, and the macros that nothing names.
+    """Remove declarations that no kernel uses and macros that nothing uses.
 
-    A declaration stays when any text that stays names it, so a coincidence of names keeps too much, never too little.
-    Variables in device memory stay: a host may write to them.
+    A declaration is kept if its name occurs anywhere in the kept text, so equal names may keep too much but never too
+    little. Variables in device memory are kept, because host code may write to them.
 
     Args:
         text: the source.
-        entries: the kernels that are launched, by name; every ``__global__`` function when empty.
+        entries: names of the launched kernels; empty for all ``__global__`` functions.
 
     Returns:
         The shorter source.
@@ -85,14 +85,14 @@ def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: frozenset[str]) ->
 
 
 def _means(entry: str, name: str) -> bool:
-    """Tell whether an entry (plain, qualified, mangled, with template arguments) may be a kernel declared by a name."""
+    """Return whether an entry (plain, qualified, mangled, with template arguments) may refer to a kernel's name."""
     if entry.startswith("_Z"):
-        return f"{len(name)}{name}" in entry  # Itanium C++ ABI, section 5.1.2: a source name behind its length
+        return f"{len(name)}{name}" in entry  # length and name (Itanium C++ ABI, section 5.1.2)
     return entry.partition("<")[0].rpartition("::")[2].strip() == name
 
 
 def _drop_macros(text: str) -> str:
-    """Take out definitions whose names stand nowhere else."""
+    """Remove macro definitions whose names occur nowhere else."""
     unit = SourceFile("", text)
     used: set[str] = {token.text for token in unit.stream.tokens if token.kind == "word"}
     for token in unit.stream.tokens:
