@@ -96,7 +96,7 @@ def test_a_champion_that_loses_is_told_of(db: Path, monkeypatch: pytest.MonkeyPa
 def test_predictions_are_compared_within_a_margin() -> None:
     """A tie of predicted times names the margin, since without noise it is the margin alone that makes one."""
     stage = playoff_stage(by_prediction([5.0, 5.03, 6.0], None), ["trial 0", "trial 1", "trial 2"], 0)
-    assert "a tie with trial 1 by predicted times, less than 1 % apart (they have no noise)" in stage.detail
+    assert "ties with trial 1 by predicted times that differ by less than 1 %" in stage.detail
 
 
 @pytest.mark.thorough
