@@ -106,7 +106,7 @@ def batch(folder: Path) -> Iterator[tuple[Result, dict[str, dict[str, object]]]]
     [
         (8, True, 1.0, ""),
         (2, True, 0.25, "25 % of its blocks ran"),
-        (2, False, 0.25, "25 % of its blocks ran; whether every output is written is not known"),
+        (2, False, 0.25, "25 % of its blocks ran; not every output could be checked"),
     ],
 )
 def test_what_did_not_run_is_said(ran: int, covered: bool, share: float, doubt: str) -> None:
@@ -532,5 +532,5 @@ def test_sources_are_named_so_that_results_can_be_told_apart(tmp_path: Path) -> 
     read = list(sources_of([tmp_path / "first", tmp_path / "second" / "kernel.cu"]))
     assert [one.name for one in read] == [str(tmp_path / name / "kernel.cu") for name in ("first", "second")]
     assert read[0].text == "int a;\ufffd\ufffd\n"
-    with pytest.raises(SourceError, match="is a folder; hand in its files"):
+    with pytest.raises(SourceError, match="is a folder; pass its files"):
         evokern.evaluate(KERNEL, tmp_path, problem="3,64", device=CannedDevice(StartReport()))

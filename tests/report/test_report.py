@@ -137,8 +137,8 @@ def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
     with open_readonly(path) as reader:
         text = page(reader)
     assert text.count("best so far, random (control)") == 2
-    assert re.search(r"evo earned its keep|did not earn its keep|a tie: evo", text)
-    assert "0.05 EUR (3.00 EUR an hour)" in text
+    assert re.search(r"evo beats random|does not beat random|a tie: evo", text)
+    assert "0.05 EUR (3.00 EUR per hour)" in text
 
 
 def test_a_gene_that_only_a_comment_names_is_not_marked(tmp_path: Path) -> None:
