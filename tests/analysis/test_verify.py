@@ -147,7 +147,7 @@ def test_the_default_has_nothing_to_take_back(db: Path) -> None:
         record = reader.study("right")
         default = next(t.number for t in reader.trials(record) if t.config.ROWS == 1 and t.config.TILE == 64)
     code, told, _ = invoke("ablate", "right", "--trial", str(default), "--db", str(db))
-    assert (code, "there is no choice to take back" in told) == (0, True)
+    assert (code, "no changed gene to reset" in told) == (0, True)
     code, told, _ = invoke("ablate", "right", "--trial", str(default), "--db", str(db), "--json")
     assert (code, json.loads(told)["alone"]) == (0, [])
 

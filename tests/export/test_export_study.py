@@ -118,7 +118,7 @@ def test_what_cannot_be_exported(here: Path, tmp_path: Path) -> None:
     """An unknown trial, an unknown problem, and a place that cannot be written are named."""
     assert _invoke("export", "--trial", "99")[0] == 2
     code, _, told = _invoke("export", "--problem", "3")
-    assert (code, told) == (2, "evokern: study scale has no problem 3: 0 is N=65536\n")
+    assert (code, "study scale has no problem 3" in told, "0 is N=65536" in told) == (2, True, True), told
     code, _, told = _invoke("export", "--problem", "N=4")
     assert (code, told) == (2, "evokern: study scale has no problem N=4: 0 is N=65536\n")
     code, _, told = _invoke("export", "--problem", "M=65536")
@@ -167,7 +167,7 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     assert f"trial {best} of scale ended slow (slower than " in told
     assert "by its predicted time: its answer was not judged); verify it" in told
     assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
-    assert told.rstrip().endswith("or name a measured one")
+    assert "choose a measured trial" in told
     assert not (tmp_path / "x.cu").exists()
 
 

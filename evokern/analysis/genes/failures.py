@@ -59,8 +59,8 @@ class Failing:
 def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[Failing]:
     """Return pairs of values that never work together, although each works with other values; most trials first.
 
-    A pair is reported if the probability of so many failures is below 1 % at the overall failure rate, corrected for
-    the number of pairs (Bonferroni).
+    A pair is reported if so many failures have a probability below 1 % at the overall failure rate. The level is
+    corrected for the number of pairs (Bonferroni).
 
     Args:
         space: the genes.
@@ -139,7 +139,7 @@ def pattern(evaluation: Evaluation) -> str:
         case Outcome.OVER_RESOURCES:
             return str(evidence["constraint"])
         case Outcome.HUNG:
-            return "never finished"
+            return "never ended"
         case _:
             return re.sub(r"^\S*?\((\d+)\)", r"line \1", evaluation.reason)
 

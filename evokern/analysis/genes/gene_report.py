@@ -202,7 +202,7 @@ def model_finding(gene: str, effect: GeneEffect, trials: int, partial: Sequence[
     worst = max(effect.relative, key=lambda value: effect.relative[value])
     low, high = (bound - 1 for bound in effect.ratio_ci95)
     text = (
-        f"{gene}: {worst}{' (never timed completely)' if worst in partial else ''} takes "
+        f"{gene}: {worst}{', never timed to the end,' if worst in partial else ''} takes "
         f"{100 * (effect.ratio - 1):.1f} % longer than {effect.best} "
         f"[{100 * low:.1f} %, {100 * high:.1f} %] in a model of {trials} trials"
     )

@@ -44,7 +44,7 @@ class GeneFinding:
     gene: str
     """The gene's name."""
     kind: Kind
-    """`dead`: no effect. `locked`: only one value works. `barred`: a value never works. `decisive`: affects the time."""
+    """`dead`: no effect. `locked`: one value works. `barred`: a value never works. `decisive`: affects the time."""
     text: str
     """The finding as text."""
     trials: int

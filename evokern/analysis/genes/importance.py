@@ -29,7 +29,7 @@ class Effort:
     repeats: int = 16
     """Number of bootstrap repeats; their 2.5 and 97.5 % quantiles are the 95 % intervals."""
     most: int = 2_000
-    """Most trials to use: half are the fastest, the others are a random sample. More trials do not improve the result."""
+    """Most trials to use: half are the fastest, the others a random sample. More trials do not improve the result."""
 
 
 FULL = Effort()

@@ -1,14 +1,14 @@
 """Launch arguments of a kernel in a plain file, as given with `--arg`.
 
 =====================  ==========================================================================================
-in:f16[2,128,64]       an input: normal random numbers (integers: 0 to 127); a write to it is a finding
-out:f16[2,128,64]      an output: reading it before writing it is a finding
-inout:f32[64]          random like an input, and writable
-zero:f32[64]           zeros, and writable
-in:i32[64]=0..9        random from a range, for in and inout
-in:f32[64]=1           one value everywhere, for in and inout
-i32=128, f32=0.5       a number passed by value
-null                   a null pointer
+in:f16[2,128,64]       input: normal random numbers (integers: 0 to 127). A write to it is a finding.
+out:f16[2,128,64]      output: A read before a write is a finding.
+inout:f32[64]          random like an input, and writable.
+zero:f32[64]           zeros, and writable.
+in:i32[64]=0..9        random from a range, for in and inout.
+in:f32[64]=1           one value everywhere, for in and inout.
+i32=128, f32=0.5       a number passed by value.
+null                   a null pointer.
 =====================  ==========================================================================================
 """
 
