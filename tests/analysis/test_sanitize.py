@@ -243,7 +243,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
              "--arg", "i32=1"], "exceeds the simulator's limit",
         ),
         ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is no extent"),
-        ([SAMPLE, "--entry", "count_bits", "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "the limit of 1024"),
+        ([*COUNT_BITS[:3], "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "the limit of 1024"),
         ([*COUNT_BITS, "--smem", "200000", *["--arg", "null"] * 2, "--arg", "i32=1"], "exceeds the limit of 101376"),
         ([*COUNT_BITS, "-D", "3=4"], "-D '3=4' is not a macro"),
         ([*COUNT_BITS, "-I", "absent"], "-I absent is not a folder"),
