@@ -341,5 +341,5 @@ def test_a_printed_problem_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sanitized("N=64") == sanitized("n=64") == (code, told)
     assert sanitized("M=64") == (2, "evokern: columns has no problem field 'M': known: N\n")
     assert sanitized("N=64", "N=65")[0] == 2
-    assert "the simulator holds 4 GiB; give a smaller one, a defect shows there as well" in sanitized("N=1000000000")[1]
+    assert "the simulator holds 4 GiB; use a smaller one" in sanitized("N=1000000000")[1]
     assert "the problem gives N twice, 64 and 65; give each field once" in sanitized("N=64", "N=65")[1]
