@@ -30,7 +30,7 @@ def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable
     if ratio > 1 + TIE:
         matched = searched["matched_after"]["evaluated"]
         # The first candidate is the kernel's default or a warm start, which the sampler did not find itself.
-        when = "with its first candidate" if matched == 1 else f"after {matched}"
+        when = "with its first candidate" if matched == 1 else f"after {matched} trials"
         return (
             f"{sampler} beats random search: {sampler_time} is {ratio:.2f}× as fast as the {random_time} of "
             f"{drawn['evaluated']} random trials; {sampler} reached their time {when}"

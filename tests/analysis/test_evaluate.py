@@ -106,7 +106,7 @@ def batch(folder: Path) -> Iterator[tuple[Result, dict[str, dict[str, object]]]]
     [
         (8, True, 1.0, ""),
         (2, True, 0.25, "25 % of its blocks ran"),
-        (2, False, 0.25, "25 % of its blocks ran; not every output could be checked"),
+        (2, False, 0.25, "25 % of its blocks ran; could not confirm that every output is written"),
     ],
 )
 def test_what_did_not_run_is_said(ran: int, covered: bool, share: float, doubt: str) -> None:

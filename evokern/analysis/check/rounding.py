@@ -181,7 +181,7 @@ def _told(
     accumulator, one = next(iter(reached.items()))
     room, given = _written(_suggested(one, dtype)), _written(tolerance)
     which = f"{name} in {_LONG.get(dtype, dtype)}" if other else name
-    said = f"{which}: rounding errors are {shares} of {given}"
+    said = f"{which}: largest rounding error relative to {given}: {shares}"
     if not one.finite:
         yield "warning", f"{said}; a sum may overflow its type: set Tensor's large= to the largest input to support"
     elif one.share > 1:
@@ -199,9 +199,7 @@ def _written(tolerance: Tolerance) -> str:
 def _share(one: Rounding) -> str:
     if not one.finite:
         return "NaN"
-    share = (
-        f"{one.share:.2g}" if one.share < 100 else f"{one.share:.0f}" if math.isfinite(one.share) else "more than all"
-    )
+    share = f"{one.share:.2g}" if one.share < 100 else f"{one.share:.0f}" if math.isfinite(one.share) else "infinite"
     return f"{share} ({one.inputs} inputs)" if one.share else "0"
 
 

@@ -95,7 +95,7 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     if found.against is not None:
         return False, f"{where}: {found.against['message']}"
     ran = f"{found.blocks} of {found.of} blocks ran" + (" and are correct" if found.judged else "")
-    covered = "every output is written" if found.covered else "not every output could be checked"
+    covered = "every output is written" if found.covered else "could not confirm that every output is written"
     return True, f"{where}: {ran}; {covered}" + (f"; ran completely at {found.scaled}" if found.scaled else "")
 
 

@@ -33,7 +33,7 @@ OnResult = Callable[[SourceResult], None]
 
 
 class Evaluator:
-    """Evaluates external sources of one kernel at one problem on one device.
+    """Evaluator of external sources for one kernel, one problem and one device.
 
     Sources are compiled and executed in the same separate worker processes as in a search. If a source crashes, hangs
     or exhausts memory, only its worker process ends, and the source gets that outcome. Results are not written to a

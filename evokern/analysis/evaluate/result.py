@@ -84,7 +84,7 @@ class SourceResult:
             return ""
         scaled = ", ".join(words_of(self.fields, problem) for problem in self.evaluation.scaled_problems)
         told = f"{100 * self.share:.2g} % of its blocks ran" + (f", and all of them at {scaled}" if scaled else "")
-        return told if self.covered else f"{told}; not every output could be checked"
+        return told if self.covered else f"{told}; could not confirm that every output is written"
 
     @property
     def time_us(self) -> float | None:

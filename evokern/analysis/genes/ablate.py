@@ -32,7 +32,7 @@ class Row:
     value: Value | None
     """The gene's value in this candidate."""
     instead_of: Value | None
-    """The gene's value in the candidate that is compared with."""
+    """The gene's value in the reference candidate."""
     config: Mapping[str, Value]
     """Configuration of the candidate."""
     time_us: float | None

@@ -43,7 +43,7 @@ class LaunchProfile:
     terms_us: Mapping[str, float]
     """Resource → time with this resource alone, µs."""
     bound: str
-    """The largest term."""
+    """Resource with the largest time."""
     waits_clocks: Mapping[str, float]
     """Mean SM clocks that a warp waited, by cause: `barrier`, `async_copy`, `memory` (operands, including warpgroup
     products) and `pipes` (in use by other warps)."""

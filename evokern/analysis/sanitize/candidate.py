@@ -36,7 +36,7 @@ UNWRITTEN = "unwritten_output"
 """Kind of a finding about output elements that the launch did not write."""
 KEPT_STATE = "kept_state"
 """Kind of a finding about module variables that a call changes."""
-_UNWRITTEN_HINT = "No thread writes these elements: check the grid, its rounding up, and early returns."
+_UNWRITTEN_HINT = "No thread writes these elements: check the grid size, its rounding, and early returns."
 _CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
 
 

@@ -199,7 +199,7 @@ def _clustered(launch: Launch, wanted: FileLaunch, entry: KernelFunction, progra
         UsageError: the launch contradicts the kernel, or no chip supports such a cluster.
     """
     function, called = program.entry(launch).entry, entry.qualified
-    cluster = cluster_of(function, launch.cluster, program.capability, called, "--cluster names one")
+    cluster = cluster_of(function, launch.cluster, program.capability, called, "give one with --cluster")
     if wanted.grid is None:
         launch = replace(launch, grid=cluster.whole_grid(launch.grid))
     cluster.require_whole(launch.grid, called)

@@ -88,7 +88,7 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     judged = all(one.judged for one in found)
     detail = f"{ran} of {total} blocks ran"
     detail += " with correct results" if judged else "; results not compared because the reference takes too long"
-    detail += "; every output is written" if covered else "; not every output could be checked"
+    detail += "; every output is written" if covered else "; could not confirm that every output is written"
     scaled = [str(one.scaled) for one in found if one.scaled]
     detail += f"; ran completely at {', '.join(scaled)}" if scaled else ""
     blocks = {problem.key: [one.blocks, one.of] for problem, one in zip(candidate.problems, found, strict=True)}
