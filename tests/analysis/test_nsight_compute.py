@@ -296,7 +296,7 @@ def _counters(**values: float) -> dict[str, float | None]:
         ({"tensor_percent": 75.0, "sm_percent": 76.0}, 50.0, "tensor-bound", "the tensor pipe is busy 75 %"),
         ({"sm_percent": 76.0, "tensor_percent": 12.0}, 50.0, "arithmetic-bound", "instruction pipes are busy 76 %"),
         ({"dram_percent": 40.0}, 2.0, "launch-bound", "takes about 1.4 of 2.00 µs"),
-        ({"dram_percent": 40.0, "long_scoreboard": 9.1}, 50.0, "latency-bound", "9.1 of them are stalls on global"),
+        ({"dram_percent": 40.0, "long_scoreboard": 9.1}, 50.0, "latency-bound", "9.1 stall cycles per instruction"),
     ],
 )
 def test_the_busiest_unit_bounds(values: dict[str, float], time_us: float, bound: str, told: str) -> None:

@@ -197,10 +197,10 @@ def _known(*pairs: tuple[str, float | None]) -> list[str]:
 def _stalls(values: Mapping[str, float | None]) -> list[tuple[str, str]]:
     """Return the stall reasons, longest first, as pairs of counter key and description."""
     causes = {
-        "long_scoreboard": "{:.1f} of them are stalls on global or local memory (long scoreboard)",
-        "short_scoreboard": "{:.1f} of them are stalls on shared memory or special functions (short scoreboard)",
-        "mio_throttle": "{:.1f} of them are stalls on the queue to shared memory (MIO)",
-        "barrier": "{:.1f} of them are stalls at barriers",
+        "long_scoreboard": "{:.1f} stall cycles per instruction on global or local memory (long scoreboard)",
+        "short_scoreboard": "{:.1f} stall cycles per instruction on shared memory or special units (short scoreboard)",
+        "mio_throttle": "{:.1f} stall cycles per instruction on the queue to shared memory (MIO)",
+        "barrier": "{:.1f} stall cycles per instruction at barriers",
     }
     found = [(values[key] or 0.0, key, text) for key, text in causes.items() if values.get(key) is not None]
     return [(key, text.format(cycles)) for cycles, key, text in sorted(found, reverse=True) if cycles >= 0.05]
