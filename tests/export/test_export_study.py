@@ -78,7 +78,7 @@ def test_python_exports_what_the_command_does(here: Path, tmp_path: Path) -> Non
         assert _invoke("export", *words, "-o", str(tmp_path / "same.cu"))[0] == 0
         command = (tmp_path / "same.cu").read_text()
         assert study.export(tmp_path / "same.cu", **options).read_text() == command
-    with pytest.raises(evokern.EvokernError, match="no problem 3; .*0 is N=65536"):
+    with pytest.raises(evokern.EvokernError, match=r"no problem 3; .*0 is N=65536"):
         study.export(tmp_path / "same.cu", problem=3)
 
 
