@@ -1,1 +1,1 @@
-"""What stands behind a result: whether a kernel folder is sound."""
+"""Analyses of kernels, candidates and results: check, sanitize, profile, verify, compare and others."""

@@ -1,4 +1,4 @@
-"""A study's candidates on a device again: which ones, the device they belong to, their evaluations."""
+"""Re-evaluation of a study's candidates: selection, device and evaluation."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from evokern.study.trial import Evaluation, Outcome, Trial
 from evokern.wording import command
 
 SILENT_S = 600.0
-"""Seconds without an answer after which a device is given up."""
+"""Time without a result after which a device counts as failed, in seconds."""
 
 
 @dataclass(frozen=True)
 class TrialUnderTest:
-    """A study with one of its trials in focus."""
+    """A trial under test, with its study."""
 
     record: StudyRecord
-    """The study."""
+    """The stored study."""
     study: Study
-    """Its settings."""
+    """The study's settings."""
     kernel: Kernel
-    """The kernel as the trial ran it."""
+    """The kernel in the trial's version."""
     problems: tuple[Problem, ...]
-    """The problems."""
+    """The study's problems."""
     trial: Trial
-    """The trial in focus: the champion, or one that was named."""
+    """The trial under test: the champion or the requested trial."""
     elites: tuple[Trial, ...]
-    """The fastest measured trials with different programs that no verification refuted, the fastest first."""
+    """Fastest measured trials with different programs, without refuted ones, fastest first."""
     baseline: tuple[str, float] | None
-    """Name and time in µs of what the user would run instead."""
+    """Name of the baseline and its time in µs, or None."""
 
     def task(self, *, strict: bool = False) -> Task:
-        """Return what a device is started with: no racing, and with `strict` every kind of input and three runs."""
+        """Return the device's task, without racing; `strict` adds all input sets and at least three runs."""
         study = replace(self.study, timing=replace(self.study.timing, race=0.0))
         if strict:
             kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal", "edges"))
@@ -58,16 +58,16 @@ class TrialUnderTest:
 def subject(
     reader: Reader, name: str | None, number: int | None, *, elites: int, trust: bool
 ) -> Iterator[TrialUnderTest]:
-    """Find a study's candidates; the kernel's folder may be a copy that lives as long as the context.
+    """Return a trial under test; its kernel folder may be a copy that exists only inside the context.
 
     Raises:
-        UsageError: there is no such study or trial, none was measured, or the kernel is gone.
+        UsageError: the study or trial does not exist, no trial was measured, or the kernel is missing.
     """
     record = reader.study(name)
     if record.device.startswith("replay:"):
         raise StudyError(
-            f"study {record.name} was played from a recording, which has no kernel to run; `evokern show` and "
-            "`evokern report` work"
+            f"study {record.name} was replayed from a recording, which has no kernel to run; use `evokern show` or "
+            "`evokern report`"
         )
     found = chosen_trial(reader, record, number)
     study = study_of(record)
@@ -91,14 +91,14 @@ def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]
 
 
 def device_for(record: StudyRecord, name: str | None) -> Device:
-    """Return the device that a study's candidates run on, not started.
+    """Return the device for a study's candidates, not yet started.
 
     Args:
         record: the study.
-        name: what the user asked for; None takes the study's.
+        name: the requested device; None for the study's.
 
     Raises:
-        DeviceError: it is not there; the message says what still works.
+        DeviceError: the device is not available; the message lists alternatives.
     """
     if name is None and record.device.startswith("sim:"):
         return open_device(record.device)
@@ -107,23 +107,23 @@ def device_for(record: StudyRecord, name: str | None) -> Device:
         device = open_device(name or "cuda:0")
     except DeviceError as error:
         raise DeviceError(
-            f"study {record.name} ran on {record.device}, which is not here ({error}); --device sim:CHIP checks its "
-            f"candidates on a simulated one, {remedy}"
+            f"study {record.name} ran on {record.device}, which is not available ({error}); use --device sim:CHIP to "
+            f"check its candidates on a simulated chip; {remedy}"
         ) from error
     if name is None and device.identity != record.device:
         raise DeviceError(
-            f"study {record.name} ran on {record.device}, and this is {device.identity}: name a device with --device; "
-            f"{remedy}"
+            f"study {record.name} ran on {record.device}, but the current device is {device.identity}; choose a device "
+            f"with --device; {remedy}"
         )
     return device
 
 
 @contextmanager
 def started(device: Device, task: Task) -> Iterator[StartReport]:
-    """Start a device, and close it at the end.
+    """Start a device and close it at the end of the context.
 
     Raises:
-        UsageError: the device, the compiler or the workload cannot work.
+        UsageError: the device, the compiler or the workload does not work.
     """
     try:
         yield device.start(task)
@@ -132,10 +132,10 @@ def started(device: Device, task: Task) -> Iterator[StartReport]:
 
 
 def evaluate(device: Device, configs: Sequence[Config]) -> list[Evaluation]:
-    """Evaluate candidates on a started device; equal programs come back as duplicates with the same time.
+    """Evaluate candidates on a started device; equal programs become duplicates with the same time.
 
     Raises:
-        InternalError: the device does not answer.
+        InternalError: the device returns no result for `SILENT_S` seconds.
     """
     answers: dict[int, Evaluation] = {}
     for number, config in enumerate(configs):
@@ -145,5 +145,5 @@ def evaluate(device: Device, configs: Sequence[Config]) -> list[Evaluation]:
         for answer in device.poll(1.0):
             answers[answer.number], last = answer.evaluation, time.monotonic()
         if time.monotonic() - last > SILENT_S:
-            raise InternalError(f"{device.identity} did not answer for {SILENT_S:g} s")
+            raise InternalError(f"{device.identity} returned no result for {SILENT_S:g} s")
     return [answers[number] for number in range(len(configs))]

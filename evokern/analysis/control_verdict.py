@@ -1,4 +1,4 @@
-"""The verdict of a search's control on its sampler, in words, and what the search cost."""
+"""Text for the comparison of a sampler with its control, and for the cost of a search."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 TIE = 0.01
-"""Share of a time within which neither arm is said to be better: the playoff's margin of equivalence."""
+"""Relative difference of times that counts as a tie, equal to the playoff's margin."""
 
 
 def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable[[float], str]) -> str:
-    """Return what the control says of the sampler.
+    """Return the result of comparing the sampler with its control.
 
     Args:
         control: the object `control` of `show --json`.
-        unit: of times, as text.
-        format_time: writes a time in µs.
+        unit: text of the time unit.
+        format_time: formats a time given in µs.
     """
     searched, drawn = control["arms"]
     sampler, ratio = searched["sampler"], control["advantage"]
@@ -25,27 +25,27 @@ def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable
             none = f"none of the {evaluated} random trials was" if evaluated > 1 else "the one random trial was not"
             return f"{sampler} is ahead: {none} timed to the end"
         silent = [arm["sampler"] for arm in (searched, drawn) if arm["best_us"] is None]
-        return f"{' and '.join(silent)} measured nothing yet, so the two cannot be compared"
+        return f"no comparison yet: no measured trial from {' and '.join(silent)}"
     sampler_time, random_time = f"{format_time(searched['best_us'])} {unit}", f"{format_time(drawn['best_us'])} {unit}"
     if ratio > 1 + TIE:
         matched = searched["matched_after"]["evaluated"]
-        # The first candidate is the kernel's default or a warm start: somebody's knowledge, not the sampler's work.
-        when = "with its first candidate" if matched == 1 else f"after {matched}"
+        # The first candidate is the kernel's default or a warm start, which the sampler did not find itself.
+        when = "with its first candidate" if matched == 1 else f"after {matched} trials"
         return (
-            f"{sampler} earned its keep: {sampler_time} is {ratio:.2f}× as fast as random search's {random_time} "
-            f"after {drawn['evaluated']} evaluated trials; {sampler} had that {when}"
+            f"{sampler} beats random search: {sampler_time} is {ratio:.2f}× as fast as the {random_time} of "
+            f"{drawn['evaluated']} random trials; {sampler} reached their time {when}"
         )
     if ratio < 1 - TIE:
-        return f"{sampler} did not earn its keep: random search found {random_time}, {sampler} {sampler_time}"
+        return f"{sampler} does not beat random search: random search found {random_time}, {sampler} {sampler_time}"
     when = f"after {searched['best_after']['evaluated']} and {drawn['best_after']['evaluated']} evaluated trials"
     return f"a tie: {sampler} found {sampler_time}, random search {random_time}, {when}"
 
 
 def price(cost: Mapping[str, Any]) -> str:
-    """Return what a search cost.
+    """Return the cost of a search as text.
 
     Args:
         cost: the object `cost` of `show --json`.
     """
     unit = f" {cost['unit']}" if cost["unit"] else ""
-    return f"{cost['total']:.2f}{unit} ({cost['per_hour']:.2f}{unit} an hour)"
+    return f"{cost['total']:.2f}{unit} ({cost['per_hour']:.2f}{unit} per hour)"

@@ -1,4 +1,4 @@
-"""A trial of a database as something that can be built again: which one, its configuration, its chip."""
+"""Stored trials prepared for a new build: selection, configuration and chip."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     """Return a trial by number, or the champion.
 
     Raises:
-        StudyError: there is no such trial, or no measured one.
+        StudyError: the trial does not exist, or the study has no measured trial.
     """
     if trial is not None:
         return reader.trial(record, trial)
@@ -26,35 +26,37 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     if best is None:
         raise StudyError(
             f"study {record.name} has no measured trial yet "
-            f"(`{command('show', record.name, '--db', reader.path)}` tells what became of the others); let it search "
-            f"longer with `{command('resume', record.name, '--extend', '10m', '--db', reader.path)}`, or name a trial "
-            "with --trial"
+            f"(`{command('show', record.name, '--db', reader.path)}` shows how its trials ended); search longer with "
+            f"`{command('resume', record.name, '--extend', '10m', '--db', reader.path)}`, or choose a trial with "
+            "--trial"
         )
     return reader.trial(record, best.number)
 
 
 def declared_config(kernel: Kernel, record: StudyRecord, trial: Trial) -> Config:
-    """Return a trial's configuration, whose values go into compiler options and source, as the kernel declares it.
+    """Return a trial's configuration, validated against the kernel, because its values enter compiler options.
 
     Raises:
-        StudyError: a value that the database has for a gene is none of the kernel's.
+        StudyError: the kernel does not declare a stored gene value.
     """
     try:
         return kernel.space.canonical(trial.config)
     except SpaceError as error:
-        raise StudyError(f"trial {trial.number} of {record.name} is no candidate of {kernel.name}: {error}") from error
+        raise StudyError(
+            f"trial {trial.number} of {record.name} is not a candidate of {kernel.name}: {error}"
+        ) from error
 
 
 def chip_of(device: str, sessions: Sequence[SessionRecord]) -> Profile:
-    """Return the chip that a study's device is, or stands for.
+    """Return the profile of a study's chip.
 
     Args:
         device: the study's device: a model such as `NVIDIA H200`, or `sim:l4`.
-        sessions: the study's sessions, whose environment tells the chip that a recording was made on, and the compute
-            capability of one not listed.
+        sessions: the study's sessions. Their environment names the chip of a recording, and the compute capability of
+            an unlisted chip.
 
     Raises:
-        StudyError: nothing is known of the chip.
+        StudyError: the chip is unknown.
     """
     kind, _, rest = device.partition(":")
     if kind == "sim":
@@ -71,4 +73,6 @@ def chip_of(device: str, sessions: Sequence[SessionRecord]) -> Profile:
             near = [p for p in CHIPS.values() if p.compute_capability <= (numbers[0], numbers[1])]
             base = max(near, key=lambda p: p.compute_capability) if near else CHIPS["a100"]
             return replace(base, model=device, compute_capability=(numbers[0], numbers[1]))
-    raise StudyError(f"the chip of {device!r} is not known: {', '.join(p.model for p in CHIPS.values())} are")
+    raise StudyError(
+        f"the chip of {device!r} is unknown; the known chips are {', '.join(p.model for p in CHIPS.values())}"
+    )

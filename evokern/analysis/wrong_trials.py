@@ -1,4 +1,4 @@
-"""What the wrong trials of a study have in common: a tolerance tighter than rounding, or a mistaken declaration."""
+"""Likely causes of a study's wrong trials: a tolerance tighter than rounding, or a wrong declaration."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from evokern.study.trial import Outcome, Trial
 from evokern.wording import command
 
 JUST_BEYOND = 4.0
-"""Error over tolerance up to which a wrong element is just beyond it: rounding passes a tolerance that is too tight by
+"""Largest error, in multiples of the tolerance, that counts as a narrow miss. Rounding exceeds a tight tolerance by
 such factors, a wrong index by hundreds."""
 FEW = 0.01
-"""Share of an output's elements that are few; eight always are."""
+"""Largest share of an output's elements that counts as few."""
 FEW_ELEMENTS = 8
 ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
-"""Relative error of the worst element that only a tolerance of next to nothing turns away, by the output's type: one
-rounding to it, and half of one for the sums before."""
+"""Relative error that counts as rounding, by output type: one rounding of the output, plus half for the sums before."""
 LEAST_ROUNDING = 1e-5
-"""The same of every other type: a hundred roundings of float32 (2**-24 each)."""
+"""Relative error that counts as rounding for other types, about a hundred roundings of float32 (2**-24 each)."""
 LEAST_NEAR = 2
-"""Trials that must miss narrowly before anything is said of them."""
+"""Fewest narrow misses that are reported."""
 
 
 def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[str]:
-    """Return sentences on what to suspect where trials gave wrong answers; none where nothing stands out.
+    """Return advice on the likely causes of wrong trials, or an empty list.
 
     Args:
         kernel: name of the study's kernel.
         genes: the study's genes.
-        trials: its recorded trials.
+        trials: the study's trials.
     """
     recorded = list(trials)
     wrong = [trial for trial in recorded if trial.outcome is Outcome.WRONG]
@@ -40,9 +39,9 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     found = []
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
-            f"{len(near)} of {len(wrong)} wrong trials miss the tolerance as narrowly as rounding does (for example "
-            f"trial {near[0].number}: {_miss(near[0])}); it may be tighter than rounding: "
-            f"`{command('check', kernel)}` says what rounding alone reaches"
+            f"{len(near)} of {len(wrong)} wrong trials exceed the tolerance only slightly (for example trial "
+            f"{near[0].number}: {_miss(near[0])}); the tolerance may be below the rounding errors, which "
+            f"`{command('check', kernel)}` shows"
         )
     default = {gene.name: gene.default for gene in genes}
     first = next((trial for trial in wrong if dict(trial.config) == default), None)
@@ -54,10 +53,10 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
 
 
 def narrow(evidence: Mapping[str, Any]) -> bool:
-    """Whether an answer misses as rounding does: few elements, just beyond the tolerance, or by next to nothing.
+    """Return whether a result exceeds the tolerance only slightly, as rounding does.
 
     Args:
-        evidence: that of a wrong trial, or of a gate's verdict.
+        evidence: evidence of a wrong trial or of the gate's verdict.
     """
     if evidence["check"] == "margin":
         return True
@@ -76,8 +75,8 @@ def _miss(trial: Trial) -> str:
     evidence = trial.evaluation.evidence
     times = _number(evidence.get("over")) or 0.0
     if evidence["check"] == "margin":
-        return f"right, but at {times:.3g} × what is allowed too near to it for other inputs"
-    over = f"{times:.3g} × what is allowed" if math.isfinite(times) else "more than the 0 that is allowed"
+        return f"correct, but at {times:.3g} × the tolerance, too close for other inputs"
+    over = f"{times:.3g} × the tolerance" if math.isfinite(times) else "more than the tolerance of 0"
     if "bad" not in evidence:
         return over
     of = f" of {evidence['elements']:,}" if "elements" in evidence else ""
@@ -85,36 +84,36 @@ def _miss(trial: Trial) -> str:
 
 
 def suspect(evidence: Mapping[str, Any]) -> str:
-    """Return where to look first when a default candidate is wrong, by what the gate found.
+    """Return the first suspect for a wrong default candidate, from the gate's evidence.
 
     Args:
-        evidence: that of a wrong trial, or of a gate's verdict.
+        evidence: evidence of a wrong trial or of the gate's verdict.
     """
     message = str(evidence.get("message", ""))
     if narrow(evidence):
-        return "the tolerance: it may be tighter than the rounding of the kernel's arithmetic"
+        return "the tolerance: it may be below the rounding errors of the kernel's arithmetic"
     if evidence["check"] == "guard":
-        return "a missing bound check for the last block, or a grid that is too large"
+        return "a missing bounds check for the last block, or a grid that is too large"
     if evidence["check"] == "inputs_unchanged":
         return "the order of the launch's args, or a tensor whose role should be inout"
     if evidence["check"] == "state":
-        return "what a call leaves behind: `state` in kernel.py says what a variable holds when a call begins"
+        return "variables that a call changes: declare their initial values as `state` in kernel.py"
     if evidence["check"] in ("repeat", "deterministic"):
-        return 'state that outlives a call: a workspace that needs initial="zero", or an output that is added to'
+        return 'state that persists between calls: a workspace that needs initial="zero", or an accumulated output'
     if evidence["check"] == "floor":
         return "the workload's flops and bytes: they may be too high"
     if "never written" in message or "wrote no element" in message:
-        return "the grid in launches (it may cover a part of the output only), or an early return"
+        return "the grid in launches (it may cover only part of the output), or an early return"
     if evidence.get("input_set") in ("large", "denormal"):
         return (
-            f"the range: it fails on {evidence['input_set']} inputs, so a sum may overflow its type; Tensor's large= "
-            "says what the kernel must survive"
+            f"the range of values: {evidence['input_set']} inputs fail, so a sum may overflow its type; set Tensor's "
+            "large= to the largest input to support"
         )
     if evidence.get("input_set") == "edges" and 4 * evidence.get("bad", 0) <= evidence.get("elements", 0):
-        return "what becomes of zeros, and where kernel.py declares nonfinite= of infinities and NaN"
+        return "the handling of zeros, and of infinities and NaN if kernel.py declares nonfinite="
     return (
         "the declaration before the kernel: the reference, the order of the launch's args, and the shapes (row-major, "
-        "the last axis runs fastest)"
+        "last axis contiguous)"
     )
 
 

@@ -1,4 +1,4 @@
-"""A result as something that stands alone."""
+"""Export of results: standalone programs, and files in exchange formats."""
 
 from evokern.export.banner import Provenance
 from evokern.export.from_store import Exported, export_trial

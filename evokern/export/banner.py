@@ -1,4 +1,4 @@
-"""The first comment of an exported program: how to build, run and link it, and where it comes from."""
+"""The first comment of an exported program: build and run commands, linking, and provenance."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from evokern.export.trace import Traces
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a candidate comes from: the words of the file's first comment."""
+    """Provenance of a candidate, for the first comment of the file."""
 
     facts: Mapping[str, str] = field(default_factory=dict)
     """Label → text: study, trial, device, driver, compiler, time with interval, baseline."""
     predicted: bool = False
-    """Whether the time is a prediction."""
+    """Whether the time is predicted."""
 
 
 LINKED = ("-DEVOKERN_NO_MAIN", "-c")
-"""Options of nvcc that make an object to link of an exported program."""
+"""nvcc options that compile an exported program to an object file."""
 _BUILD_LINE = "//     nvcc "
 _WHOLE_WORDS = (
-    "Where the reference of all elements would take over five seconds, a sample is checked, and the program says so;",
-    "--whole checks all.",
+    "If the reference for all elements would take over five seconds, the program checks a sample and prints its size.",
+    "--whole checks all elements.",
 )
 
 
 def build_commands(text: str, file: Path) -> tuple[str, str]:
-    """Return how to build an exported program where it lies, and how to run it, as a shell takes them.
+    """Return the shell commands that build and run an exported program in its folder.
 
     Args:
         text: the exported program.
-        file: where it was written.
+        file: path of the program.
     """
     line = next(line for line in text.split("\n")[1:] if line.startswith(_BUILD_LINE))
     words = shlex.split(line.removeprefix("//"))
@@ -52,14 +52,14 @@ def _binary(file_name: str) -> str:
 
 
 def declared(traces: Traces) -> list[str]:
-    """Return what a program that links the object has to declare."""
+    """Return the declarations for a program that links the object file."""
     members = ", ".join(name.lower() for name in traces.fields)
     sizes = [name for name, tensor in traces.tensors.items() if tensor.role == "workspace"]
     return [
         "namespace evokern {",
         f"struct Shape {{ long long {members}; }};",
         "enum Status { OK = 0, BAD_SHAPE = 1, MISALIGNED = 2, CUDA_ERROR = 3 };",
-        "const char* refusal(const Shape& shape);  // why a shape cannot be taken, nullptr where it can",
+        "const char* refusal(const Shape& shape);  // why a shape is not supported, or nullptr",
         *(f"size_t {name}_bytes(const Shape& shape);" for name in sizes),
         f"Status launch(const Shape& shape, {parameters(traces.tensors)}, cudaStream_t stream);",
         "}",
@@ -76,36 +76,36 @@ def banner(
     declarations: Sequence[str],
     sampled: Sequence[SampledField],
 ) -> str:
-    """Return the comment.
+    """Return the first comment of an exported program.
 
     Args:
         kernel: the kernel.
         config: the candidate.
-        problem: the problem that it was found on.
-        architecture: what it is built for, for example `sm_90a`.
-        provenance: where it comes from.
+        problem: the problem of the search.
+        architecture: target architecture, for example `sm_90a`.
+        provenance: provenance of the candidate.
         file_name: name of the file, for the build line.
-        declarations: what a program that links it declares.
-        sampled: fields of which a long check takes a sample.
+        declarations: declarations for programs that link the object file.
+        sampled: fields that a long check samples.
     """
     binary = _binary(file_name)
     options = [o for o in kernel.options if not o.startswith("-D")]
     build = shell_line(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
     linked = shell_line(["nvcc", build_target(architecture), *options, *LINKED, file_name, "-o", f"{binary}.o"])
     check = " [--check] [--whole] [SHAPE] [SEED]" if sampled else " [--check] [SHAPE] [SEED]"
-    lines = [f"{kernel.name}: the fastest variant that evokern found, with the check of its own answers.", ""]
+    lines = [f"{kernel.name}: the fastest variant that evokern found, with a check of its results.", ""]
     lines += [
         f"    {build}",
         f"    {shell_line([f'./{binary}'])}{check}     prints the time, then PASS (exit 0) or FAIL (exit 1)",
         "",
-        "--check leaves the timing out: one call against the reference, for example under compute-sanitizer.",
+        "--check compares one call with the reference and skips the timing, for example under compute-sanitizer.",
         *_WHOLE_WORDS[: 2 * bool(sampled)],
         "",
-        "To link it into a program of your own, without check and main:",
+        "To link the kernel into your own program, compile it without check and main:",
         "",
         f"    {linked}",
         "",
-        "and declare there, after cuda_runtime.h:",
+        "and add these declarations after cuda_runtime.h:",
         "",
         *(f"    {line}" for line in declarations),
         "",
@@ -114,14 +114,14 @@ def banner(
     lines += [f"{label + ':':<{width + 1}} {text}" for label, text in provenance.facts.items()]
     lines += ["problem: " + ", ".join(f"{name}={value}" for name, value in problem.items()), "configuration:"]
     lines += [f"    {name} = {value}" for name, value in config.items()]
-    # Facts, options and values come from databases and folders of others: none leaves its line.
+    # Facts, options and values may come from untrusted databases and folders; none may end its comment line.
     return "\n".join(in_comment(f"// {line}") for line in lines)
 
 
 def build_target(architecture: str) -> str:
     """Return nvcc's option for an architecture, such as `sm_89`.
 
-    For one with specific instructions, such as `sm_90a`, nvcc 13.0 takes its short form for the plain architecture.
+    For an architecture-specific target such as `sm_90a`, nvcc 13.0 misreads the short form as the plain architecture.
     """
     if not architecture.endswith("a"):
         return f"-arch={architecture}"
@@ -129,13 +129,13 @@ def build_target(architecture: str) -> str:
 
 
 def ordered(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Inputs, outputs, workspaces: the order of the launcher's parameters."""
+    """Return the buffers in the order of the launcher's parameters: inputs, outputs, workspaces."""
     rank = {"input": 0, "constant": 0, "inout": 1, "output": 1, "workspace": 2}
     return sorted(tensors, key=lambda name: rank[tensors[name].role])
 
 
 def parameters(tensors: Mapping[str, Tensor]) -> str:
-    """Return the launcher's parameters for the buffers, as C++."""
+    """Return the launcher's buffer parameters as C++."""
     parts = []
     for name in ordered(tensors):
         parts.append(f"{'const ' if tensors[name].kept else ''}void* {name}")

@@ -1,4 +1,4 @@
-"""Declared state in an exported program: what gives the module's variables their bytes before each call."""
+"""Declared state in an exported program: C++ that restores the module's variables before each call."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class RestoredVariable:
     """A variable of the kernel's source that is restored before each call."""
 
     name: str
-    """Its name in the source, with namespaces."""
+    """Name in the source, with namespaces."""
     value: int | bytes
-    """The byte that fills it, or all its bytes."""
+    """The byte that fills the variable, or all its bytes."""
 
     @property
     def _initial(self) -> str:
         return "initial_" + self.name.replace("::", "_")
 
     def definition(self) -> str:
-        """Return C++ for its initial bytes, which the GPU keeps; empty where one byte fills it."""
+        """Return the C++ definition of the initial bytes in GPU memory; empty if one byte fills the variable."""
         if isinstance(self.value, int):
             return ""
         numbers = [str(byte) for byte in self.value]
         lines = [", ".join(numbers[at : at + _BYTES_A_LINE]) for at in range(0, len(numbers), _BYTES_A_LINE)]
         body = ",\n    ".join(lines)
         return (
-            f"/// What `{self.name}` holds when a call begins.\n"
+            f"/// Value of `{self.name}` at the start of each call.\n"
             f"static __device__ const unsigned char {self._initial}[] = {{\n    {body}}};\n"
         )
 
     def statements(self) -> Iterator[str]:
-        """Yield the statements that restore it on `stream`."""
+        """Yield the C++ statements that restore the variable on `stream`."""
         yield "void* variable = nullptr;"
         yield f"if (cudaGetSymbolAddress(&variable, ::{self.name}) != cudaSuccess) return CUDA_ERROR;"
         if isinstance(self.value, int):
@@ -55,18 +55,18 @@ class RestoredVariable:
             return
         yield "void* initial = nullptr;"
         yield f"if (cudaGetSymbolAddress(&initial, {self._initial}) != cudaSuccess) return CUDA_ERROR;"
-        yield f'static_assert(sizeof({self._initial}) == sizeof(::{self.name}), "its declared state has its size");'
+        yield f'static_assert(sizeof({self._initial}) == sizeof(::{self.name}), "its declared state needs its size");'
         yield f"const size_t size = sizeof(::{self.name});"
         yield "if (cudaMemcpyAsync(variable, initial, size, cudaMemcpyDeviceToDevice, stream) != cudaSuccess)"
         yield "  return CUDA_ERROR;"
 
 
 def restored_variables(kernel: Kernel, rendered: Rendered, chip: Profile) -> list[RestoredVariable]:
-    """Return what is restored before each call of a candidate: the declared variables that its code uses.
+    """Return the declared variables that a candidate uses; they are restored before each call.
 
     Raises:
-        KernelError: it does not compile, or a program cannot name one of them.
-        DeviceError: the compiler that says which variables there are is not installed.
+        KernelError: the candidate does not compile, or a program cannot name one of the variables.
+        DeviceError: the compiler, which lists the variables, is not installed.
     """
     if not kernel.state:
         return []
@@ -82,8 +82,8 @@ def restored_variables(kernel: Kernel, rendered: Rendered, chip: Profile) -> lis
     for symbol, value in restored_state(kernel.state, sizes).items():
         if symbol.startswith("_ZZ") or is_of_template(symbol):
             raise KernelError(
-                f"kernel {kernel.name}: state names {variable_name(symbol)!r}, which is static in a function or made "
-                "of a template, so that the exported program has no name for it; declare it as a variable of the file"
+                f"kernel {kernel.name}: state names {variable_name(symbol)!r}, which is static in a function or part "
+                "of a template, so the exported program cannot name it; declare it as a variable of the file"
             )
         found.append(RestoredVariable(variable_name(symbol), value))
     return found

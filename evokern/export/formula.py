@@ -1,4 +1,4 @@
-"""Formulas over a shape's fields: evaluated, simplified, and written as C++."""
+"""Formulas over a shape's fields: evaluation, simplification and conversion to C++."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Formula = tuple[Any, ...]
-"""`("field", name)`, `("number", n)`, `("neg", a)`, or an operator (`+ - * // %`, floored as Python's) with two."""
+"""`("field", name)`, `("number", n)`, `("neg", a)`, or `(operator, a, b)` with `+ - * // %` as in Python."""
 
 OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
@@ -25,12 +25,12 @@ COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     "!=": lambda a, b: a != b,
 }
 OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-"""What holds where a comparison does not."""
+"""Comparison → its negation."""
 
 
 @dataclass(frozen=True)
 class ShapeGuard:
-    """A condition on the shape under which formulas hold."""
+    """A condition on the shape under which the formulas are valid."""
 
     comparison: str
     """A key of `COMPARISONS`."""
@@ -40,11 +40,11 @@ class ShapeGuard:
     """Right side."""
 
     def holds(self, fields: Mapping[str, int]) -> bool:
-        """Tell whether a shape meets it."""
+        """Return whether a shape meets the condition."""
         return COMPARISONS[self.comparison](evaluate(self.left, fields), evaluate(self.right, fields))
 
     def cpp(self) -> str:
-        """Return it as a C++ condition on `shape`."""
+        """Return the condition as C++ over `shape`."""
         return f"{cpp(self.left)} {self.comparison} {cpp(self.right)}"
 
 
@@ -70,7 +70,7 @@ def evaluate(formula: Formula, fields: Mapping[str, int]) -> int:
 
 
 def simplified(formula: Formula, fixed: Mapping[str, int]) -> Formula:
-    """Return a formula with known fields put in, constants folded and idle terms (`* 1`, `+ 0`, `// 1`) dropped."""
+    """Return a formula with fixed fields replaced, constants folded, and `* 1`, `+ 0`, `// 1` removed."""
     match formula:
         case ("field", name):
             return ("number", fixed[name]) if name in fixed else formula
@@ -98,7 +98,7 @@ def simplified(formula: Formula, fixed: Mapping[str, int]) -> Formula:
 
 
 def cpp(formula: Formula) -> str:
-    """Return a formula as C++ over the members of `shape`; floored division rounds as Python's does."""
+    """Return a formula as C++ over the members of `shape`; division rounds down, as in Python."""
     match formula:
         case ("field", name):
             return f"shape.{name.lower()}"

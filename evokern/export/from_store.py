@@ -1,4 +1,4 @@
-"""From a study in a database to the exported program: which candidate, which kernel code, which words about it."""
+"""Export of a trial from a database: choice of the candidate, kernel code and provenance."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from evokern.wording import command, mean_of, proved
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported program."""
+    """An exported program with its facts."""
 
     text: str
-    """The `.cu` file."""
+    """Text of the `.cu` file."""
     trial: int
-    """The trial it came from."""
+    """Number of the exported trial."""
     time_us: float
-    """Its time at the problem that the program is compiled for, µs a call; see `is_mean`."""
+    """Time per call in µs at the problem that the program is compiled for; see `is_mean`."""
     is_mean: bool
-    """Whether that is the geometric mean over the study's problems: times at each of them are not stored."""
+    """Whether `time_us` is the geometric mean over the study's problems, because single times are not stored."""
     problem: str
-    """The problem that the program is compiled for, in words."""
+    """The problem that the program is compiled for, in readable form."""
     problems: int
-    """How many problems the study has."""
+    """Number of the study's problems."""
     predicted: bool
-    """Whether that is a prediction."""
+    """Whether the time is predicted."""
     proof: Verification
-    """What is proved of it."""
+    """Verification of the trial."""
 
 
 def export_trial(
@@ -49,47 +49,49 @@ def export_trial(
     trust: bool = False,
     force: bool = False,
 ) -> Exported:
-    """Write a trial of a study as a program of its own.
+    """Export a trial of a study as a standalone program.
 
     Args:
         reader: the open database.
-        study: name of the study; None takes the one searched last.
-        trial: number of the trial; None takes the champion.
-        problem: which of the study's problems the program is compiled for, counted from 0.
+        study: name of the study; None for the latest study.
+        trial: number of the trial; None for the champion.
+        problem: index of the study's problem that the program is compiled for.
         file_name: name of the file, for the build line.
-        force: write a trial that its verification refuted.
-        trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
+        force: whether to export a refuted trial.
+        trust: whether to load the kernel's declaration from the database if the folder is missing or changed.
 
     Raises:
-        StudyError: there is no such study, trial or problem, or the trial was not measured.
-        KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
+        StudyError: the study, trial or problem does not exist, or the trial was not measured.
+        KernelError: the kernel's code differs from the trial's code, and is not trusted.
     """
-    from evokern.gate.comparison import tolerances  # only now: it needs torch, and whoever reads results does without
+    from evokern.gate.comparison import tolerances  # needs torch, which reading of results does not
 
     record = reader.study(study)
     if record.device.startswith("replay:"):
-        raise StudyError(f"study {record.name} was played from a recording, which has no source to export")
+        raise StudyError(
+            f"study {record.name} was replayed from a recording, which has no source; choose a study with a kernel"
+        )
     found = chosen_trial(reader, record, trial)
     evaluation = found.trial.evaluation
     if evaluation.outcome is Outcome.SLOW and not evaluation.passed_gate:
         raise StudyError(
             f"trial {found.trial.number} of {record.name} ended slow ({evaluation.reason}); verify it "
-            f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or name a "
-            "measured one"
+            f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or choose a "
+            "measured trial"
         )
     if evaluation.time_us is None or not evaluation.passed_gate:
         raise StudyError(
             f"trial {found.trial.number} of {record.name} ended {evaluation.outcome.value} ({evaluation.reason}); "
-            "only a candidate that passed the gate can be exported"
+            "only candidates that passed the gate can be exported; choose another trial with --trial"
         )
     proof = reader.verification(record, found.trial)
     if proof.verified is False and not force:
         raise StudyError(
-            f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); --force writes it all the same"
+            f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); use --force to export it anyway"
         )
     if not 0 <= problem < len(record.problems):
         known = ", ".join(f"{index} is {record.in_words(one)}" for index, one in enumerate(record.problems))
-        raise StudyError(f"study {record.name} has no problem {problem}: {known}")
+        raise StudyError(f"study {record.name} has no problem {problem}; choose from: {known}")
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
@@ -119,14 +121,14 @@ def export_trial(
 
 
 def _means(record: StudyRecord, evaluation: Evaluation) -> bool:
-    """Whether all that is known of a trial is its geometric mean over several problems."""
+    """Return whether only the geometric mean over several problems is stored for a trial."""
     return len(record.problems) > 1 and len(evaluation.timings) != len(record.problems)
 
 
 def _time_at(record: StudyRecord, evaluation: Evaluation, problem: int) -> tuple[float, tuple[float, float] | None]:
-    """Return a trial's time at one of its study's problems with its 95 % interval, in µs, or the means of both."""
+    """Return a trial's time at a problem and its 95 % interval, in µs, or their means over all problems."""
     if len(record.problems) == 1 or _means(record, evaluation):
-        assert evaluation.time_us is not None  # `export_trial` has refused what was not timed
+        assert evaluation.time_us is not None  # `export_trial` rejects trials without a time
         return evaluation.time_us, interval_us(evaluation)
     timing = evaluation.timings[problem]
     return timing.median_us, timing.ci95_us
@@ -135,7 +137,7 @@ def _time_at(record: StudyRecord, evaluation: Evaluation, problem: int) -> tuple
 def _baseline_at(
     record: StudyRecord, baseline: tuple[str, float], sessions: list[SessionRecord], problem: int
 ) -> float | None:
-    """Return the time of the study's fastest baseline at one of its problems, in µs; None where it is not stored."""
+    """Return the time of the study's fastest baseline at a problem in µs, or None if it is not stored."""
     if len(record.problems) == 1:
         return baseline[1]
     for session in reversed(sessions):
@@ -159,11 +161,11 @@ def _facts(
     if means:
         time += over
     baseline = reader.baseline(record)
-    against = "none was measured"
+    against = "no baseline measured"
     if baseline:
         at = None if means else _baseline_at(record, baseline, sessions, problem)
         against = f"{baseline[0]}, {baseline[1]:.3f} {unit}{over}" if at is None else f"{baseline[0]}, {at:.3f} {unit}"
-        if means or at is not None:  # both are means, or both of the problem
+        if means or at is not None:  # both times are means, or both are for the problem
             against += f": {(baseline[1] if at is None else at) / time_us:.2f}× as fast"
     environment = sessions[-1].environment if sessions else {}
     facts = {"study": f"{record.name}, begun {record.created}", "trial": str(found.trial.number)}

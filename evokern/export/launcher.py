@@ -1,4 +1,4 @@
-"""The launcher of an exported program: shape checks, launches and attributes as C++ text."""
+"""The launcher of an exported program as C++ text: shape checks, launches and launch attributes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from evokern.hardware.profiles import PORTABLE_CLUSTER_BLOCKS
 _SCALARS = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float",
             "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16", "bool": "bool"}  # fmt: skip
 _STATIC_LIMIT = 48 * 1024
-"""Dynamic shared memory above this needs `cudaFuncSetAttribute` (CUDA Programming Guide, shared memory on 7.x)."""
+"""Bytes of dynamic shared memory above which `cudaFuncSetAttribute` is required (CUDA Programming Guide)."""
 
 
 def number(value: int) -> str:
-    """Return a number that may be traced as C++."""
+    """Return a plain or traced number as C++."""
     return cpp(simplified(formula_of(value), {}))
 
 
 def elements(tensor: Tensor) -> str:
-    """Return a buffer's number of elements as C++."""
+    """Return the number of elements of a buffer as C++."""
     product: Formula = ("number", 1)
     for extent in tensor.shape:
         product = ("*", product, formula_of(extent))
@@ -33,7 +33,7 @@ def elements(tensor: Tensor) -> str:
 
 
 def shape_checks(kernel: Kernel, problem: Problem, traces: Traces) -> str:
-    """Return the body of `refusal`: each field's own range, then the conditions that the trace found."""
+    """Return the body of `refusal`: the range of each field, then the conditions from the trace."""
     lines = [
         f"  if (!({condition})) return {c_string(reason)};"
         for condition, reason in _conditions(kernel, problem, traces)
@@ -70,7 +70,7 @@ def _sentence(guard: ShapeGuard, reason: str) -> str:
 
 
 def launch_body(traces: Traces, restored: Sequence[RestoredVariable] = ()) -> str:
-    """Return the statements that prepare workspaces and variables, and launch every kernel of one call."""
+    """Return the statements of one call, which prepare workspaces and variables and launch the kernels."""
     lines: list[str] = []
     for name, tensor in traces.tensors.items():
         if tensor.role == "workspace" and tensor.initial == "zero":

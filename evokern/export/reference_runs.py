@@ -1,4 +1,4 @@
-"""The calls of an exported program's reference as C++ text: on everything, or on a sample of what allows it."""
+"""C++ text that calls the reference in an exported program, for all elements or for a sample."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces
 
 WHOLE_S = 5.0
-"""Seconds that the reference of all elements may take; beyond, a sample is checked."""
+"""Longest time of the reference for all elements, in seconds; above it, the program checks a sample."""
 SAMPLE_S = 0.5
-"""Seconds that the reference of a sample takes at least, and four times as many at most."""
+"""Shortest time of the reference for a sample, in seconds; the longest is four times that."""
 TIMED_S = 0.05
-"""Seconds from which the time of a sample tells that of all."""
+"""Shortest sample time from which the time for all elements is estimated, in seconds."""
 
 
 def reference_runs(
@@ -24,14 +24,14 @@ def reference_runs(
     by_role: Mapping[str, Sequence[str]],
     sampled: Sequence[SampledField],
 ) -> str:
-    """Return `run_reference`, and where fields can be sampled `reference_within`.
+    """Return the C++ function `run_reference`, and `reference_within` if fields can be sampled.
 
     Args:
-        kernel: whose reference.
-        problem: the study's problem, for fields that are no numbers.
+        kernel: kernel with the reference.
+        problem: the study's problem, for fields that are not numbers.
         traces: extents as formulas over the fields.
         by_role: names of inputs and outputs, in the order of the reference's arguments.
-        sampled: the fields that can be sampled.
+        sampled: fields that can be sampled.
     """
     texts = [_run(kernel, problem, traces, by_role, sampled)]
     if sampled:
@@ -48,7 +48,7 @@ def _run(
 ) -> str:
     position = {one.name: index for index, one in enumerate(sampled)}
     lines = [
-        "/// The reference of every output, of all indices or of those picked of each field that can be sampled.",
+        "/// Returns the reference values of every output, for all indices or the picked indices of sampled fields.",
         "std::vector<Expected> run_reference(const Shape& shape, const std::vector<Buffer>& inputs,",
         "                                    [[maybe_unused]] const std::vector<std::vector<long long>>& picked) {",
         f"  std::vector<Expected> expected({len(by_role['output'])});",
@@ -89,7 +89,7 @@ def _field(name: str, position: Mapping[str, int]) -> str:
 
 
 def _places(name: str, traces: Traces, sampled: Sequence[SampledField]) -> str:
-    """Return the call that makes the places of a tensor's sampled elements."""
+    """Return the C++ call that computes the positions of a tensor's sampled elements."""
     extents = traces.tensors[name].shape
     chosen = {one.axes[name]: index for index, one in enumerate(sampled) if name in one.axes}
     picked = [f"picked[{chosen[axis]}]" if axis in chosen else "{}" for axis in range(len(extents))]
@@ -100,11 +100,11 @@ def _within(sampled: Sequence[SampledField]) -> str:
     extents = ", ".join(f"shape.{one.name.lower()}" for one in sampled)
     steps = ", ".join(str(one.step) for one in sampled)
     names = ", ".join(f'"{one.name}"' for one in sampled)
-    return f"""constexpr double WHOLE_S = {WHOLE_S!r};    // seconds that the reference of all elements may take
-constexpr double SAMPLE_S = {SAMPLE_S!r};   // seconds that the reference of a sample takes at least
-constexpr double TIMED_S = {TIMED_S!r};   // seconds from which a sample's time tells that of all
+    return f"""constexpr double WHOLE_S = {WHOLE_S!r};    // longest time of the reference for all elements, s
+constexpr double SAMPLE_S = {SAMPLE_S!r};   // shortest time of the reference for a sample, s
+constexpr double TIMED_S = {TIMED_S!r};   // shortest sample time for estimating the time for all elements, s
 
-/// So many indices below an extent: the first, the last, and others at random.
+/// Returns `count` indices below an extent: the first, the last, and random others.
 std::vector<long long> pick(long long extent, long long count, std::mt19937_64& random) {{
   std::vector<long long> picked = {{0, extent - 1}};
   std::uniform_int_distribution<long long> any(0, extent - 1);
@@ -120,7 +120,8 @@ std::vector<long long> pick(long long extent, long long count, std::mt19937_64& 
   return distinct;
 }}
 
-/// The reference of all elements, or where that would take over WHOLE_S, of a sample that grows until SAMPLE_S.
+/// Returns the reference values of all elements; if they would take over WHOLE_S, those of a sample that grows until
+/// it takes SAMPLE_S.
 std::vector<Expected> reference_within(const Shape& shape, const std::vector<Buffer>& inputs, std::mt19937_64& random,
                                        bool whole) {{
   constexpr size_t FIELDS = {len(sampled)};
@@ -130,7 +131,7 @@ std::vector<Expected> reference_within(const Shape& shape, const std::vector<Buf
   for (size_t i = 0; i < FIELDS; i++) counts[i] = std::min(extents[i], steps[i]);
   while (!whole) {{
     double ratio = 1;
-    size_t least = 0;  // the field of which the smallest share is picked
+    size_t least = 0;  // the field with the smallest picked share
     std::vector<std::vector<long long>> picked;
     for (size_t i = 0; i < FIELDS; i++) {{
       ratio *= static_cast<double>(extents[i]) / counts[i];
@@ -145,7 +146,7 @@ std::vector<Expected> reference_within(const Shape& shape, const std::vector<Buf
     if (took >= SAMPLE_S) {{
       std::printf("checked: a sample");
       for (size_t i = 0; i < FIELDS; i++) std::printf(", %lld of %lld %s", counts[i], extents[i], names[i]);
-      std::printf("; the reference of all would take about %.0f s (--whole)\\n", took * ratio);
+      std::printf("; the reference for all would take about %.0f s (--whole)\\n", took * ratio);
       return expected;
     }}
     counts[least] = std::min(extents[least], 4 * counts[least]);

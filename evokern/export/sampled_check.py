@@ -1,9 +1,9 @@
-"""Which extents of a problem can be taken apart, so that a long reference is run on a sample of them.
+"""Search for problem fields along which the reference can be computed for a sample of the indices.
 
-Rows of a product, rows to normalise, heads of attention: along such a field the reference of some indices is those
-indices of the reference, which is tried with the Python reference on a small problem. An exported program then checks a
-sample where the whole would take too long. Along other fields (keys of attention, the axis that is summed over) nothing
-can be left out.
+Examples are rows of a matrix product, rows to normalise, and heads of attention: the elements do not depend on other
+indices of the field. This is tested with the Python reference on small problems. An exported program then checks a
+sample if the complete reference would take too long. Other fields, such as keys of attention or a summed axis, cannot
+be sampled.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 
 AGREEMENT = 1e-9
-"""Largest difference between a sample's reference and the same part of the whole, relative to the largest value."""
+"""Largest difference between a sample's reference and the complete reference, relative to the largest value."""
 _PROBLEMS, _TRIES = 2, 2
-"""Small problems, and samples of each, on which a field must hold."""
+"""Number of small problems, and of samples per problem, that test a field."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,20 @@ class SampledField:
     """A field along which the reference can be sampled."""
 
     name: str
-    """Its name."""
+    """Name of the field."""
     step: int
-    """A sample has a multiple of so many of its indices."""
+    """Number of sampled indices must be a multiple of this."""
     axes: Mapping[str, int]
-    """Input or output → the axis that it is the extent of; tensors without that axis are needed whole."""
+    """Tensor → the axis with this field as its extent; other tensors are used completely."""
 
 
 def sampled_fields(kernel: Kernel, config: Config, problem: Problem, traces: Traces) -> tuple[SampledField, ...]:
-    """Return the fields along which a kernel's reference can be sampled; none where it cannot be told.
+    """Return the fields along which a kernel's reference can be sampled.
 
     Args:
         kernel: the kernel.
         config: the candidate.
-        problem: the study's problem: what small problems leave open is as there.
+        problem: the study's problem; it fills fields that small problems leave open.
         traces: extents as formulas over the fields.
     """
     found: list[SampledField] = []
@@ -55,7 +55,7 @@ def sampled_fields(kernel: Kernel, config: Config, problem: Problem, traces: Tra
 
 
 def _candidates(kernel: Kernel, traces: Traces) -> list[SampledField]:
-    """Return the fields that are the extent of one axis of every output, and of at most one of every input."""
+    """Return the fields that are the extent of one axis in every output, and of at most one axis in every input."""
     found = []
     for entry in kernel.fields:
         if entry.name not in traces.fields or entry.choices:
@@ -72,14 +72,14 @@ def _candidates(kernel: Kernel, traces: Traces) -> list[SampledField]:
 
 
 def _holds(kernel: Kernel, config: Config, problem: Problem, fields: Sequence[SampledField]) -> bool:
-    """Whether samples of the reference are the reference of samples, as far as small problems show."""
+    """Return whether the reference of a sample equals the sample of the reference, on small problems."""
     rng, shown = random.Random(0), False
     for text in kernel.workload.small_problems[:_PROBLEMS]:
         try:
             small = small_problem(kernel, text, problem)
         except EvokernError:
             continue
-        # With an index or two nothing could be left out.
+        # Make the extents large enough for a proper sample.
         small = small.changed({one.name: max(int(small[one.name]), 3 * one.step) for one in fields})
         for _ in range(_TRIES):
             if not _agrees(kernel, config, small, fields, rng):
@@ -117,12 +117,12 @@ def _agrees(
             scale = max(float(wanted.abs().max()), 1e-300)
             if got[name].shape != wanted.shape or not float((got[name] - wanted).abs().max()) <= AGREEMENT * scale:
                 return False
-    except RAISED:  # a reference that cannot compute a part computes the whole
+    except RAISED:  # the reference cannot compute a part
         return False
     return True
 
 
 def _picked(extent: int, step: int, rng: random.Random) -> list[int]:
-    """Return indices in order: a multiple of the step, fewer than all."""
+    """Return sorted random indices, fewer than all; their number is a multiple of the step."""
     count = step * max(1, (extent - 1) // (2 * step))
     return sorted(rng.sample(range(extent), count))

@@ -1,9 +1,9 @@
-"""A search as a trace: what each worker did with which trial, in Chrome's trace-event format, which Perfetto opens.
+"""Export of a search as a trace of its workers, in Chrome's trace-event format (for Perfetto).
 
-The format is the "Trace Event Format" of Chrome's tracing (JSON object form): complete events `X`, asynchronous ones
-`b` and `e`, instants `i`, counters `C` and metadata `M`; times in µs, here of the study over all its sessions. Every
-span is one that a clock saw. What nobody timed (trials from before spans were kept, trials of a recording) has no span
-on a worker's track; that it was in flight, from its proposal to its record, is known of every trial.
+The format is the "Trace Event Format" of Chrome's tracing (JSON object form): complete events `X`, asynchronous events
+`b` and `e`, instants `i`, counters `C` and metadata `M`. Times are in µs since the start of the study, over all its
+sessions. All spans were measured. Trials of old studies and of recordings have no spans on a worker's track, only the
+time in flight from proposal to record.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from evokern.version import __version__
 from evokern.wording import changed, microseconds, several
 
 SEARCH = 0
-"""Thread id of the track of sessions and champions; workers follow."""
+"""Thread id of the track with sessions and champions; the workers' ids follow."""
 _PID = 1
 _MOST_REASON = 400
 
 
 def search_trace(reader: Reader, record: StudyRecord) -> dict[str, Any]:
-    """Return a study as the object of a trace file.
+    """Return the JSON object of a study's trace file.
 
     Args:
         reader: the open database.
         record: the study.
 
     Returns:
-        `traceEvents`, `displayTimeUnit`, and in `otherData` what it is of, how many trials and spans there are, and in
-        words what is missing.
+        `traceEvents`, `displayTimeUnit`, and `otherData` with facts on the study, the numbers of trials and spans, and
+        a note on missing spans.
 
     Raises:
         StudyError: the study has no trial.
     """
     trials = list(reader.trials(record))
     if not trials:
-        raise StudyError(f"study {record.name} has no trial yet, so there is nothing to trace; search it first")
+        raise StudyError(f"study {record.name} has no trial yet to trace; run `evokern search` first")
     proposed = reader.proposed_s(record)
     workers = _workers(trials)
     events = [
@@ -76,7 +76,7 @@ def search_trace(reader: Reader, record: StudyRecord) -> dict[str, Any]:
 
 
 def _workers(trials: Sequence[Trial]) -> dict[str, int]:
-    """Return worker → thread id: compilers first, each kind in the order in which they were started."""
+    """Return worker → thread id, sorted by kind and number."""
     names = {span.worker for trial in trials for span in trial.evaluation.spans}
     return {name: tid for tid, name in enumerate(sorted(names, key=_kind_and_number), SEARCH + 1)}
 
@@ -121,14 +121,14 @@ def _span(trial: Trial, span: Span, tid: int, args: dict[str, Any]) -> dict[str,
 
 
 def _in_flight(trial: Trial, begin_s: float, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield begin and end of the time from a trial's proposal to its record."""
+    """Yield the events of a trial's time in flight, from proposal to record."""
     shared = {"pid": _PID, "tid": SEARCH, "cat": "in flight", "id": trial.number, "name": f"trial {trial.number}"}
     yield {"ph": "b", "ts": _us(begin_s), "args": args, **shared}
     yield {"ph": "e", "ts": _us(max(trial.seconds, begin_s)), **shared}
 
 
 def _sessions(sessions: Sequence[SessionRecord]) -> Iterator[dict[str, Any]]:
-    """Yield each session, end to end as study time counts them."""
+    """Yield the sessions, one after another, as in study time."""
     at = 0.0
     for number, session in enumerate(sessions):
         args = {"started": session.started, "ended": session.ended or "", "end": session.end_reason or ""}
@@ -138,7 +138,7 @@ def _sessions(sessions: Sequence[SessionRecord]) -> Iterator[dict[str, Any]]:
 
 
 def _champions(record: StudyRecord, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
-    """Yield a mark and a counter's value for each trial that was faster than all recorded before it."""
+    """Yield a mark and a counter event for each trial that was faster than all earlier trials."""
     best = float("inf")
     unit = "predicted µs" if record.predicted else "µs"
     for trial in sorted(trials, key=lambda one: (one.seconds, one.number)):
@@ -152,13 +152,13 @@ def _champions(record: StudyRecord, trials: Sequence[Trial]) -> Iterator[dict[st
 
 
 def _missing(trials: Sequence[Trial]) -> str:
-    """Return which trials have no span, and why; empty where all have what they can have."""
+    """Return a note on trials without spans and the reason, or an empty string."""
     without = [trial for trial in trials if not trial.evaluation.spans and trial.outcome is not Outcome.INFEASIBLE]
     if not without:
         return ""
     return (
-        f"{len(without)} of {several(len(trials), 'trial')} without spans on a worker's track, only with the time in "
-        "flight: searched before evokern kept spans, or played from a recording"
+        f"{len(without)} of {several(len(trials), 'trial')} have only the time in flight, without spans on a worker's "
+        "track: an older evokern searched them, or they were replayed from a recording"
     )
 
 

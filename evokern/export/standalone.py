@@ -1,4 +1,4 @@
-"""A candidate as one `.cu` file that builds with nvcc alone, checks itself against the reference, and times itself."""
+"""Export of a candidate as one `.cu` file that builds with nvcc, checks its results and measures its time."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def standalone(
     sample_us: float = 500.0,
     file_name: str = "best.cu",
 ) -> str:
-    """Write a candidate as a program of its own.
+    """Return a candidate as a standalone program.
 
     Args:
         kernel: the kernel.
         config: the candidate.
-        problem: the problem that it was found on; its macros are put into the source.
-        chip: the chip that it was found on.
-        provenance: what the first comment says of it.
-        tolerance: tolerances that replace the kernel's, by output.
-        sets: input sets that timed calls walk through.
-        sample_us: aimed length of a timed replay, µs.
+        problem: the problem of the search; its macros are inserted into the source.
+        chip: the chip of the search.
+        provenance: facts for the first comment.
+        tolerance: tolerances by output that replace the kernel's.
+        sets: number of input sets that timed calls use in rotation.
+        sample_us: target length of a timed replay, µs.
         file_name: name of the file, for the build line.
 
     Raises:
-        KernelError: the kernel has no reference.h, or a function that it declares raised.
+        KernelError: the kernel has no reference.h, or one of its declared functions raised.
     """
     traces = trace(kernel, config, problem, chip)
     by_role = {role: [n for n, t in traces.tensors.items() if t.role in roles] for role, roles in _ROLES.items()}
@@ -121,9 +121,9 @@ _ROLES = {"input": ("input", "inout", "constant"), "output": ("output", "inout")
 
 
 def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> str:
-    """Return the candidate's source in one readable text: own headers put in place, choices not made left out.
+    """Return the candidate's source as one readable text, with headers inserted and code of other variants removed.
 
-    The compiler says which are made, for the chip's architecture. Where it is not installed, all stand in the text.
+    The compiler determines the unused code for the chip's architecture. Without a compiler, all code remains.
     """
     program = render(kernel, config, problem)
 
@@ -145,7 +145,7 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         return specialize(program.source, program.macros, compiled, *parts).strip()
     except DeviceError as error:
         text = specialize(program.source, program.macros, lambda text: None, *parts).strip()
-        why = in_comment(f"// Choices not made stand here too: {' '.join(str(error).split())}")
+        why = in_comment(f"// Includes the code of other variants: {' '.join(str(error).split())}")
         return f"{why}\n\n{text}"
 
 
@@ -158,14 +158,14 @@ def _reference(kernel: Kernel) -> str:
     path = kernel.folder / "reference.h"
     if not kernel.workload.cpp_reference:
         raise KernelError(
-            f"kernel {kernel.name} has no reference in C++, with which the exported program checks itself: write "
-            f"{path}, and take cpp_reference=False out of kernel.py"
+            f"kernel {kernel.name} has no C++ reference, which the exported program needs to check its results: write "
+            f"{path}, and remove cpp_reference=False from kernel.py"
         )
     try:
         text = read_text(path)
     except OSError as error:
         raise KernelError(
-            f"cannot read {path}: {error.strerror}; the exported program checks itself with it"
+            f"cannot read {path}: {error.strerror}; the exported program needs it to check its results"
         ) from error
     except UnicodeDecodeError as error:
         raise KernelError(f"cannot read {path}: {error}; save it as UTF-8") from error
@@ -173,18 +173,18 @@ def _reference(kernel: Kernel) -> str:
 
 
 def _sizes(tensors: Mapping[str, Tensor]) -> str:
-    """Size functions of the workspaces, which the caller has to allocate."""
+    """Return C++ functions for the sizes of the workspaces, which the caller allocates."""
     lines = []
     for name, tensor in tensors.items():
         if tensor.role == "workspace":
             size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
-            lines += [f"/// Bytes of the workspace `{name}`, which the caller allocates."]
+            lines += [f"/// Returns the size in bytes of the workspace `{name}`, which the caller allocates."]
             lines += [f"EVOKERN_API size_t {name}_bytes([[maybe_unused]] const Shape& shape) {{ return {size}; }}", ""]
     return "\n".join(lines)
 
 
 def _alignment(kernel: Kernel, config: Config, problem: Problem) -> int:
-    """Bytes to which every pointer must be aligned: the widest access that the kernel declares, at least 16."""
+    """Return the required alignment of pointers in bytes: that of the widest declared access, at least 16."""
     return max([16, *(access.width_bytes for access in kernel.vector_accesses(config, problem))])
 
 
@@ -200,14 +200,14 @@ def _conversions(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
-    """Pointers in the order of `_ordered`; a buffer that is input and output is passed once."""
+    """Return the pointers in the order of `ordered`; a buffer that is input and output is passed once."""
     parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].kept]
     parts += [f"outputs[{index}]" for index in range(len(by_role["output"]))]
     return ", ".join([*parts, *(f"workspaces[{index}]" for index in range(len(by_role["workspace"])))])
 
 
 def _host_bytes(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
-    """Sum up what the host holds: every input in double, and of one buffer at a time the elements themselves."""
+    """Return C++ that sums the host memory: every input in double, plus the elements of one buffer at a time."""
     lines = []
     for name in dict.fromkeys((*by_role["input"], *by_role["output"])):
         tensor = tensors[name]
@@ -243,7 +243,7 @@ def _make_workspaces(tensors: Mapping[str, Tensor], names: list[str]) -> str:
 
 
 _WHOLE_HELP = (
-    '  std::fprintf(file, "  --whole  check every element, also where the reference takes over %g s\\n", WHOLE_S);'
+    '  std::fprintf(file, "  --whole  check every element, even if the reference takes over %g s\\n", WHOLE_S);'
 )
 _WHOLE_OPTION = """ else if (std::strcmp(argv[i], "--whole") == 0) {
       whole = true;
@@ -256,7 +256,7 @@ def _check(
     limits: Mapping[str, Tolerance],
     sampled: Sequence[SampledField],
 ) -> str:
-    """The call of the reference and the comparison of every output."""
+    """Return C++ that calls the reference and compares every output."""
     call = "reference_within(shape, inputs[0], random, whole)" if sampled else "run_reference(shape, inputs[0], {})"
     lines = [f"  const std::vector<Expected> expected = {call};", "  double worst = 0;"]
     for index, name in enumerate(by_role["output"]):
@@ -264,7 +264,7 @@ def _check(
         kind, limit, count = _HOST_TYPES[dtype], limits[name].of(dtype), elements(traces.tensors[name])
         where = f'"{name}", outputs[0][{index}], {count}, expected[{index}]'
         parts = [repr(limit.atol), repr(limit.rtol)]
-        if limit.elements:  # of more elements the largest error of a right kernel is larger
+        if limit.elements:  # with more elements, the largest error of a correct kernel grows
             grown = f"std::sqrt(std::max(1.0, std::log(static_cast<double>({count})) / std::log({limit.elements}.0)))"
             lines.append(f"  const double grown_{index} = {grown};")
             parts = [f"{part} * grown_{index}" for part in parts]

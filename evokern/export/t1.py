@@ -1,8 +1,8 @@
-"""A study's space as a T1 file, the input format that auto-tuners share (odgaard/TuningSchema, version 1.0.0).
+"""Export of a study's space as a T1 file, an input format shared by auto-tuners (odgaard/TuningSchema, version 1.0.0).
 
-T1 has text over parameters where evokern has functions. Launches are called with traced genes, and constraints are read
-from `kernel.py` as far as they are arithmetic. What could not be said so stands under `evokern`, with the genes'
-conditions, which T1 has no place for; other readers pass over it.
+T1 uses text over parameters; evokern uses functions. Launches are called with traced genes, and arithmetic constraints
+are read from `kernel.py`. Other constraints and the genes' conditions are stored under `evokern`, which other readers
+ignore.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from evokern.version import __version__
 
 FORMAT_VERSION = 1
 TRIED = 100
-"""Configurations on which the formulas of grid and block are compared with the kernel's own functions."""
+"""Number of configurations on which the formulas of grid and block are compared with the kernel's functions."""
 _TYPES = {"f32": "float", "f64": "double", "f16": "half", "i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32",
           "u32": "uint32", "i64": "int64", "u64": "uint64", "bool": "bool"}  # fmt: skip
-"""evokern's types → T1's; the others are `custom`, with their size."""
+"""evokern's type → T1's type; other types are `custom` with a size."""
 _ACCESS = {"input": "ReadOnly", "constant": "ReadOnly", "output": "WriteOnly"}
 
 
 def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = False) -> dict[str, Any]:
-    """Return a study's space as the object of a T1 file.
+    """Return the JSON object of a T1 file with a study's space.
 
     Args:
         reader: the open database.
         record: the study.
-        problem: which of its problems the numbers are of, counted from 0.
-        trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
+        problem: index of the study's problem.
+        trust: whether to load the kernel's declaration from the database if the folder is missing or changed.
 
     Raises:
-        KernelError: the kernel's code is not the study's, and is not trusted.
-        StudyError: the study has no such problem.
+        KernelError: the kernel's code differs from the study's, and is not trusted.
+        StudyError: the problem does not exist.
     """
     if not 0 <= problem < len(record.problems):
-        raise StudyError(f"study {record.name} has no problem {problem}; it has {len(record.problems)}")
+        raise StudyError(f"study {record.name} has no problem {problem}; it has {len(record.problems)}, counted from 0")
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, record.kernel_digest, Path(scratch), trust=trust)
         asked = kernel.problem(record.problems[problem])
@@ -90,7 +90,7 @@ def _parameter(gene: Gene) -> dict[str, Any]:
 
 
 def _conditions(kernel: Kernel, problem: Problem) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the constraints that are arithmetic over genes, and the names of those that are not."""
+    """Return the arithmetic constraints, and descriptions of the other constraints."""
     written = _written_constraints(kernel)
     found: list[dict[str, Any]] = []
     left_out: list[str] = []
@@ -111,7 +111,7 @@ def _conditions(kernel: Kernel, problem: Problem) -> tuple[list[dict[str, Any]],
 
 
 def _written_constraints(kernel: Kernel) -> dict[str, ast.Lambda]:
-    """Constraint → the lambda that `kernel.py` writes for it."""
+    """Return constraint name → lambda in `kernel.py`."""
     tree = ast.parse(read_text(kernel.folder / "kernel.py"))
     found: dict[str, ast.Lambda] = {}
     for node in ast.walk(tree):
@@ -126,12 +126,12 @@ def _words(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
 
 
-class _Untranslatable(Exception):  # noqa: N818 (a way out of a recursion, not an error)
-    """An expression holds something else than arithmetic over genes and fields."""
+class _Untranslatable(Exception):  # noqa: N818 (ends a recursion; not an error)
+    """The expression is not arithmetic over genes and fields."""
 
 
 class _Translator(ast.NodeTransformer):
-    """Writes `c.NAME` as `NAME`, `p.NAME` as its number, `divides(a, b)` as `b % a == 0`, `Need(a, b)` as `a <= b`."""
+    """Translator of constraints to T1: `c.NAME` becomes `NAME`, `p.NAME` its value, `divides(a, b)` `b % a == 0`."""
 
     def __init__(self, kernel: Kernel, problem: Problem, names: list[str]) -> None:
         self.genes = {gene.name for gene in kernel.genes}
@@ -139,7 +139,7 @@ class _Translator(ast.NodeTransformer):
         self.config, self.shape = (*names, "", "")[:2]
 
     def text(self, node: ast.expr) -> str | None:
-        """Return an expression's text, or None where it is no arithmetic."""
+        """Return an expression as text, or None if it is not arithmetic."""
         try:
             return ast.unparse(self.visit(node))
         except _Untranslatable:
@@ -194,7 +194,7 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
         left_out.append(f"{len(launches) - 1} further launches of a call")
     sizes = _sizes(kernel, default, problem)
     if sizes is None:
-        left_out.append("how grid and block follow the genes: those of the default candidate stand here")
+        left_out.append("formulas of grid and block over the genes; the values are those of the default candidate")
         sizes = [tuple(map(str, extents)) for extents in (first.grid, first.block)]
     tensors = dict(kernel.workload.tensors(problem, default))
     macros = [f"-D{name}={value}" for name, value in dict(kernel.macros(default, problem)).items()]
@@ -207,7 +207,7 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
         "GlobalSizeType": "CUDA",
         "GlobalSize": dict(zip("XYZ", sizes[0], strict=True)),
         "LocalSize": dict(zip("XYZ", sizes[1], strict=True)),
-        # Kernel Tuner reads these in place of GlobalSize; divided by 1 they are blocks, as there.
+        # Kernel Tuner reads ProblemSize instead of GlobalSize; divided by 1, it counts blocks.
         "ProblemSize": list(sizes[0]),
         **{f"GridDiv{axis}": ["1"] for axis in "XYZ"},
         "SharedMemory": first.shared_bytes,
@@ -216,7 +216,7 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
 
 
 def _sizes(kernel: Kernel, default: Config, problem: Problem) -> list[tuple[str, ...]] | None:
-    """Return grid and block as text over the genes; None where no one formula holds for other configurations."""
+    """Return grid and block as text over the genes, or None if one formula does not fit all configurations."""
     recorder = GuardRecorder()
     values = {
         name: Traced.make(value, ("field", name), recorder) if type(value) is int else value
@@ -232,7 +232,7 @@ def _sizes(kernel: Kernel, default: Config, problem: Problem) -> list[tuple[str,
             for part, wanted in zip(formulas, (other.grid, other.block), strict=True):
                 if tuple(evaluate(formula, numbers) for formula in part) != wanted:
                     return None
-    except RAISED:  # a declared function that takes plain numbers only, or not this configuration
+    except RAISED:  # the declared function needs plain numbers, or rejects this configuration
         return None
     return [tuple(map(_python, part)) for part in formulas]
 

@@ -1,7 +1,7 @@
-"""A study as a T4 file, the format in which auto-tuners exchange results (odgaard/TuningSchema, version 1.0.0).
+"""Export of a study as a T4 file, a format for results of auto-tuners (odgaard/TuningSchema, version 1.0.0).
 
-T4 has no place for genes, their conditions and defaults, nor for outcomes as fine as ours: those stand under
-`metadata.evokern` and in each result's `evokern`, which other readers pass over and `evokern replay` uses.
+T4 does not support genes with conditions and defaults, or evokern's detailed outcomes. They are stored under
+`metadata.evokern` and in each result's `evokern`, which other readers ignore and `evokern replay` uses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evokern.study.trial import Outcome, Trial
 from evokern.version import __version__
 
 SCHEMA = "1.0.0"
-"""Version of the schema that is written."""
+"""Version of the schema."""
 _INVALIDITY = {
     Outcome.WRONG: "correctness",
     Outcome.CRASHED: "runtime",
@@ -28,26 +28,26 @@ _INVALIDITY = {
     Outcome.COMPILE_ERROR: "compile",
     Outcome.INFEASIBLE: "constraints",
 }
-"""Outcome → T4's `invalidity`; the others are `correct`."""
+"""Outcome → T4's `invalidity`; other outcomes are `correct`."""
 _NO_TIME = {"compile": "CompilationFailedConfig", "constraints": "InvalidConfig"}
-"""`invalidity` → what stands for a time, as Kernel Tuner writes it; `RuntimeFailedConfig` for the others."""
+"""`invalidity` → placeholder for the time, as in Kernel Tuner; others use `RuntimeFailedConfig`."""
 
 
 def t4(reader: Reader, record: StudyRecord) -> dict[str, Any]:
-    """Return a study as the object of a T4 file; times are in seconds but the objective, which is in ms.
+    """Return the JSON object of a T4 file with a study's results; times are in seconds, the objective in ms.
 
     Args:
         reader: the open database.
         record: the study.
 
     Raises:
-        StudyError: it has no trial.
+        StudyError: the study has no finished trial.
     """
-    # A lost trial is no result: nobody knows what its configuration would have given.
+    # Lost trials have no result.
     trials = (trial for trial in reader.trials(record, samples=True) if trial.outcome is not Outcome.LOST)
     results = [_result(trial) for trial in trials]
     if not results:
-        raise StudyError(f"study {record.name} has no finished trial to export; search it first")
+        raise StudyError(f"study {record.name} has no finished trial to export; run `evokern search` first")
     baseline = reader.baseline(record)
     genes = [gene_table(gene) for gene in record.genes]
     own = {
@@ -66,11 +66,11 @@ def t4(reader: Reader, record: StudyRecord) -> dict[str, Any]:
 
 
 def json_bytes(made: Mapping[str, Any], file: Path) -> bytes:
-    """Return the content of a JSON file; one whose name ends in `.gz` is compressed.
+    """Return the content of a JSON file, compressed if its name ends in `.gz`.
 
     Args:
-        made: what `t4`, `t1` or `search_trace` returned.
-        file: where it goes.
+        made: result of `t4`, `t1` or `search_trace`.
+        file: path of the file.
     """
     text = dumps(made).encode()
     return gzip.compress(text, mtime=0) if file.suffix == ".gz" else text
@@ -83,7 +83,7 @@ def _result(trial: Trial) -> dict[str, Any]:
     if invalidity != "correct":
         time_ms = _NO_TIME.get(invalidity, "RuntimeFailedConfig")
     elif time_ms is None:
-        # What racing stopped early has no time of its own; what was seen of it stands for it.
+        # A trial that racing stopped early has only partial times; use them.
         seen = [timing.median_us for timing in evaluation.timings]
         time_ms = geometric_mean(seen) / 1000 if seen else 0.0
     one_problem = len(evaluation.timings) == 1

@@ -1,10 +1,10 @@
-"""A kernel's declared functions, run once on numbers that remember their formula.
+"""Tracing of a kernel's declared functions, to get their results as formulas over the shape.
 
-A launcher outside Python must know the grid for shapes other than the study's. The declared functions are plain Python,
-so they are run on `Traced` integers: the study's own values, each with the formula that made it. Arithmetic extends the
-formula; every comparison, and every use as a plain number, becomes a guard: a condition under which the formulas hold.
-`trace` then tries the formulas on other shapes that pass the guards, against the functions themselves; should they ever
-disagree (a number escaped unseen, say into `range`), it guards every field with the study's own value.
+The exported launcher needs the grid for shapes other than the study's. Therefore the declared Python functions run on
+`Traced` integers, which record the formula of each value. Every comparison, and every use as a plain number, becomes a
+guard: a condition under which the formulas are valid. `trace` then compares the formulas with the functions on other
+shapes that pass the guards. If they differ, for example because a number was used in `range`, only the study's shape
+is accepted.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from evokern.hardware.profiles import Profile
 
 @dataclass(frozen=True)
 class Traces:
-    """What a launcher needs to know, as formulas over the numeric fields."""
+    """Launches and buffers as formulas over the numeric fields."""
 
     fields: tuple[str, ...]
     """Numeric fields, in declared order."""
     guards: Mapping[ShapeGuard, str]
-    """Conditions under which everything here holds, and why."""
+    """Conditions under which the formulas are valid, with reasons."""
     launches: tuple[Launch, ...]
-    """Launches whose numbers may be `Traced`."""
+    """Launches; their numbers may be `Traced`."""
     tensors: Mapping[str, Tensor]
-    """Buffers whose extents may be `Traced`."""
+    """Buffers; their extents may be `Traced`."""
     pinned: bool = field(default=False)
-    """Whether only the study's own shape is taken."""
+    """Whether only the study's shape is accepted."""
 
 
 def trace(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Traces:
@@ -46,17 +46,17 @@ def trace(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tr
     Args:
         kernel: the kernel.
         config: the candidate.
-        problem: the problem that it was found on, whose macros the exported source carries.
-        chip: limits that other shapes have to keep as well.
+        problem: the problem of the search; its macros are part of the exported source.
+        chip: chip with the resource limits for all shapes.
 
     Raises:
-        KernelError: a function that the kernel declares raised.
+        KernelError: a declared function of the kernel raised.
     """
     traces = _run(kernel, config, problem, chip)
     if _agrees(traces, kernel, config, problem, chip):
         return traces
     exactly = {ShapeGuard("==", ("field", name), ("number", int(problem[name]))): "" for name in traces.fields}
-    reason = "this launcher knows the study's own shape only"
+    reason = "this launcher supports only the study's shape"
     return replace(traces, guards=dict.fromkeys(exactly, reason), pinned=True)
 
 
@@ -74,7 +74,7 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tra
             recorder.decide("==", value.formula, ("number", int(plain[name])), True)
     for constraint in kernel.constraints:
         if constraint.wasteful:
-            continue  # right at other shapes too
+            continue  # concerns only speed, so other shapes may violate it
         recorder.reason = constraint.reason
         bool(constraint.evaluate(config, symbolic, chip).holds)
     recorder.reason, recorder.texts_matter = f"the limits of {chip.model}", False
@@ -87,7 +87,7 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tra
 
 
 def _essential(guards: Mapping[ShapeGuard, str]) -> dict[ShapeGuard, str]:
-    """Return the guards simplified by the fields that others fix, without those that then always hold."""
+    """Return the guards simplified by fixed fields, without guards that are always true."""
     fixed = {
         g.left[1]: g.right[1] for g in guards if (g.comparison, g.left[0], g.right[0]) == ("==", "field", "number")
     }
@@ -104,7 +104,7 @@ def _essential(guards: Mapping[ShapeGuard, str]) -> dict[ShapeGuard, str]:
 
 
 def _agrees(traces: Traces, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
-    """Try the formulas on other shapes that pass the guards, against the functions themselves."""
+    """Return whether formulas and functions agree on other shapes that pass the guards."""
     rng = random.Random(0)
     compiled = macros(kernel, config, problem)
     own = {name: int(problem[name]) for name in traces.fields}
@@ -115,7 +115,7 @@ def _agrees(traces: Traces, kernel: Kernel, config: Config, problem: Problem, ch
         try:
             other = kernel.problem({**problem, **fields})
         except EvokernError:
-            continue  # the launcher checks each field's own range
+            continue  # the launcher checks the range of each field
         if (
             check(kernel, config, [other], chip, essential=True) is not None
             or macros(kernel, config, other) != compiled
@@ -135,7 +135,7 @@ def _nearby_values(value: int, rng: random.Random) -> list[int]:
 def _numbers(
     launches: Sequence[Launch], tensors: Mapping[str, Tensor], fields: Mapping[str, int] | None = None
 ) -> list[Any]:
-    """Return every number of launches and buffers, formulas evaluated."""
+    """Return all numbers of launches and buffers, with formulas evaluated."""
 
     def plain(number: Any) -> Any:
         if isinstance(number, Traced):

@@ -1,4 +1,4 @@
-"""Whole numbers that remember the formula that made them, and the conditions under which it holds."""
+"""Integers that record their formula and the conditions under which it is valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evokern.export.formula import COMPARISONS, OPERATORS, OPPOSITE, Formula, Sh
 
 
 class GuardRecorder:
-    """Collects guards while traced code runs, each with the reason given last."""
+    """Collector of guards while traced code runs, each with the current reason."""
 
     def __init__(self) -> None:
         self.guards: dict[ShapeGuard, str] = {}
@@ -16,7 +16,7 @@ class GuardRecorder:
         self.texts_matter = True
 
     def decide(self, comparison: str, left: Formula, right: Formula, answer: bool) -> bool:
-        """Note that a comparison came out as it did."""
+        """Record the result of a comparison as a guard, and return it."""
         if fields_of(left) or fields_of(right):
             guard = ShapeGuard(comparison if answer else OPPOSITE[comparison], left, right)
             self.guards.setdefault(guard, self.reason)
@@ -24,14 +24,14 @@ class GuardRecorder:
 
 
 class Traced(int):
-    """A whole number with the formula that made it."""
+    """An integer with its formula."""
 
     formula: Formula
     recorder: GuardRecorder
 
     @staticmethod
     def make(value: int, formula: Formula, recorder: GuardRecorder) -> Traced:
-        """Return a number with its formula."""
+        """Return a number with a formula."""
         number = int.__new__(Traced, value)
         number.formula = formula
         number.recorder = recorder
@@ -39,11 +39,11 @@ class Traced(int):
 
     @property
     def value(self) -> int:
-        """The bare number, without a guard."""
+        """The plain number, without adding a guard."""
         return int.__int__(self)
 
     def _pinned(self) -> int:
-        """Return the bare number and guard that it stays what it is."""
+        """Return the plain number, and add a guard that fixes its value."""
         self.recorder.decide("==", self.formula, ("number", self.value), True)
         return self.value
 
@@ -167,7 +167,7 @@ class Traced(int):
         return self._pinned() ^ int(other)
 
     def _text(self) -> int:
-        """Pin only where text may decide something, such as an entry's name; messages do not."""
+        """Return the plain number; add a guard only if text matters, such as in an entry's name."""
         return self._pinned() if self.recorder.texts_matter else self.value
 
     def __str__(self) -> str:
@@ -183,15 +183,15 @@ class Traced(int):
         return self
 
     def bit_length(self) -> int:
-        """Pinned: no formula has it."""
+        """Return the bit length, and add a guard that fixes the number."""
         return self._pinned().bit_length()
 
 
 def bare(number: int) -> int:
-    """Return a number without its formula and without a guard."""
+    """Return a number without its formula, without adding a guard."""
     return number.value if isinstance(number, Traced) else number
 
 
 def formula_of(number: int) -> Formula:
-    """Return a number's formula; a plain number is its own."""
+    """Return the formula of a plain or traced number."""
     return number.formula if isinstance(number, Traced) else ("number", int(number))

@@ -1,6 +1,6 @@
-// One candidate's choices as a value, what follows from them, and the rules that they must keep.
-// Plain constexpr C++: the kernel asserts the rules on its own macros, a test evaluates the same rules over the whole
-// space with a host compiler and compares them with the constraints of kernel.py, which carry the same names.
+// The choices of one candidate, derived sizes, and rules.
+// Plain constexpr C++: the kernel asserts the rules for its macros. A test evaluates the same rules for the whole space
+// with a host compiler and compares them with the constraints of kernel.py, which have the same names.
 #pragma once
 
 #ifdef __CUDACC__
@@ -11,7 +11,7 @@
 
 struct Choice {
   // problem
-  int head_dim, causal, seq_len, bf16;  // seq_len 0: known at run time only; bf16 0: fp16
+  int head_dim, causal, seq_len, bf16;  // seq_len 0: known only at run time; bf16 0: fp16
   // mutations
   int tensor_cores, kv_load, kv_buffers, smem_layout, q_location, qk_acc, pv_acc, exp, row_sum, rescale, loop_order;
   int merge, output, key_walk, warp_roles, schedule, score_buffer, qk_path;
@@ -24,7 +24,7 @@ HOST_DEVICE constexpr int at_least(int a, int b) { return a > b ? a : b; }
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 HOST_DEVICE constexpr bool on_wgmma(Choice c) { return c.tensor_cores == TENSOR_CORES_WGMMA; }
-/// Scores stay in registers: they are accumulators of the one product and operands of the other.
+/// Whether scores stay in registers, as accumulators of one product and operands of the other.
 HOST_DEVICE constexpr bool in_registers(Choice c) { return c.tensor_cores == TENSOR_CORES_MMA_SYNC || on_wgmma(c); }
 HOST_DEVICE constexpr bool resident(Choice c) { return c.kv_buffers == KV_BUFFERS_RESIDENT; }
 HOST_DEVICE constexpr bool direct(Choice c) { return c.qk_path == QK_PATH_DIRECT; }
@@ -32,7 +32,7 @@ HOST_DEVICE constexpr bool specialised(Choice c) { return c.warp_roles == WARP_R
 
 // ---- sizes
 
-/// Threads of the consumer warps, which compute; producer warps come on top.
+/// Threads of the consumer warps, which compute, without producer warps.
 HOST_DEVICE constexpr int consumer_threads(Choice c) {
   return 32 * c.warps_m * (in_registers(c) ? c.key_splits : 1);
 }
@@ -41,37 +41,37 @@ HOST_DEVICE constexpr int threads(Choice c) {
 }
 /// Tiles of 16 query rows per warp.
 HOST_DEVICE constexpr int row_tiles(Choice c) { return c.block_m / (16 * c.warps_m); }
-/// Keys that all splits together take in one step.
+/// Keys of all splits in one step.
 HOST_DEVICE constexpr int step_keys(Choice c) { return c.block_n * c.key_splits; }
-/// Steps over all keys (0: known at run time only).
+/// Steps over all keys (0: known only at run time).
 HOST_DEVICE constexpr int total_steps(Choice c) { return ceil_div(c.seq_len, step_keys(c)); }
-/// Buffers for K, and as many for V, of each split.
+/// Buffers for K in each split; the number for V is the same.
 HOST_DEVICE constexpr int buffers(Choice c) { return resident(c) ? total_steps(c) : c.stages; }
-/// Load groups kept in flight: a ring's free buffers; with resident K and V there are only total_steps + 1 groups.
+/// Load groups in flight: the free buffers of a ring. With resident K and V there are only total_steps + 1 groups.
 HOST_DEVICE constexpr int groups_ahead(Choice c) {
   return resident(c) ? at_most(c.lookahead, total_steps(c) + 1) : c.stages - 1;
 }
-/// Bytes of one row of a tile in shared memory; 16 bytes of padding shift each row by four banks.
+/// Bytes of one row of a tile in shared memory. 16 bytes of padding shift each row by four banks.
 HOST_DEVICE constexpr int row_bytes(Choice c) {
   return 2 * c.head_dim + (c.smem_layout == SMEM_LAYOUT_PADDED ? 16 : 0);
 }
-/// Bytes of one row of a partial output in shared memory, padded likewise.
+/// Bytes of one row of a partial output in shared memory, with the same padding.
 HOST_DEVICE constexpr int partial_row_bytes(Choice c) { return (c.head_dim + 8) * (c.merge == MERGE_FP16 ? 2 : 4); }
 /// Bytes of one buffer of K or V of one split.
 HOST_DEVICE constexpr int tile_bytes(Choice c) { return c.block_n * row_bytes(c); }
-/// Bytes of a split's own memory: its buffers of K and V, later its partial output.
+/// Bytes of a split's memory: the buffers for K and V, later the partial output.
 HOST_DEVICE constexpr int split_bytes(Choice c) {
   return at_least(2 * buffers(c) * tile_bytes(c), c.key_splits > 1 ? c.block_m * partial_row_bytes(c) : 0);
 }
 HOST_DEVICE constexpr int query_bytes(Choice c) { return c.block_m * row_bytes(c); }
 /// Bytes of the references and row sums that the splits exchange.
 HOST_DEVICE constexpr int exchange_bytes(Choice c) { return c.key_splits > 1 ? 8 * c.key_splits * c.block_m : 0; }
-/// Dynamic shared memory of a block that keeps scores in registers: Q, each split's memory, the exchange.
+/// Dynamic shared memory of a block with scores in registers: Q, the memory of each split, the exchange.
 HOST_DEVICE constexpr int fragment_shared_bytes(Choice c) {
   return query_bytes(c) + c.key_splits * split_bytes(c) + exchange_bytes(c);
 }
 
-/// The path through shared memory: bytes of a row of scores and of a row of the running output, padded.
+/// Path through shared memory: bytes of a row of scores and of a row of the running output, padded.
 HOST_DEVICE constexpr int score_row_bytes(Choice c) {
   return c.block_n * (c.score_buffer == SCORE_BUFFER_FLOAT ? 4 : 2) + 16;
 }
@@ -83,8 +83,8 @@ HOST_DEVICE constexpr int tile_shared_bytes(Choice c) {
 }
 HOST_DEVICE constexpr int shared_bytes(Choice c) { return in_registers(c) ? fragment_shared_bytes(c) : tile_shared_bytes(c); }
 
-/// Registers that a thread holds at once: output, scores, Q, K, references and sums, addresses; for wgmma also P, which
-/// the tensor cores read while the next scores form, and 20 more: where fewer are left, the assembler serialises or fails.
+/// Registers per thread: output, scores, Q, K, references and sums, addresses. For wgmma also P, which the tensor cores
+/// read while the next scores are computed, and 20 more; with fewer registers, the assembler serialises wgmma or fails.
 HOST_DEVICE constexpr int least_registers(Choice c) {
   const int output = c.head_dim / 8 * (c.pv_acc == PV_ACC_FP32 ? 4 : 2);
   const int scores = c.block_n / 8 * (c.qk_acc == QK_ACC_FP32 ? 4 : 2);
@@ -95,7 +95,7 @@ HOST_DEVICE constexpr int least_registers(Choice c) {
 }
 HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 / (threads(c) * c.min_blocks) / 8 * 8); }
 
-// ---- rules (their reasons stand in kernel.cu and kernel.py)
+// ---- rules (see kernel.cu and kernel.py for the reasons)
 
 HOST_DEVICE constexpr bool rows_split_over_warps(Choice c) {
   return !in_registers(c) || c.block_m % (16 * c.warps_m) == 0;

@@ -1,11 +1,11 @@
-// What one warp holds in fragments: Q, K that comes straight from global memory, the running softmax.
+// Fragments of one warp: Q, K loaded directly from global memory, and the running softmax.
 #pragma once
 
 __device__ __forceinline__ void clear(Fragment32& c) { c[0] = c[1] = c[2] = c[3] = 0.f; }
 __device__ __forceinline__ void clear(Fragment16& c) { c[0] = c[1] = 0u; }
 
-/// A lane's part of rows that come straight from global memory: 16-byte chunks lane % 4, lane % 4 + 4 ... of a row, whose
-/// four words serve two mma of depth 16. The depth is thus walked in another order, in Q as in K: products are the same.
+/// A lane's part of rows loaded directly from global memory: 16-byte chunks lane % 4, lane % 4 + 4 ... of a row. The four
+/// words of a chunk serve two mma of depth 16. Q and K use the same changed order of the depth, so products are the same.
 struct DirectRow {
   Chunk chunk[D / 32];
 
@@ -13,11 +13,11 @@ struct DirectRow {
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) chunk[i] = load_chunk(row + 32 * i);
   }
-  /// Word `half` of what the k-th mma takes.
+  /// Returns word `half` for the k-th mma.
   __device__ __forceinline__ u32 word(int k, int half) const { return chunk[k / 2].v[k % 2 * 2 + half]; }
 };
 
-/// K of this lane, where it comes straight from global memory: row lane / 4 of each tile of 8 keys.
+/// This lane's part of K loaded directly from global memory: row lane / 4 of each tile of 8 keys.
 struct DirectKeys {
   DirectRow row[DIRECT ? BLOCK_N / 8 : 1];
 
@@ -32,7 +32,7 @@ struct DirectKeys {
   }
 };
 
-/// Q of this warp: fragments in registers, or read again for every use.
+/// Q of this warp: fragments in registers, or read from shared memory for every use.
 struct Query {
   u32 address;
   u32 fragment[Q_LOCATION == Q_LOCATION_REGISTERS ? TILES_M : 1][D / 16][4];
@@ -49,7 +49,7 @@ struct Query {
         for (int k = 0; k < D / 16; ++k) read(fragment[m][k], m, k, at);
     }
   }
-  /// The same straight from global memory; rows past the end repeat the last one.
+  /// Loads the fragments directly from global memory; rows past the end repeat the last row.
   __device__ __forceinline__ void fetch(const Half* q, int rows_left, const ThreadCoord& at) {
     q += at.column_pair() * 8;
     const Half* own = q + at.row(0, 0) * D;
@@ -66,10 +66,10 @@ struct Query {
   }
 };
 
-/// Running softmax of this warp's rows: output, row sums, and the reference that exponents are taken against (log2).
+/// Running softmax of this warp's rows: output, row sums, and the references that are subtracted from exponents (log2).
 struct Rows {
   OutputFragment output[TILES_M][D / 8];
-  Fragment32 sum[TILES_M];  // elements 0 and 2 count
+  Fragment32 sum[TILES_M];  // elements 0 and 2 are used
   float reference[TILES_M][2];
 
   __device__ __forceinline__ void reset() {
@@ -80,15 +80,14 @@ struct Rows {
       for (int n = 0; n < D / 8; ++n) clear(output[m][n]);
     }
   }
-  /// Whether some P may have been too large (LARGEST_HALF): no summand is above its sum. Sums that are no numbers count
-  /// too.
+  /// Returns whether some P may have exceeded LARGEST_HALF. A sum bounds all its summands. NaN counts as overflow.
   __device__ __forceinline__ bool overflowed() const {
     bool beyond = false;
 #pragma unroll
     for (int m = 0; m < TILES_M; ++m) beyond |= !(sum[m][0] <= LARGEST_HALF) || !(sum[m][2] <= LARGEST_HALF);
     return beyond;
   }
-  /// A split without keys: finite, and of weight 0 in the merge.
+  /// Resets a split without keys: finite values with weight 0 in the merge.
   __device__ __forceinline__ void reset_without_keys() {
 #pragma unroll
     for (int m = 0; m < TILES_M; ++m) {

@@ -1,43 +1,43 @@
 // FlashAttention forward: O = softmax(scale * Q K^T) V for each head.
 //
-// Q, K, V, O: 16-bit floats, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1: tails are masked. CAUSAL
-// hides keys after the row. Softmax is taken in base 2 (scale_log2e = scale * log2 e) against a running reference per row.
-// mma_path.cuh holds the fast algorithms, tile_path.cuh the one through shared memory, choice.h the rules and sizes.
+// Q, K, V, O: 16-bit floats, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1; tails are masked. CAUSAL
+// hides keys after the row. Softmax uses base 2 (scale_log2e = scale * log2 e) and a running reference per row.
+// mma_path.cuh has the fast algorithms, tile_path.cuh the path through shared memory, choice.h the rules and sizes.
 //
-// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time; BF16 1 where
-// the tensors, and with them P, are bfloat16, 0 where they are fp16. What is told of fp16 below is told of either, but for
-// accumulators, exponentials and scores in shared memory: 8 significant bits are too few for those.
-// Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
-//   TENSOR_CORES  who multiplies: plain FMAs, wmma, mma.sync with fragments in registers, or (sm_90a) wgmma, four warps
-//                 together, which keeps scores in registers too and reads K and V from shared memory by itself
-//   KV_LOAD       how tiles reach shared memory: single halves (strided or coalesced), 16-byte vectors, cp.async
-//   RESTRICT      (plain loads) tensors are declared unaliased, so that loads may take the read-only path
-//   STATIC_SEQ    reaches the source as SEQ_LEN; L2_WINDOW is an attribute of the launch
+// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BF16 1 if the
+// tensors and P are bfloat16, 0 if they are fp16. "fp16" below means either type, except for accumulators, exponentials
+// and scores in shared memory, for which 8 significant bits are too few.
+// Tunables (values in kernel.py; named values are GENE_VALUE constants):
+//   TENSOR_CORES  instruction that multiplies: plain FMAs, wmma, mma.sync with fragments in registers, or (sm_90a) wgmma:
+//                 four warps together, with scores in registers and K and V read from shared memory
+//   KV_LOAD       copies of tiles to shared memory: single halves (strided or coalesced), 16-byte vectors, cp.async
+//   RESTRICT      (plain loads) tensors are declared unaliased, so that loads may use the read-only path
+//   STATIC_SEQ    passed to the source as SEQ_LEN; L2_WINDOW is a launch attribute
 //   KV_BUFFERS    ring of STAGES buffers, or all of K and V resident
 //   STAGES        buffers of the ring, for K and for V; all but one are in flight
 //   LOOKAHEAD     (resident) load groups in flight
-//   QK_PATH       (resident) Q and K through shared memory, or straight from global memory into fragments, which saves a
-//                 barrier and a way where all keys are one step
-//   SMEM_LAYOUT   rows plain (bank conflicts), padded by 16 bytes, or chunks XOR-swizzled by the row
+//   QK_PATH       (resident) Q and K through shared memory, or directly from global memory into fragments, without a
+//                 barrier, if all keys are one step
+//   SMEM_LAYOUT   rows plain (bank conflicts), padded by 16 bytes, or with chunks XOR-swizzled by the row
 //   SCORE_BUFFER  (FMAs, wmma) scores in shared memory as float or half
-//   SOFTMAX       (FMAs, wmma) a row's scores held in registers, or read from shared memory twice
-//   Q_LOCATION    fragments of Q held in registers, or read from shared memory for every step
-//   QK_ACC PV_ACC accumulator type of each product; fp16 halves registers and may overflow on large inputs
-//   EXP           exponentials one by one in fp32, or two at a time in fp16
-//   ROW_SUM       row sums by additions, or by an mma with ones
-//   RESCALE       rescale the output always, when a row's maximum changed, when it grew by more than 2^8, or never: the
-//                 maximum of the first step stays the reference, and a block whose sums overflow fp16 begins anew
-//   LOOP_ORDER    plain, or Q K^T of the next step issued beside P V of this one
-//   KEY_SPLITS    warps along the keys, each with a part of every step; their partial outputs are merged in fp16 or
+//   SOFTMAX       (FMAs, wmma) scores of a row kept in registers, or read from shared memory twice
+//   Q_LOCATION    Q fragments kept in registers, or read from shared memory for every step
+//   QK_ACC PV_ACC accumulator type of each product; fp16 needs half the registers and may overflow on large inputs
+//   EXP           exponentials in fp32, or in pairs in fp16
+//   ROW_SUM       row sums with additions, or with an mma by ones
+//   RESCALE       rescale the output always, if a row's maximum changed, if it grew by more than 2^8, or never: then the
+//                 maximum of the first step remains the reference, and blocks whose sums overflow fp16 are recomputed
+//   LOOP_ORDER    plain, or Q K^T of the next step issued concurrently with P V of the current step
+//   KEY_SPLITS    warps along the keys, each with a part of every step; the partial outputs are merged in fp16 or
 //   MERGE         fp32
 //   OUTPUT        (one split) rows staged through shared memory for 16-byte stores, or 4-byte stores from fragments
-//   KEY_WALK      every row block walks the keys from the first, or from its own starting step
-//   GRID_ORDER    which index runs fastest over the grid: row blocks or heads
-//   WARP_ROLES    every warp loads what it computes on, or LOAD_WARPS producer warps load for all
-//   SCHEDULE      a block per task, or persistent blocks that take tasks in turn
+//   KEY_WALK      every row block processes the keys from the first step, or from a different starting step
+//   GRID_ORDER    fastest index over the grid: row blocks or heads
+//   WARP_ROLES    every warp loads its own keys, or LOAD_WARPS producer warps load all keys
+//   SCHEDULE      one block per task, or persistent blocks that process several tasks
 //   CAUSAL_ORDER  causal row blocks longest first, or folded so that long and short ones share an SM
-//   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
-//   UNROLL        steps unrolled;  MIN_BLOCKS blocks per SM that bound the registers
+//   BLOCK_M WARPS_M BLOCK_N   query rows per block, warps along them, keys per split and step
+//   UNROLL        number of unrolled steps;  MIN_BLOCKS  minimum blocks per SM, which limits the registers
 
 #if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN) || !defined(BF16)
 #error "define the problem: HEAD_DIM, CAUSAL, SEQ_LEN and BF16"
@@ -82,31 +82,30 @@ constexpr Choice CHOICE = {
 constexpr int D = HEAD_DIM;
 constexpr int ROW_BYTES = row_bytes(CHOICE);
 constexpr bool WGMMA = on_wgmma(CHOICE);
-constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes: longer ones lie in panels
+constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes; longer rows use panels
 constexpr int PITCH = PANELS ? 128 : ROW_BYTES;       // bytes from a row to the next
 
-static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
+static_assert(rows_split_over_warps(CHOICE), "the rows of a warp must be whole tiles of 16 query rows");
 static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
-static_assert(resident_needs_static_length(CHOICE), "resident K and V need a length known to the compiler");
-static_assert(direct_takes_one_step(CHOICE), "fragments from global memory hold the keys of one step, and Q too");
-static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be there while V of this one is read");
-static_assert(loaders_need_a_ring(CHOICE), "producer warps fill free buffers of a ring");
-static_assert(restart_finds_its_keys(CHOICE), "warps load keys themselves, from the first, and fp32 sums show overflow");
-static_assert(bf16_sums(CHOICE), "products of bf16 add up in fp32 alone, and its 8 significant bits hold no scores");
-static_assert(bf16_exponents(CHOICE), "exponents rounded to 8 significant bits would be off by several percent");
-static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows at one stride, which a swizzle breaks up");
-static_assert(wgmma_takes_64_rows(CHOICE), "four warps together take 64 query rows");
-static_assert(wgmma_reads_swizzled_tiles(CHOICE), "the tensor cores read rows of 128 bytes with swizzled chunks");
-static_assert(registers_hold_fragments(CHOICE), "output, scores and Q live in registers at once");
+static_assert(resident_needs_static_length(CHOICE), "resident K and V need a compile-time length");
+static_assert(direct_takes_one_step(CHOICE), "fragments from global memory hold the keys of one step, and Q");
+static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be loaded while V of the current step is read");
+static_assert(loaders_need_a_ring(CHOICE), "producer warps need a ring with free buffers");
+static_assert(restart_finds_its_keys(CHOICE), "a restart needs warps that load keys from the first one, and fp32 sums");
+static_assert(bf16_sums(CHOICE), "bf16 needs fp32 sums and float scores");
+static_assert(bf16_exponents(CHOICE), "bf16 exponents have 8 significant bits and errors of several percent");
+static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows with one stride, which a swizzle does not have");
+static_assert(wgmma_takes_64_rows(CHOICE), "four warps together process 64 query rows");
+static_assert(wgmma_reads_swizzled_tiles(CHOICE), "wgmma reads rows of 128 bytes with swizzled chunks");
+static_assert(registers_hold_fragments(CHOICE), "output, scores and Q must fit into registers");
 
-/// One head's tensors: pointers to its first row.
+/// Pointers to the first row of one head in each tensor.
 struct Tensors {
   const Half *q, *k, *v;
   Half* o;
 };
 
-/// Where a 16-byte chunk of a row lies within its row of a tile, in chunks, and from the start of a tile of ROWS rows,
-/// in bytes.
+/// Position of a 16-byte chunk: within its row of a tile, in chunks; and from the start of a tile of ROWS rows, in bytes.
 __device__ __forceinline__ int swizzled_chunk(int row, int chunk) {
   if constexpr (PANELS) chunk %= 8;
   return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row & 7) : chunk;
@@ -120,13 +119,13 @@ __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
   return panel_offset<ROWS>(chunk) + row * PITCH + swizzled_chunk(row, chunk) * 16;
 }
 
-/// 16 bytes of a tensor, by the read-only path where it is declared unaliased.
+/// Loads 16 bytes of a tensor, by the read-only path if the tensor is declared unaliased.
 __device__ __forceinline__ Chunk load_chunk(const Half* from) {
   return RESTRICT ? load_global_nc_chunk(from) : load_global_chunk(from);
 }
 
-/// Copies ROWS rows, from the one at `source` on, into a tile of shared memory. Only `rows_left` rows (negative: past
-/// the end) are there; those beyond repeat the last one, so that what is masked later is finite.
+/// Copies ROWS rows starting at `source` into a tile of shared memory. Rows beyond `rows_left` (negative: past the end)
+/// repeat the last row, so that values that are masked later are finite.
 template <int ROWS, int THREADS, bool BOUNDED>
 __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows_left, u32 thread) {
   const int last = rows_left - 1;
@@ -135,7 +134,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Half* const from = source + chunk * 8;
     const Half* own = from + first * D;
-    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) pin_base(own);  // further rows are constant offsets, not new sums
+    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) pin_base(own);  // further rows are then constant offsets
     const auto in_range = [&](int i) { return ROWS % ROWS_AT_ONCE == 0 || first + i * ROWS_AT_ONCE < ROWS; };
     const auto from_row = [&](int i) {
       return BOUNDED ? from + min(first + i * ROWS_AT_ONCE, last) * D : own + i * ROWS_AT_ONCE * D;
@@ -145,13 +144,13 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
              i * (ROWS_AT_ONCE * PITCH);
     };
     if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) {
-      // Beside direct loads the loop stays rolled: the assembler would sink unrolled copies below Q K^T.
+      // With direct loads the loop is not unrolled, because the assembler would move the copies after Q K^T.
       constexpr int UNROLLED = direct(CHOICE) ? 1 : 16;
 #pragma unroll UNROLLED
       for (int i = 0; i < CHUNKS; ++i)
         if (in_range(i)) cp_async(target(i), from_row(i));
     } else {
-      constexpr int TOGETHER = 4;  // loads in flight: each holds four registers
+      constexpr int TOGETHER = 4;  // loads in flight, with four registers each
 #pragma unroll 1
       for (int begin = 0; begin < CHUNKS; begin += TOGETHER) {
         Chunk held[TOGETHER];
@@ -181,8 +180,8 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
 #include "tile_path.cuh"
 #endif
 
-/// Which row block the index-th in launch order takes. Causal rows differ in work: the longest go first; folded, the
-/// shortest go last but in reverse, so that blocks that share an SM add up to about the same work.
+/// Returns the row block for an index in launch order. Causal row blocks differ in work, so the longest ones go first.
+/// With `folded`, the second half is in reverse order, so that blocks on the same SM have about the same total work.
 __device__ __forceinline__ int row_block(int index, int blocks) {
   if constexpr (!CAUSAL) return index;
   const int half = CAUSAL_ORDER == CAUSAL_ORDER_FOLDED ? ceil_div(blocks, 2) : blocks;
@@ -209,7 +208,7 @@ attention(const Half* UNALIASED q, const Half* UNALIASED k, const Half* UNALIASE
     for (int task = blockIdx.x; task < heads * blocks; task += gridDim.x) {
       if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(task / blocks, task % blocks);
       else work(task % heads, task / heads);
-      __syncthreads();  // this task's shared memory is no longer read
+      __syncthreads();  // all reads of this task's shared memory are done
     }
   } else {
     if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(blockIdx.y, blockIdx.x);

@@ -1,4 +1,4 @@
-"""FlashAttention forward in fp16 or bf16 on tensor cores, every structural choice of it a gene."""
+"""FlashAttention forward in fp16 or bf16 on tensor cores, with every structural choice as a gene."""
 
 import math
 
@@ -28,9 +28,9 @@ SHARED_SCORES = {"TENSOR_CORES": ("none", "wmma")}
 RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
 
 TOLERANCE_ELEMENTS = 2**19
-"""Elements of the output for which the tolerance was chosen: those of B=2 H=8 S=512 D=64."""
+"""Output elements for which the tolerance was chosen (B=2 H=8 S=512 D=64)."""
 SCORES_AT_ONCE = 2**27
-"""Scores that the reference computes at once, in float64: a GiB, and two or three of them while it does."""
+"""Scores that the reference computes at once: 1 GiB in float64, and two or three times that temporarily."""
 BF16_ROUNDOFF = 2.0**-8
 """Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(x) - x| <= u |x| (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2). That of fp16 is 2^-11."""
@@ -38,22 +38,22 @@ Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2). That of f
 GENES = (
     Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), min_compute_capability={"wgmma": (9, 0)},
              for_study=("wmma", "none"),
-             doc="who multiplies, and whether scores stay in registers; by wgmma, tensor cores read K and V",
+             doc="instruction that multiplies; mma_sync and wgmma keep scores in registers",
              relieves={"tensor": 3, "arithmetic": 1}),
     Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"),
              for_study=("scalar_coalesced", "scalar_strided"),
-             doc="how Q, K and V reach shared memory",
+             doc="method of copying Q, K and V to shared memory",
              relieves={"memory": 2, "shared-memory": 1, "latency": 1}),
     Mutation("RESTRICT", (1, 0), when={"KV_LOAD": ("vector16", "scalar_coalesced", "scalar_strided")}, for_study=(0,),
-             doc="__restrict__ on the tensors: plain loads may use the read-only path",
+             doc="__restrict__ on the tensors, so that plain loads may use the read-only path",
              relieves=("memory", "tensor")),
-    Mutation("STATIC_SEQ", (1, 0), doc="the length is a constant: no tail code where it divides, loops unroll",
+    Mutation("STATIC_SEQ", (1, 0), doc="compile-time sequence length: no tail code if it divides, unrolled loops",
              relieves={"arithmetic": 2, "latency": 1}),
     Mutation("KV_BUFFERS", ("ring", "resident"), when={**FRAGMENTS, "STATIC_SEQ": (1,)},
-             doc="a ring of STAGES buffers, or all of K and V at once",
+             doc="ring of STAGES buffers, or all of K and V in shared memory",
              relieves={"latency": 4}),
     Mutation("QK_PATH", ("shared", "direct"), when={**MMA, "KV_BUFFERS": ("resident",)},
-             doc="Q and K through shared memory, or straight into fragments where all keys are one step",
+             doc="Q and K through shared memory, or directly into fragments if all keys are one step",
              relieves={"shared-memory": 2}),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), for_study=("plain",),
              doc="layout of tiles in shared memory",
@@ -61,13 +61,13 @@ GENES = (
     Mutation("SCORE_BUFFER", ("float", "half"), when=SHARED_SCORES, less_precise=("half",),
              doc="type of scores in shared memory",
              relieves=("shared-memory",)),
-    Mutation("SOFTMAX", ("registers", "shared"), when=SHARED_SCORES, doc="a row's scores read once, or twice",
+    Mutation("SOFTMAX", ("registers", "shared"), when=SHARED_SCORES, doc="scores of a row read once or twice",
              relieves=("shared-memory", "arithmetic")),
     Mutation("Q_LOCATION", ("registers", "shared"), when=FRAGMENTS,
-             doc="fragments of Q kept, or read again for every step",
+             doc="Q fragments kept in registers, or read from shared memory for every step",
              relieves={"shared-memory": 2, "arithmetic": 1}),
     Mutation("EXP", ("fp32", "f16x2"), when=FRAGMENTS, less_precise=("f16x2",),
-             doc="exponentials one by one in fp32, or in pairs in fp16",
+             doc="exponentials in fp32, or in pairs in fp16",
              relieves={"arithmetic": 2}),
     Mutation("QK_ACC", ("fp32", "fp16"), when={**MMA, "EXP": ("f16x2",)}, less_precise=("fp16",),
              doc="accumulator of Q K^T; fp16 is imprecise on large inputs",
@@ -76,49 +76,50 @@ GENES = (
              doc="accumulator of P V; fp16 overflows on large inputs",
              relieves=("tensor", "arithmetic")),
     Mutation("ROW_SUM", ("ones_mma", "add"), when={**FRAGMENTS, "EXP": ("fp32",)},
-             doc="row sums by an mma with ones, or by additions",
+             doc="row sums with an mma by ones, or with additions",
              relieves=("tensor", "arithmetic")),
     Mutation("RESCALE", ("lazy", "on_change", "always", "restart"), when=FRAGMENTS,
-             doc="when the output is rescaled to a new row maximum; or never: a block whose sums overflow begins anew",
+             doc="when to rescale the output to a new row maximum; restart recomputes overflowed blocks instead",
              relieves={"arithmetic": 2}),
     Mutation("LOOP_ORDER", ("qk_first", "plain"), when=FRAGMENTS,
-             doc="scores of the next step beside the output of this one, or after",
+             doc="scores of the next step concurrently with the output of the current one, or after it",
              relieves=("memory", "latency")),
-    Mutation("WARP_ROLES", ("same", "loaders"), doc="each warp loads its own keys, or further warps load for all",
+    Mutation("WARP_ROLES", ("same", "loaders"), doc="each warp loads its own keys, or additional warps load all keys",
              relieves=("memory", "latency")),
-    Mutation("SCHEDULE", ("one_task", "persistent"), doc="a block per task, or blocks that take tasks in turn",
+    Mutation("SCHEDULE", ("one_task", "persistent"), doc="one block per task, or persistent blocks with several tasks",
              relieves={"launch": 3, "latency": 2}),
-    Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="which index runs fastest over the grid",
+    Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="fastest index over the grid: row blocks or heads",
              relieves={"memory": 2, "launch": 1}),
     Mutation("CAUSAL_ORDER", ("longest_first", "folded"), doc="order of causal row blocks, which differ in work",
              relieves=("memory", "tensor", "launch")),
     Mutation("KEY_WALK", ("forward", "rotated"), when=FRAGMENTS,
-             doc="each row block starts at the first key, or elsewhere"),
-    Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor that should persist in L2 (a launch attribute)",
+             doc="every row block starts at the first key, or at a different key"),
+    Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor to keep in L2 (launch attribute)",
              relieves=("memory", "tensor")),
-    Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, doc="query rows of a block", relieves=("launch",)),
+    Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, doc="query rows per block", relieves=("launch",)),
     Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows", relieves=("latency",)),
     Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, when=FRAGMENTS,
-              doc="warps along the keys, each with a share of every step",
+              doc="warps along the keys, each with a part of every step",
               relieves={"latency": 2, "launch": 1}),
-    Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys of one split in one step",
+    Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys per split and step",
               relieves=("latency", "launch")),
-    Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="buffers of the ring, for K and for V; all but one in flight",
+    Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="ring buffers for K and for V; all but one in flight",
               relieves={"latency": 4}),
-    Parameter("LOOKAHEAD", (1, 2, 3, 4, 8), default=3, when=RESIDENT, doc="load groups in flight",
+    Parameter("LOOKAHEAD", (1, 2, 3, 4, 8), default=3, when=RESIDENT, doc="number of load groups in flight",
               relieves=("memory", "latency")),
-    Parameter("UNROLL", (1, 2, 4, 8), when=FRAGMENTS, doc="steps unrolled", relieves=("latency", "arithmetic")),
-    Parameter("LOAD_WARPS", (1, 2, 4), when={"WARP_ROLES": ("loaders",)}, doc="warps that only load",
+    Parameter("UNROLL", (1, 2, 4, 8), when=FRAGMENTS, doc="number of unrolled steps",
+              relieves=("latency", "arithmetic")),
+    Parameter("LOAD_WARPS", (1, 2, 4), when={"WARP_ROLES": ("loaders",)}, doc="number of warps that only load",
               relieves=("memory", "latency")),
     Parameter("GRID_BLOCKS", (132, 58, 108, 116, 216, 264, 396), when={"SCHEDULE": ("persistent",)},
               for_chips={58: ("l4",), 116: ("l4",), 108: ("a100",), 216: ("a100",),
                          **dict.fromkeys((132, 264, 396), ("h100", "h200"))},
-              doc="persistent blocks: a multiple of the chip's SMs",
+              doc="number of persistent blocks, a multiple of the chip's SMs",
               relieves={"launch": 3, "memory": 1, "latency": 1, "tensor": 1}),
-    Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="resident blocks promised to the compiler: bounds the registers",
+    Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="minimum resident blocks per SM, which limits the registers",
               relieves=("latency", "launch", "arithmetic")),
     Mutation("MERGE", ("fp16", "fp32"), when={**FRAGMENTS, "KEY_SPLITS": (2, 4, 8)},
-             doc="type in which the splits' partial outputs are merged; fp16 is bf16 where the tensors are",
+             doc="type for merging the splits' partial outputs; fp16 means bf16 for bf16 tensors",
              relieves=("latency", "launch", "arithmetic")),
     Mutation("OUTPUT", ("staged", "direct"), when={**FRAGMENTS, "KEY_SPLITS": (1,)},
              doc="16-byte stores through shared memory, or 4-byte stores from fragments",
@@ -130,52 +131,52 @@ GENES = (
 
 
 def on_wgmma(c):
-    """Whether the tensor cores read K and V from shared memory by themselves, as Hopper's can."""
+    """Return whether the candidate uses wgmma, so that the tensor cores read K and V from shared memory."""
     return c["TENSOR_CORES"] == "wgmma"
 
 
 def in_registers(c):
-    """Whether scores stay in registers."""
+    """Return whether scores stay in registers."""
     return c["TENSOR_CORES"] == "mma_sync" or on_wgmma(c)
 
 
 def resident(c):
-    """Whether all of K and V stay in shared memory."""
+    """Return whether all of K and V stay in shared memory."""
     return c["KV_BUFFERS"] == "resident"
 
 
 def loaders(c):
-    """Whether further warps do the loading."""
+    """Return whether additional warps load the keys."""
     return c["WARP_ROLES"] == "loaders"
 
 
 def splits(c):
-    """Warps along the keys."""
+    """Return the number of warps along the keys."""
     return c.KEY_SPLITS if in_registers(c) else 1
 
 
 def threads(c):
-    """Threads of a block."""
+    """Return the threads per block."""
     return 32 * (c.WARPS_M * splits(c) + (c.LOAD_WARPS if loaders(c) else 0))
 
 
 def row_tiles(c):
-    """Tiles of 16 query rows of a warp."""
+    """Return the number of 16-row query tiles per warp."""
     return c.BLOCK_M // (16 * c.WARPS_M)
 
 
 def total_steps(c, p):
-    """Steps over all keys: in each, every split takes BLOCK_N of them."""
+    """Return the number of steps over all keys; in each step, every split processes BLOCK_N keys."""
     return -(-p.S // (c.BLOCK_N * splits(c)))
 
 
 def free_buffers(c):
-    """Ring buffers that producer warps may fill while others are read: plain order reads K and V at different times."""
+    """Return the ring buffers that producer warps may fill meanwhile; plain order reads K and V at different times."""
     return c.STAGES - (2 if in_registers(c) and c["LOOP_ORDER"] == "plain" else 1)
 
 
 def shared_bytes(c, p):
-    """Dynamic shared memory of a block."""
+    """Return the bytes of dynamic shared memory per block."""
     row = 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
     buffers = total_steps(c, p) if resident(c) else c.STAGES
     keys = 2 * buffers * c.BLOCK_N * row
@@ -189,7 +190,7 @@ def shared_bytes(c, p):
 
 
 def held_registers(c, p):
-    """Compare the registers that fragments fill with those that launch bounds leave."""
+    """Compare the registers for fragments with the limit from the launch bounds."""
     output = p.D // 8 * (4 if c["PV_ACC"] == "fp32" else 2)
     scores = c.BLOCK_N // 8 * (4 if c["QK_ACC"] == "fp32" else 2)
     query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
@@ -203,69 +204,70 @@ def held_registers(c, p):
 
 
 def bf16_instructions(c, p, chip):
-    """Compare the chip's compute capability with what bf16 takes (PTX ISA, "mma": .bf16 from sm_80)."""
+    """Compare the chip's compute capability with that required for bf16 (PTX ISA, "mma": .bf16 from sm_80)."""
     major, minor = chip.compute_capability
     return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
 
 
 CONSTRAINTS = (
     Constraint("rows_split_over_warps", lambda c: not in_registers(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
-               "each warp takes whole tiles of 16 query rows"),
+               "the rows of a warp must be whole tiles of 16 query rows"),
     Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
     Constraint("resident_needs_static_length", lambda c: not resident(c) or c.STATIC_SEQ == 1,
-               "resident K and V need a length known to the compiler"),
+               "resident K and V need a compile-time length (STATIC_SEQ=1)"),
     Constraint("direct_takes_one_step", lambda c, p: c["QK_PATH"] == "shared"
                or (total_steps(c, p) == 1 and c["Q_LOCATION"] == "registers"),
-               "fragments that come straight from global memory hold the keys of one step"),
+               "fragments loaded directly from global memory hold the keys of one step, and Q must be in registers"),
     Constraint("ring_within_steps", lambda c, p: resident(c) or Need(c.STAGES, max(total_steps(c, p), 2), "steps"),
-               "each buffer of the ring holds the keys of a step", wasteful=True),
+               "ring buffers beyond the number of steps stay empty", wasteful=True),
     Constraint("lookahead_within_steps",
                lambda c, p: not resident(c) or Need(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
-               "there is one load group more than steps", wasteful=True),
+               "there are no load groups beyond the number of steps plus one", wasteful=True),
     Constraint("qk_first_needs_lookahead",
                lambda c: not in_registers(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
-               "K of the next step must be there while V of this one is read"),
+               "K of the next step must be loaded while V of the current step is read"),
     Constraint("loaders_need_a_ring",
                lambda c: not loaders(c) or (not resident(c) and free_buffers(c) > 0),
-               "loading warps fill free buffers of a ring"),
+               "loading warps need a ring with free buffers"),
     Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task"
                or Need(c.GRID_BLOCKS, p.B * p.H * -(-p.S // c.BLOCK_M), "tasks"),
-               "a persistent block without a task is never worth a launch", wasteful=True),
+               "persistent blocks beyond the number of tasks have no work", wasteful=True),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
-               "without a causal mask all row blocks are the same work", wasteful=True),
+               "without a causal mask all row blocks have the same work", wasteful=True),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c.STATIC_SEQ == 1 and not p.causal),
-               "a loop of unknown length unrolls into code that mostly waits in the instruction cache", wasteful=True),
+               "unrolling a loop of unknown length mostly adds unused code", wasteful=True),
     Constraint("unroll_within_steps",
                lambda c, p: c.UNROLL == 1 or Need(-(-c.UNROLL // 2), total_steps(c, p), "steps"),
-               "half of it unrolls a loop of so few whole already", wasteful=True),
+               "half of this UNROLL already unrolls the loop completely", wasteful=True),
     Constraint("unrolled_code_stays_small",
                lambda c, p: not in_registers(c) or Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "mma"),
-               "unrolled fragments beyond this outgrow the instruction cache and compile for seconds", wasteful=True),
+               "larger unrolled code exceeds the instruction cache and compiles for seconds", wasteful=True),
     Constraint("restart_finds_its_keys", lambda c: not in_registers(c) or c["RESCALE"] != "restart"
                or (not loaders(c) and c["KEY_WALK"] == "forward" and c["PV_ACC"] == "fp32"),
-               "to begin anew, warps load keys themselves, from the first one; only fp32 sums show that P overflowed"),
+               "a restart needs warps that load keys from the first one, and fp32 sums that show overflow of P"),
     Constraint("bf16_sums", lambda c, p: p["dtype"] == "f16"
                or (c["QK_ACC"] == "fp32" and c["PV_ACC"] == "fp32" and c["SCORE_BUFFER"] == "float"),
-               "products of bf16 add up in fp32 alone, and its 8 significant bits hold no scores: fp32, and float"),
+               "bf16 needs fp32 sums and float scores (QK_ACC=fp32, PV_ACC=fp32, SCORE_BUFFER=float)"),
     Constraint("bf16_exponents", lambda c, p: p["dtype"] == "f16" or c["EXP"] == "fp32",
-               "exponents rounded to 8 significant bits would be off by several percent: EXP=fp32"),
+               "bf16 exponents have 8 significant bits and errors of several percent; use EXP=fp32"),
     Constraint("bf16_instructions", bf16_instructions,
-               "instructions on bf16 need compute capability 8.0; dtype=f16 runs here"),
+               "bf16 instructions need compute capability 8.0; use dtype=f16 on this chip"),
     Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
-               "wmma loads rows at one stride, which a swizzle breaks up"),
+               "wmma loads rows with one stride, which a swizzle does not have"),
     Constraint("wgmma_takes_64_rows",
                lambda c: not on_wgmma(c) or (c.WARPS_M % 4 == 0 and c.BLOCK_M == 16 * c.WARPS_M),
-               "four warps together take 64 query rows"),
+               "four warps together process 64 query rows"),
     Constraint("wgmma_reads_swizzled_tiles", lambda c: not on_wgmma(c) or c["SMEM_LAYOUT"] == "xor_swizzle",
-               "the tensor cores read rows of 128 bytes whose chunks are XOR-swizzled"),
+               "wgmma reads rows of 128 bytes with XOR-swizzled chunks (SMEM_LAYOUT=xor_swizzle)"),
     Constraint("registers_hold_fragments", lambda c, p: not in_registers(c) or held_registers(c, p),
-               "output, scores and Q live in registers at once, and spilled ones cost more than they save"),
-    Constraint("heads_fit_grid", lambda c, p: Need(p.B * p.H, 65535, "heads"), "heads are an axis of the grid"),
+               "output, scores and Q must fit into registers, because spills cost more than they save"),
+    Constraint("heads_fit_grid", lambda c, p: Need(p.B * p.H, 65535, "heads"),
+               "an axis of the grid has at most 65535 heads"),
 )  # fmt: skip
 
 
 def launches(c, p):
-    """One block for each block of query rows of each head."""
+    """Return the launch, with one task for each block of query rows of each head."""
     rows, heads = -(-p.S // c.BLOCK_M), p.B * p.H
     grid = (rows, heads) if c["GRID_ORDER"] == "rows_fast" else (heads, rows)
     return [
@@ -282,7 +284,7 @@ def launches(c, p):
 
 
 def tensors(p, c):
-    """Q, K, V and O, each [B, H, S, D]."""
+    """Return Q, K, V and O, each of shape [B, H, S, D]."""
     shape = (p.B, p.H, p.S, p.D)
     return {
         "q": Tensor(p["dtype"], shape, large=8.0),
@@ -293,7 +295,7 @@ def tensors(p, c):
 
 
 def reference(p, t):
-    """Softmax over whole rows of scores, some heads at a time."""
+    """Return attention in float64, computed for some heads at a time."""
     import torch
 
     hidden = torch.ones(p.S, p.S, dtype=torch.bool, device=t["q"].device).triu(1) if p.causal else None
@@ -308,14 +310,14 @@ def reference(p, t):
 
 
 def sdpa(p, t):
-    """PyTorch's scaled_dot_product_attention, which chooses its backend."""
+    """Return the result of PyTorch's scaled_dot_product_attention, which chooses its backend."""
     from torch.nn.functional import scaled_dot_product_attention
 
     return {"o": scaled_dot_product_attention(t["q"], t["k"], t["v"], is_causal=bool(p.causal))}
 
 
 def sdpa_by(backend):
-    """Return the same call held to one of torch's SDPBackend."""
+    """Return the same function with a fixed SDPBackend."""
 
     def run(p, t):
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -329,13 +331,13 @@ def sdpa_by(backend):
 WARPGROUP = {"TENSOR_CORES": "wgmma", "Q_LOCATION": "shared", "ROW_SUM": "add", "RESCALE": "restart"}
 STARTING_POINTS = (
     # A warpgroup with 64 rows; two of them along the rows, as in FlashAttention-3 (Shah et al., arXiv 2407.08608); two
-    # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). None rescales: of the 88 best of 750
-    # candidates at 4,16,1024,64 on an H200, 86 begin anew instead where sums overflow.
+    # along the keys, for few rows, as in Flash-Decoding (Dao et al., 2023). RESCALE=restart is fastest
+    # (docs/lab/2026-11-27-kernels.md).
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 64},
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
 )
-"""What others' kernels do by default, and this one's way without rescaling."""
+"""Default choices of other kernels, combined with RESCALE=restart."""
 
 kernel = Kernel(
     name="attention",
@@ -365,11 +367,11 @@ kernel = Kernel(
     workload=Workload(
         tensors=tensors,
         reference=reference,
-        # Each p rounded by at most u moves o by u times the mean of |v - o| under p at most; a merge in 16 bits rounds
-        # the part of each split, and the output is rounded once more. Everything else is fp32, so the error is so many
-        # times u, as that of fp16 is, whose tolerance is 2 u (1 + |o|) for v of deviation 1 in its own u. The mean of
-        # |v - o| is that of normal values, so the worst error of n elements is proportional to sqrt(2 ln n): emulated
-        # at S = 2048, 0.078 to 0.081 of the tolerance times that from 2^18 to 2^24 elements.
+        # Rounding P by at most u changes o by at most u times the mean of |v - o| under P. A 16-bit merge rounds the
+        # part of each split, and the output is rounded once. Everything else is fp32. Therefore the error is a multiple
+        # of the unit roundoff u, and the fp16 tolerance is 2 u (1 + |o|) for v of deviation 1. The worst error of n
+        # elements is proportional to sqrt(2 ln n). Emulation at S = 2048 gives 0.078 to 0.081 of the tolerance times
+        # that factor, from 2^18 to 2^24 elements.
         tolerance={
             "o": Tolerance(
                 1e-3, 1e-3, {"bf16": Tolerance(2 * BF16_ROUNDOFF, 2 * BF16_ROUNDOFF)}, elements=TOLERANCE_ELEMENTS
@@ -385,6 +387,6 @@ kernel = Kernel(
             Baseline("SDPA math", sdpa_by("MATH")),
         ),
         small_problems=("B=1,H=2,S=72", "B=1,H=1,S=192", "B=1,H=2,S=64", "B=1,H=1,S=328", "B=1,H=1,S=1032"),
-        slices=(Slice(dict.fromkeys("qkvo", (0, 1)), fields=("B", "H")),),  # a head by itself
+        slices=(Slice(dict.fromkeys("qkvo", (0, 1)), fields=("B", "H")),),  # heads are independent
     ),
 )

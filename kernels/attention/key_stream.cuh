@@ -1,16 +1,16 @@
-// K and V on their way into shared memory.
+// Copies of K and V to shared memory.
 #pragma once
 
-/// Waits until at most the last PENDING groups of this thread's copies are in flight, and makes the rest visible, to
-/// wgmma too, after the next barrier.
+/// Waits until at most the last PENDING groups of this thread's copies are in flight. The completed copies are visible
+/// after the next barrier, also to wgmma.
 template <int PENDING>
 __device__ __forceinline__ void wait_group_visible() {
   cp_async_wait_group<PENDING>();
   if constexpr (WGMMA) fence_proxy_async();
 }
 
-/// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}: what the loop needs next when
-/// the scores of step g are computed while the output of step g - 1 is accumulated.
+/// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}, because the scores of step g are
+/// computed while the output of step g - 1 is accumulated.
 struct KeyStream {
   const Half *k, *v;
   u32 memory;
@@ -22,7 +22,7 @@ struct KeyStream {
   }
   __device__ __forceinline__ u32 k_tile(int step) const { return memory + buffer(step) * TILE_BYTES; }
   __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + buffer(step)) * TILE_BYTES; }
-  /// First key of a step; rotated walks start elsewhere in each row block, which spreads their reads over L2.
+  /// Returns the first key of a step. With `rotated`, row blocks start at different steps, which spreads reads over L2.
   __device__ __forceinline__ int first_key(int step) const {
     int walked = step;
     if constexpr (KEY_WALK == KEY_WALK_ROTATED) walked = step + shift < steps ? step + shift : step + shift - steps;
@@ -38,7 +38,7 @@ struct KeyStream {
     if (group < steps && !DIRECT) load<COPIERS>(k_tile(group), k, first_key(group));
   }
 
-  /// Starts the first groups; what was copied before this call arrives with the first of them.
+  /// Starts the first groups. Copies before this call complete with the first group.
   __device__ __forceinline__ void start() const {
     if constexpr (SPECIALISED) {
       cp_async_commit_group();
@@ -50,22 +50,22 @@ struct KeyStream {
       }
     }
   }
-  /// Waits for K of step 0 and for whatever every consumer warp copied before start().
+  /// Waits for K of step 0 and for all copies of consumer warps before start().
   __device__ __forceinline__ void wait_first() const {
     if constexpr (DIRECT) return;
     wait_group_visible<SPECIALISED ? 0 : at_least(AHEAD, 1) - 1>();
     sync_consumer_warps();
     if constexpr (SPECIALISED) named_barrier_sync<THREADS>(FIRST_FULL_BARRIER);
   }
-  /// After the scores of `step`: starts the group that this step's reads have made room for.
+  /// Starts the next group after the scores of `step`, whose buffers are free now.
   __device__ __forceinline__ void load_next(int step) const {
     if constexpr (!SPECIALISED) {
       if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
       load_group<SPLIT_THREADS>(step + at_least(AHEAD, 1));
-      cp_async_commit_group();  // past the end too: the count of pending groups stays a constant
+      cp_async_commit_group();  // also past the end, so that the number of pending groups is constant
     }
   }
-  /// Waits until V of `step` and K of the next one are there for all warps of the split.
+  /// Waits until V of `step` and K of the next step are visible to all warps of the split.
   __device__ __forceinline__ void wait(int step) const {
     if constexpr (SPECIALISED) {
       named_barrier_sync<THREADS>(FIRST_FULL_BARRIER + (step + 1) % STAGES);
@@ -74,7 +74,7 @@ struct KeyStream {
       sync_split(split);
     }
   }
-  /// Passes the barriers of the steps that this split has not, but the longest has: race checkers count barriers by warp.
+  /// Passes the barriers of steps that only the longest split has, because race checkers count barriers per warp.
   __device__ __forceinline__ void sync_skipped_steps(int longest) const {
     if constexpr (IDLE_SPLITS) {
       for (int step = steps; step < longest; ++step) {
@@ -83,8 +83,8 @@ struct KeyStream {
       }
     }
   }
-  /// Arrives at the empty barrier of load group `group`, K of that step and V of the step before, where producer warps
-  /// still wait for it: this warp has read them.
+  /// Signals that this warp has read load group `group` (K of that step, V of the previous step), if producer warps will
+  /// wait for it.
   __device__ __forceinline__ void release(int group) const {
     if constexpr (SPECIALISED) {
       if (group + STAGES <= steps) named_barrier_arrive<THREADS>(FIRST_EMPTY_BARRIER + group % STAGES);
@@ -92,8 +92,8 @@ struct KeyStream {
   }
 };
 
-/// Producer warps: fill the ring of every split, a group as soon as the one whose buffers it takes has been read.
-/// Consumers that compute scores and output of a step together release a group only when the next one is there.
+/// Producer warps: fill the ring of every split. A group is loaded as soon as its buffers have been read. Consumers that
+/// compute scores and output of a step together release a group only when the next group is loaded.
 __device__ __forceinline__ void producer_loop(const Half* k, const Half* v, u32 memory, int steps, int length,
                                               int shift) {
   constexpr int IN_FLIGHT = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES - 2 : STAGES - 1;

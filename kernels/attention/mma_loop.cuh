@@ -1,7 +1,7 @@
-// The loop over the keys with mma.sync: both products on fragments that each warp reads for itself.
+// The loop over the keys with mma.sync; each warp reads its own fragments for both products.
 #pragma once
 
-/// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T. HELD: Q is in registers.
+/// Computes the scores of 16 keys: s[.][2n, 2n + 1] = Q K^T. HELD: Q is in registers.
 template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
 __device__ __forceinline__ void multiply_qk(ScoresOf<TILES>& s, const Query& q, const DirectKeys& direct, u32 k_tile, int n,
                                             const ThreadCoord& at) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void multiply_qk(ScoresOf<TILES>& s, const Query& q, 
   }
 }
 
-/// output += P V over 16 keys; the row sums come from the same tensor cores where they multiply P by ones.
+/// Computes output += P V over 16 keys, and with ROW_SUM_ONES_MMA also the row sums as P times ones.
 __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n,
                                             const ThreadCoord& at) {
   if constexpr (ROW_SUM == ROW_SUM_ONES_MMA) {
@@ -51,21 +51,21 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
   }
 }
 
-/// Scores of all keys of a step, or the first of them.
+/// Computes the scores of all keys of a step, or of the first ones.
 template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
 __device__ __forceinline__ void compute_scores(ScoresOf<TILES>& s, const Query& q, const DirectKeys& direct, u32 k_tile,
                                                const ThreadCoord& at) {
 #pragma unroll
   for (int n = 0; n < TILES / 2; ++n) multiply_qk<TILES, HELD>(s, q, direct, k_tile, n, at);
 }
-/// output += P V over as many times 16 keys.
+/// Computes output += P V over 16 TILES keys.
 template <int TILES>
 __device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[TILES], u32 v_tile, const ThreadCoord& at) {
 #pragma unroll
   for (int n = 0; n < TILES; ++n) multiply_pv(rows, p[n], v_tile, n, at);
 }
 
-/// One split's keys: scores, softmax against the running reference, output.
+/// Processes the keys of one split: scores, softmax with the running reference, output.
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
                                               Rows& rows, int first_row, float scale, const ThreadCoord& at) {
   constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
@@ -98,7 +98,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
     for (int step = 0; step + 1 < keys.steps; ++step) {
       keys.wait(step);
 #pragma unroll
-      for (int n = 0; n < KEY_TILES; ++n) {  // one basic block: exponentials run beside both products
+      for (int n = 0; n < KEY_TILES; ++n) {  // one basic block, so that exponentials overlap with both products
         Probabilities p;
         exponentiate(s, n, rows, scale);
         pack_probabilities(p, s, n);

@@ -1,9 +1,9 @@
-// Attention of one block of query rows on tensor cores with scores in registers: through mma.sync (compute capability 8.0
-// and above) or wgmma (9.0). What differs between them is the loop over the keys, mma_loop.cuh or wgmma_loop.cuh.
+// Attention of one block of query rows on tensor cores with scores in registers, with mma.sync (compute capability 8.0
+// and above) or wgmma (9.0). They differ only in the loop over the keys: mma_loop.cuh or wgmma_loop.cuh.
 //
-// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own
-// keys through its own shared memory and meets on its own named barrier; partial outputs are merged at the end. Scores
-// never leave registers: the accumulators of Q K^T become, after the exponential, the A fragments of P V.
+// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split has its own keys,
+// shared memory and named barrier; partial outputs are merged at the end. Scores remain in registers: after the
+// exponential, the accumulators of Q K^T are the A fragments of P V.
 #pragma once
 
 #include "../common/barrier.cuh"
@@ -15,7 +15,7 @@
 
 constexpr int CONSUMER_THREADS = consumer_threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp: each K or V fragment feeds all of them
+constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp, which share each K or V fragment
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SPLIT_BYTES = split_bytes(CHOICE);
 constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
@@ -25,18 +25,18 @@ constexpr int AHEAD = groups_ahead(CHOICE);
 constexpr int KEY_TILES = BLOCK_N / 16;     // tiles of 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
-constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
+constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be masked
 constexpr bool SPECIALISED = specialised(CHOICE);
-constexpr bool DIRECT = direct(CHOICE);   // Q and K straight into fragments
+constexpr bool DIRECT = direct(CHOICE);   // Q and K directly into fragments
 constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1 && !SPECIALISED;
 constexpr int THREADS = threads(CHOICE);
 constexpr int PRODUCER_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
 
-// A power of two, so that its product with the scale is exact and a row that is masked throughout gives 2^0, not NaN.
+// A power of two, so that its product with the scale is exact, and a completely masked row gives 2^0 instead of NaN.
 constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f;
-// How far (in powers of two) a score may exceed its row's reference before the lazy rescale acts; P stays below 2^8.
+// Powers of two by which a score may exceed its row's reference before the lazy rescale; P stays below 2^8.
 constexpr float LAZY_THRESHOLD = 8.f;
-constexpr float LARGEST_HALF = 65504.f;  // of fp16; so it stays for bf16, for at the end of its own range P V overflows
+constexpr float LARGEST_HALF = 65504.f;  // of fp16; also used for bf16, because P V overflows near the end of bf16's range
 
 using Fragment32 = Accumulator<32>::type;
 using Fragment16 = Accumulator<16>::type;
@@ -47,13 +47,13 @@ using ScoresOf = ScoreFragment[TILES_M][TILES];
 using Scores = ScoresOf<BLOCK_N / 8>;
 using Probabilities = u32[TILES_M][4];  // A fragments of one tile of 16 keys
 
-/// Which rows, keys and fragment elements belong to this thread.
+/// Position of this thread: its rows, keys and fragment elements.
 struct ThreadCoord {
   u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
   __device__ __forceinline__ ThreadCoord() {
     thread = threadIdx.x;
     lane = thread % 32;
-    // wgmma takes matrix descriptors from uniform registers: a shuffle tells the compiler that a warp agrees on them.
+    // wgmma needs matrix descriptors in uniform registers; a shuffle makes the value uniform for the compiler.
     const u32 warp = WGMMA ? __shfl_sync(~0u, thread / 32, 0) : thread / 32;
     warp_m = warp % WARPS_M;
     split = KEY_SPLITS == 1 && !SPECIALISED ? 0 : warp / WARPS_M;
@@ -64,8 +64,8 @@ struct ThreadCoord {
   __device__ __forceinline__ int column_pair() const { return lane % 4; }
 };
 
-// Named barriers: 0 is __syncthreads(). Without producer warps, each split has its own. With them, each buffer of the
-// ring has a full and an empty barrier; both count every warp of the block.
+// Named barriers (0 is __syncthreads()). Without producer warps, each split has its own barrier. With producer warps, each
+// buffer of the ring has a full and an empty barrier, which count all warps of the block.
 constexpr int FIRST_SPLIT_BARRIER = 1;
 constexpr int FIRST_FULL_BARRIER = 1;
 constexpr int FIRST_EMPTY_BARRIER = FIRST_FULL_BARRIER + 4;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void sync_consumer_warps() {
   if constexpr (SPECIALISED) named_barrier_sync<CONSUMER_THREADS>(CONSUMER_BARRIER);
   else __syncthreads();
 }
-/// Meets the warps that read the same keys.
+/// Synchronises the warps that read the same keys.
 __device__ __forceinline__ void sync_split(int split) {
   if constexpr (KEY_SPLITS == 1 || SPECIALISED) sync_consumer_warps();
   else if constexpr (WARPS_M == 1) __syncwarp();
@@ -92,7 +92,7 @@ __device__ __forceinline__ void sync_split(int split) {
 #endif
 #include "output.cuh"
 
-/// Steps of a split: its share of the keys that the block's last row may see. Producer warps treat all splits alike.
+/// Returns the steps of a split for the keys visible to the block's last row. Producer warps treat all splits alike.
 __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
   if constexpr (SPECIALISED) split = 0;
@@ -100,7 +100,7 @@ __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
 }
 
-/// All keys of a split from the first one on, loads included.
+/// Loads and processes all keys of a split.
 __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, const Half* rows_of_q, Rows& rows,
                                              int first_row, int longest, float scale, const ThreadCoord& at) {
   DirectKeys direct;
@@ -120,19 +120,19 @@ __device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, co
   keys.sync_skipped_steps(longest);
 }
 
-/// All keys of a split once more, 16 at a time, against references that follow every score. It is for blocks that have
-/// overflowed, which are rare, so its code is short rather than fast: it compiles with every candidate that may come here.
-/// Q stays in shared memory: some registers of it the assembler of CUDA 13.0 would give to P (README.md).
+/// Processes all keys of a split again, 16 at a time, with references that follow every score. Overflowed blocks are rare,
+/// so this code is short instead of fast; every candidate that may need it compiles it. Q stays in shared memory, because
+/// the assembler of CUDA 13.0 would assign some of its registers to P (README.md).
 __device__ __forceinline__ void process_keys_again(const KeyStream& keys, const Query& q, Rows& rows, int first_row, int longest,
                                                    float scale, const ThreadCoord& at) {
-  rows.reset_without_keys();  // references below every score
+  rows.reset_without_keys();  // start with references below every score
   rows.reset();
 #pragma unroll 1
-  for (int step = 0; step < longest; ++step) {  // all splits alike: see sync_skipped_steps()
+  for (int step = 0; step < longest; ++step) {  // same for all splits; see sync_skipped_steps()
     const int first = keys.first_key(step);
     if (step < keys.steps) {
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i) {  // K, then V: their copies are compiled once
+      for (int i = 0; i < 2; ++i) {  // K, then V, so that the copy is compiled once
         const u32 tile = i == 0 ? keys.k_tile(0) : keys.v_tile(0);
         keys.load<SPLIT_THREADS>(tile, i == 0 ? keys.k : keys.v, first);
       }
@@ -153,13 +153,13 @@ __device__ __forceinline__ void process_keys_again(const KeyStream& keys, const 
         add_output(rows, p, keys.v_tile(0) + n * 16 * PITCH, at);
       }
     }
-    sync_split(at.split);  // the buffers have been read by every warp
+    sync_split(at.split);  // all warps have read the buffers
   }
   if (IDLE_SPLITS && keys.steps == 0) rows.reset_without_keys();
   else reduce_row_sums(rows);
 }
 
-/// Attention of rows [m_block * BLOCK_M, ...) of one head.
+/// Computes attention for rows [m_block * BLOCK_M, ...) of one head.
 __device__ __forceinline__ void attend(const Tensors& head, unsigned char* shared, int m_block, int length,
                                        float scale) {
   const ThreadCoord at;
@@ -183,7 +183,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   Query q{memory};
   Rows rows;
   process_keys(keys, q, rows_of_q, rows, first_row, longest, scale, at);
-  // Exponents of a single step are taken against its own maximum: only rounding is beyond it.
+  // A single step uses its own maximum as the reference, so it cannot overflow.
   if constexpr (RESCALE == RESCALE_RESTART && total_steps(CHOICE) != 1) {
     if (__syncthreads_or(rows.overflowed())) process_keys_again(keys, q, rows, first_row, longest, scale, at);
   }
@@ -192,7 +192,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   if constexpr (KEY_SPLITS == 1) {
     store_output(o, rows, memory, rows_left, at);
   } else {
-    sync_split(at.split);  // this split's keys are no longer read
+    sync_split(at.split);  // all reads of this split's keys are done
     store_partial(rows, keys.memory, exchange, at);
     sync_consumer_warps();
     merge_partials(o, splits, exchange, rows_left, at);

@@ -1,4 +1,4 @@
-// From fragments to global memory, and the merge of the partial outputs of split keys.
+// Stores of the output, and the merge of partial outputs if the keys are split.
 #pragma once
 
 __device__ __forceinline__ float element(const Fragment32& f, int i) { return f[i]; }
@@ -9,10 +9,10 @@ __device__ __forceinline__ Half2 scaled_pair(const OutputFragment& f, int half, 
   return pack_half2(element(f, 2 * half) * factor, element(f, 2 * half + 1) * factor);
 }
 
-/// No split of the keys: each warp owns its rows, and turns its fragments into 16-byte rows in Q's memory.
+/// Stores the output without a split of the keys. Each warp owns its rows and stages its fragments in Q's memory.
 __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 staging, int rows_left,
                                              const ThreadCoord& at) {
-  // This warp's rows of Q are no longer read; wgmma reads them for four warps at once.
+  // All reads of this warp's rows of Q must be done; wgmma reads them for four warps together.
   if constexpr (OUTPUT == OUTPUT_STAGED && WGMMA && Q_LOCATION == Q_LOCATION_SHARED) sync_consumer_warps();
   else if constexpr (OUTPUT == OUTPUT_STAGED) __syncwarp();
 #pragma unroll
@@ -42,7 +42,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
   }
 }
 
-/// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
+/// Stores this warp's partial output in its split's memory, and its references and row sums in the exchange.
 __device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32 exchange, const ThreadCoord& at) {
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m)
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32
       const float sum = rows.sum[m][2 * half];
       if (at.column_pair() == 0)
         store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
-      const float factor = rcp_approx(sum);  // normalised, a partial output fits fp16 as well as the inputs do
+      const float factor = rcp_approx(sum);  // normalised partial outputs have the range of the inputs
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         const OutputFragment& f = rows.output[m][n];
@@ -64,7 +64,7 @@ __device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32
     }
 }
 
-/// Adds the splits' partial outputs, each weighted by its share of the row's sum; 16 bytes of shared memory a thread.
+/// Adds the splits' partial outputs, weighted by their share of the row's sum; each thread reads 16 bytes at a time.
 __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left,
                                                const ThreadCoord& at) {
   constexpr int COLUMNS = MERGE == MERGE_FP16 ? 8 : 4, PER_ROW = D / COLUMNS, TASKS = BLOCK_M * PER_ROW;

@@ -1,5 +1,5 @@
 // Attention in double: o = softmax(q k^T / sqrt(D)) v for each head; causal hides keys after the row. dtype (0 fp16,
-// 1 bf16) says how q, k and v were rounded, and changes nothing here.
+// 1 bf16) is the type to which q, k and v were rounded; it has no effect here.
 #pragma once
 
 #include <cmath>

@@ -1,8 +1,8 @@
-// From scores to probabilities: masks, row maxima, the reference that exponents are taken against, exponentials.
+// Softmax: masks, row maxima, references, and exponentials.
 #pragma once
 
-/// Scores of 16 keys become 2^(score * scale - reference), in place: floats, or pairs of halves in elements 0 and 2 (of an
-/// fp16 accumulator, both).
+/// Replaces the scores of 16 keys by 2^(score * scale - reference): as floats, or as pairs of halves in elements 0 and 2
+/// (both elements of an fp16 accumulator).
 template <int TILES>
 __device__ __forceinline__ void exponentiate(ScoresOf<TILES>& s, int n, Rows& rows, float scale) {
 #pragma unroll
@@ -29,7 +29,7 @@ __device__ __forceinline__ void exponentiate(ScoresOf<TILES>& s, int n, Rows& ro
     }
   }
 }
-/// P of 16 keys as A fragments, from what exponentiate() left.
+/// Packs P of 16 keys into A fragments, after exponentiate().
 template <int TILES>
 __device__ __forceinline__ void pack_probabilities(Probabilities& p, const ScoresOf<TILES>& s, int n) {
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ __forceinline__ void mask(Fragment16& f, const bool (&hidden)[4]) {
     if (hidden[2 * i + 1]) f[i] = (f[i] & 0x0000FFFFu) | HIGH;
   }
 }
-/// Hides keys past the end and, when causal, keys after the row; only tiles on such an edge pay for it.
+/// Masks keys past the end and, if causal, keys after the row; only tiles on such an edge do work.
 template <int TILES>
 __device__ __forceinline__ void mask_edges(ScoresOf<TILES>& s, int first_key, int first_row, int length, const ThreadCoord& at) {
   if constexpr (CAUSAL || KEY_TAIL) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void scale_row(Fragment16& f, int half, float factor)
   f[half] = mul_half2(f[half], pack_half2(factor, factor));
 }
 
-/// Adds up what the threads of a row have, where each has only added its own.
+/// Adds the row sums of a row's threads, if each thread has added only its own elements.
 __device__ __forceinline__ void reduce_row_sums(Rows& rows) {
   if constexpr (ROW_SUM == ROW_SUM_ADD) {
 #pragma unroll
@@ -133,8 +133,8 @@ __device__ __forceinline__ void init_reference(Rows& rows, const ScoresOf<TILES>
   }
 }
 
-/// Raises the references to the new scores as RULE (a value of RESCALE) says. Scales the row sums so far, and returns
-/// whether the output must be scaled too, by `factor`.
+/// Raises the references to the new scores according to RULE (a value of RESCALE). Scales the current row sums, and
+/// returns whether the output must also be scaled by `factor`.
 template <int RULE, int TILES>
 __device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES>& s, float scale, float (&factor)[TILES_M][2]) {
   if constexpr (RULE == RESCALE_RESTART) return false;
@@ -145,7 +145,7 @@ __device__ __forceinline__ bool raise_reference(Rows& rows, const ScoresOf<TILES
     thread_max(top[m], s[m]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // The lazy test needs no shuffle: a thread votes on its own scores, and the vote covers the row.
+      // The lazy test needs no shuffle: each thread votes on its own scores, and the vote covers the row.
       if constexpr (RULE != RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float growth = fmaf(top[m][half], scale, -rows.reference[m][half]);
       outgrown |= growth > (RULE == RESCALE_LAZY ? LAZY_THRESHOLD : 0.f);

@@ -1,8 +1,8 @@
-// Attention of one block of query rows with everything in shared memory: scores, probabilities and the running output.
+// Attention of one block of query rows with scores, probabilities and the running output in shared memory.
 //
-// The stages of a step (scores, softmax, output) meet at __syncthreads(). Products are plain FMAs or wmma, whose
-// fragments hide which element lies where, so that softmax must go through shared memory. Slower than mma_path.cuh, but
-// it runs without tensor cores, and shows what registers and swizzles buy.
+// __syncthreads() separates the stages of a step (scores, softmax, output). Products are plain FMAs or wmma. The layout of
+// wmma fragments is unspecified, so softmax needs shared memory. This path is slower than mma_path.cuh, but it runs without
+// tensor cores and shows the gain of registers and swizzles.
 #pragma once
 
 #include "../common/warp.cuh"
@@ -20,7 +20,7 @@ constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
 constexpr bool FLOAT_SCORES = SCORE_BUFFER == SCORE_BUFFER_FLOAT;
 constexpr float MASKED_SCORE = -1.2676506e30f;
 
-/// Where everything lies in the block's shared memory. Probabilities take the place of their row's scores.
+/// Layout of the block's shared memory. Probabilities replace the scores of their row.
 struct Layout {
   unsigned char* q;
   unsigned char* ring;    // STAGES times K, V
@@ -61,7 +61,7 @@ __device__ __forceinline__ void load_step(const Layout& at, const Tensors& head,
   cp_async_commit_group();
 }
 
-// ---- products by plain FMAs: one score, or two neighbouring columns of the output, at a time
+// ---- products with plain FMAs: one score, or two neighbouring columns of the output, at a time
 
 __device__ __forceinline__ void plain_scores(const Layout& at, int step) {
   for (u32 task = threadIdx.x; task < BLOCK_M * BLOCK_N; task += CONSUMER_THREADS) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void plain_output(const Layout& at, int step) {
   }
 }
 
-// ---- products by wmma: one 16x16 tile of the result a warp at a time
+// ---- products with wmma: one 16x16 tile of the result per warp at a time
 
 template <bool FLOAT>
 struct WmmaScore {
@@ -147,11 +147,11 @@ __device__ __forceinline__ void accumulate_output(const Layout& at, int step) {
   else plain_output(at, step);
 }
 
-// ---- softmax: a warp takes a row at a time
+// ---- softmax: a warp processes one row at a time
 
 constexpr int PER_LANE = ceil_div(BLOCK_N, 32);
 
-/// The lane's i-th scaled score of a row, hidden where the key is past the end or, when causal, after the row.
+/// Returns the lane's i-th scaled score of a row, masked if the key is past the end or, if causal, after the row.
 __device__ __forceinline__ float visible_score(const Layout& at, int row, int i, int first_key, int first_row,
                                                int length, float scale) {
   const int key = threadIdx.x % 32 + 32 * i;
@@ -176,11 +176,11 @@ __device__ __forceinline__ void softmax(const Layout& at, int first_key, int fir
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
       const int key = lane + 32 * i;
-      if constexpr (SOFTMAX == SOFTMAX_SHARED)  // read again instead of kept
+      if constexpr (SOFTMAX == SOFTMAX_SHARED)  // read again instead of keeping them
         kept[i] = visible_score(at, row, i, first_key, first_row, length, scale);
       const float p = exp2_approx(kept[i] - reference);
       sum += p;
-      __syncwarp();  // these scores have been read; halves are narrower than floats, so they cover none still unread
+      __syncwarp();  // these scores have been read; the narrower halves do not overwrite unread floats
       if (BLOCK_N % 32 == 0 || key < BLOCK_N) at.probability_row(row)[key] = static_cast<Half>(pack_half2(p, 0.f));
     }
     sum = warp_sum(sum);
@@ -215,7 +215,7 @@ __device__ __forceinline__ void store_rows(const Layout& at, Half* o, int rows_l
   }
 }
 
-/// Attention of rows [m_block * BLOCK_M, ...) of one head.
+/// Computes attention for rows [m_block * BLOCK_M, ...) of one head.
 __device__ __forceinline__ void attend(const Tensors& head, unsigned char* memory, int m_block, int length,
                                        float scale) {
   const Layout at(memory);
@@ -231,13 +231,13 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* memor
 
   for (int step = 0; step < steps; ++step) {
     if constexpr (STAGES == 1) {
-      __syncthreads();  // the step before has read its keys
+      __syncthreads();  // the previous step has read its keys
       load_step(at, head, step, steps, length);
       cp_async_wait_group<0>();
       __syncthreads();
     } else {
       cp_async_wait_group<STAGES - 2>();
-      __syncthreads();  // this step's keys are there, and the step before has read its own
+      __syncthreads();  // this step's keys are loaded, and the previous step has read its keys
       load_step(at, head, step + STAGES - 1, steps, length);
     }
     if (is_consumer) compute_scores(at, step);

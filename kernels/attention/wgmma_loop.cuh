@@ -1,7 +1,7 @@
-// The loop over the keys with wgmma: a warpgroup takes 64 rows, and exponentials run while the tensor cores multiply.
+// The loop over the keys with wgmma: a warpgroup has 64 rows, and exponentials overlap with the products.
 #pragma once
 
-/// P of one step. The tensor cores read it asynchronously: it is written only once they are done with the one before.
+/// P of one step. The tensor cores read it asynchronously, so it is written only after they have read the previous P.
 using StepProbabilities = Probabilities[KEY_TILES];
 
 __device__ __forceinline__ void exponentiate_step(Scores& s, Rows& rows, float scale) {
@@ -13,7 +13,7 @@ __device__ __forceinline__ void pack_step(StepProbabilities& p, const Scores& s)
   for (int n = 0; n < KEY_TILES; ++n) pack_probabilities(p[n], s, n);
 }
 
-/// Starts s = Q K^T for all keys of a step, or the first of them. HELD: Q is in registers.
+/// Starts s = Q K^T for all keys of a step, or the first ones. HELD: Q is in registers.
 template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
 __device__ __forceinline__ void start_scores(ScoresOf<TILES>& s, const Query& q, u32 k_tile, const ThreadCoord& at) {
   const MatrixDescriptor<128> keys(k_tile), queries(q.address + at.warp_m / 4 * (64 * PITCH));
@@ -27,7 +27,7 @@ __device__ __forceinline__ void start_scores(ScoresOf<TILES>& s, const Query& q,
   wgmma_commit_group();
 }
 
-/// Starts output += P V for 16 TILES keys; row sums come from the same P where an mma with ones adds them up.
+/// Starts output += P V for 16 TILES keys, and with ROW_SUM_ONES_MMA the row sums as P times ones.
 template <int TILES>
 __device__ __forceinline__ void start_output(Rows& rows, const Probabilities (&p)[TILES], u32 v_tile) {
   const MatrixDescriptor<128> values(v_tile, BLOCK_N * PITCH);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void start_output(Rows& rows, const Probabilities (&p
   }
 }
 
-/// The same two to their end.
+/// The two products above, completed before the return.
 template <int TILES, bool HELD = Q_LOCATION == Q_LOCATION_REGISTERS>
 __device__ __forceinline__ void compute_scores(ScoresOf<TILES>& s, const Query& q, const DirectKeys&, u32 k_tile,
                                                const ThreadCoord& at) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void add_output(Rows& rows, const Probabilities (&p)[
   pin_accumulators(rows.output[0]);
 }
 
-/// One split's keys: scores, softmax against the running reference, output.
+/// Processes the keys of one split: scores, softmax with the running reference, output.
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
                                               Rows& rows, int first_row, float scale, const ThreadCoord& at) {
   constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
@@ -91,7 +91,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       wgmma_fence();
       start_scores(s, q, keys.k_tile(step + 1), at);
       start_output(rows, p, keys.v_tile(step));
-      keys.load_next(step + 1);  // the buffers that it fills were read before wait()
+      keys.load_next(step + 1);  // the buffers for this load were read before wait()
       wgmma_wait_group<1>();
       pin_accumulators(s[0]);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
@@ -100,7 +100,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
       exponentiate_step(s, rows, scale);
       wgmma_wait_group<0>();
       pin_accumulators(rows.output[0]);
-      pin_accumulators(s[0]);  // P is written from here on: the products that have ended were still reading it
+      pin_accumulators(s[0]);  // P may be written from here on; the completed products have read it
       keys.release(step + 1);
       if (outgrown) rescale_output(rows, factor);
       pack_step(p, s);

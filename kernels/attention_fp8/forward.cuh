@@ -1,23 +1,23 @@
 // Attention of one block of query rows on tensor cores (compute capability 8.0 and above).
 //
-// Each split of the warps takes its own keys (stream.cuh); partial outputs are merged at the end (output.cuh). Scores
-// never leave registers: the accumulators of Q K^T become, after the exponential, the A fragments of P V.
+// Each split of the warps has its own keys (stream.cuh); partial outputs are merged at the end (output.cuh). Scores
+// remain in registers: after the exponential, the accumulators of Q K^T are the A fragments of P V.
 #pragma once
 
 #include "stream.cuh"
 
-// Integer scores start from this float's bits: they stay below 2^22, so that the sum read as a float is 12582912 plus
-// the score, exactly, without a conversion. Softmax ignores what is added to a whole row.
+// Integer scores start from this float's bits. They stay below 2^22, so the sum read as a float is exactly 12582912 plus
+// the score, without a conversion. Softmax ignores a constant that is added to a whole row.
 constexpr float FIRST_SCORE = MMA == MMA_INT8 ? 12582912.f : 0.f;
-// A power of two, so that its product with the scale is exact and a row that is masked throughout gives 2^0, not NaN.
+// A power of two, so that its product with the scale is exact, and a completely masked row gives 2^0 instead of NaN.
 constexpr float MASKED_SCORE = -1152921504606846976.f;
-// Below this scale all keys weigh the same within 1e-4, and masked ones would begin to weigh something (2^-40).
+// Below this scale all keys have the same weight within 1e-4, and masked keys would get a weight (2^-40).
 constexpr float LEAST_SCALE = 9.0949470177e-13f;
-// How far (in powers of two) a score may exceed its row's reference before the lazy rescale acts. P then stays below
-// 2^8; exponents in fp16 lose a bit of precision with each power, so that they get less.
+// Powers of two by which a score may exceed its row's reference before the lazy rescale. P then stays below 2^8. Exponents
+// in fp16 lose one bit of precision with each power, so their limit is smaller.
 constexpr float LAZY_THRESHOLD = EXP == EXP_F16X2 ? 1.f : 8.f;
 constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
-// What each output has too much of, in units of UNIT: see MAGIC_HIGH_BYTES in fragments.cuh.
+// Offset of each output in units of UNIT, to be subtracted; see MAGIC_HIGH_BYTES in fragments.cuh.
 constexpr float OUTPUT_OFFSET = FOLDED ? 1152.f : 0.f;
 
 __device__ __forceinline__ void fill(Fragment& c, float x) { c[0] = c[1] = c[2] = c[3] = x; }
@@ -25,16 +25,16 @@ __device__ __forceinline__ void fill(Fragment& c, float x) { c[0] = c[1] = c[2] 
 using Scores = Fragment[TILES_M][BLOCK_N / 8];
 using Probabilities = Half2[TILES_M][4];  // A fragments of one tile of 16 keys
 
-/// One head: pointers to its first row, what turns raw scores into exponents of 2, what one unit of V stands for.
+/// One head: pointers to its first row, the factor from raw scores to exponents of 2, and the value of one unit of V.
 struct Head {
   const Byte *q, *k, *v;
   Half* o;
   float score_scale, v_scale;
 };
 
-// ---- the steps of the algorithm, on one warp's fragments
+// ---- the steps of the algorithm for one warp's fragments
 
-/// Q of this warp as A fragments: those of each mma of each block of 32 columns.
+/// Q of this warp as A fragments, for each mma of each block of 32 columns.
 struct Query {
   u32 fragment[TILES_M][D / 32][MMA_OF_32][4];
 
@@ -50,7 +50,7 @@ struct Query {
           for (int r = 0; r < 4; ++r) fragment[m][block][i][r] = without_bias(rows.v[i][r % 2][r / 2]);
       }
   }
-  /// The zero point may stay in one factor of a product; this is the other one.
+  /// Subtracts the zero point; the other factor of the product may keep its zero point.
   static __device__ __forceinline__ u32 without_bias(u32 x) {
     if constexpr (MMA == MMA_INT8) return x ^ 0x80808080u;  // u - 128 as a signed byte
     else if constexpr (FOLDED) return add_half2(x, MINUS_1152);
@@ -58,10 +58,10 @@ struct Query {
   }
 };
 
-/// Running softmax of this warp's rows: output, row sums, and the reference that exponents are taken against (log2).
+/// Running softmax of this warp's rows: output, row sums, and the references that are subtracted from exponents (log2).
 struct Rows {
   Fragment output[TILES_M][D / 8];
-  Fragment sum[TILES_M];  // elements 0 and 2 count
+  Fragment sum[TILES_M];  // elements 0 and 2 are used
   float reference[TILES_M][2];
 
   __device__ __forceinline__ void reset() {
@@ -72,7 +72,7 @@ struct Rows {
       for (int n = 0; n < D / 8; ++n) fill(output[m][n], 0.f);
     }
   }
-  /// A split without keys: finite, and of weight 0 in the merge.
+  /// Resets a split without keys: finite values with weight 0 in the merge.
   __device__ __forceinline__ void reset_without_keys() {
 #pragma unroll
     for (int m = 0; m < TILES_M; ++m) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void multiply(Fragment& c, const u32 (&a)[4], const u
   else mma_int8(c, a, b[0], b[1]);
 }
 
-/// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
+/// Computes the scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
 __device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, u32 k_tile, int n, const ThreadCoord& at) {
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m) fill(s[m][2 * n], FIRST_SCORE), fill(s[m][2 * n + 1], FIRST_SCORE);
@@ -105,8 +105,8 @@ __device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, u32 k_til
   }
 }
 
-/// output += P V over 16 keys. The row sums come from the same tensor cores and the same rounded P, multiplied by ones:
-/// an offset common to all of V then cancels exactly.
+/// Computes output += P V over 16 keys. The row sums are products of the same rounded P with ones on tensor cores, so that
+/// an offset common to all of V cancels exactly.
 __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n,
                                             const ThreadCoord& at) {
 #pragma unroll
@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
   }
 }
 
-/// P of 16 keys: 2^(score * scale - reference), as A fragments.
+/// Computes P of 16 keys as A fragments: 2^(score * scale - reference).
 __device__ __forceinline__ void exponentiate(Probabilities& p, const Scores& s, int n, const Rows& rows, float scale) {
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m)
@@ -134,7 +134,7 @@ __device__ __forceinline__ void exponentiate(Probabilities& p, const Scores& s, 
     }
 }
 
-/// Hides keys past the end and, when causal, keys after the row; only tiles on such an edge pay for it.
+/// Masks keys past the end and, if causal, keys after the row; only tiles on such an edge do work.
 __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_row, int length, const ThreadCoord& at) {
   if constexpr (EDGES) {
     const bool cut = KEY_TAIL && first_key + BLOCK_N > length;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
   }
 }
 
-/// The largest of this thread's scores in each of its two rows.
+/// Computes this thread's largest score in each of its two rows.
 __device__ __forceinline__ void thread_max(float (&top)[2], const Fragment (&s)[BLOCK_N / 8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void scale_row(Fragment& f, int half, float factor) {
   f[2 * half + 1] *= factor;
 }
 
-/// Raises the references to the new scores as RESCALE says, and scales what was summed so far.
+/// Raises the references to the new scores according to RESCALE, and scales the current sums.
 __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
   float top[TILES_M][2];
   bool outgrown = RESCALE == RESCALE_ALWAYS;
@@ -189,7 +189,7 @@ __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, fl
     thread_max(top[m], s[m]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // The lazy test needs no shuffle: a thread votes on its own scores, and the vote covers the row.
+      // The lazy test needs no shuffle: each thread votes on its own scores, and the vote covers the row.
       if constexpr (RESCALE != RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float growth = fmaf(top[m][half], scale, -rows.reference[m][half]);
       outgrown |= growth > (RESCALE == RESCALE_LAZY ? LAZY_THRESHOLD : 0.f);
@@ -216,7 +216,7 @@ __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, fl
 
 // ---- the algorithm
 
-/// One split's keys: scores, softmax against the running reference, output.
+/// Processes the keys of one split: scores, softmax with the running reference, output.
 __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, Rows& rows, int first_row,
                                               float scale, const ThreadCoord& at) {
   Scores s;
@@ -232,7 +232,7 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
     for (int n = 0; n < KEY_TILES; ++n) {
       Probabilities p;
       exponentiate(p, s, n, rows, scale);
-      // Scores that have become P make room for those of the next step: exponentials run beside both products.
+      // The scores of the next step replace scores that have become P, so that exponentials overlap with both products.
       if constexpr (LOOP_ORDER == LOOP_ORDER_QK_FIRST) multiply_qk(s, q, keys.k_tile(step + 1), n, at);
       multiply_pv(rows, p, keys.v_tile(step), n, at);
     }
@@ -253,14 +253,14 @@ __device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query
   }
 }
 
-/// Steps of a split: its share of the keys that the block's last row may see.
+/// Returns the steps of a split for the keys visible to the block's last row.
 __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
   const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
   return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
 }
 
-/// Attention of rows [m_block * BLOCK_M, ...) of one head.
+/// Computes attention for rows [m_block * BLOCK_M, ...) of one head.
 __device__ __forceinline__ void attend(const Head& head, unsigned char* shared, int m_block, int length) {
   const ThreadCoord at;
   const u32 memory = shared_address(shared);
@@ -290,7 +290,7 @@ __device__ __forceinline__ void attend(const Head& head, unsigned char* shared, 
   if constexpr (KEY_SPLITS == 1) {
     store_output(o, rows, rows_left, head.v_scale * UNIT, at);
   } else {
-    sync_split(at.split);  // this split's keys are no longer read
+    sync_split(at.split);  // all reads of this split's keys are done
     store_partial(rows, keys.memory, exchange, at);
     __syncthreads();
     merge_partials(o, splits, exchange, rows_left, head.v_scale * UNIT, at);

@@ -1,15 +1,15 @@
 // From bytes in global memory to operands of the tensor cores: loading, conversion, reading fragments.
 //
-// Two facts make operands from bytes cheap. A product of matrices does not care in which order its depth is walked, as
-// long as both factors agree: a thread that reads 4 consecutive bytes of a row takes two of them as depths (2t, 2t + 1)
-// of a 16-deep mma and two as (2t + 8, 2t + 9), for Q and for K alike. And ldmatrix.trans moves 16-bit units: over bytes
-// it hands a thread columns 2g and 2g + 1 of V, which become column g of two mma, one for even and one for odd columns.
+// Two facts make operands from bytes cheap. First, the order of the depth does not matter if both factors agree: a thread
+// that reads 4 consecutive bytes of a row uses two as depths (2t, 2t + 1) of a 16-deep mma and two as (2t + 8, 2t + 9),
+// for both Q and K. Second, ldmatrix.trans moves 16-bit units: with bytes, a thread gets columns 2g and 2g + 1 of V, which
+// become column g of two mma, one for even and one for odd columns.
 #pragma once
 
 using Fragment = Accumulator<32>::type;
 
-/// Where a 16-byte chunk of a row lies within the row: swizzled so that 8 rows of one chunk lie in 8 different groups
-/// of banks. A line of 128 bytes holds two rows of 64 bytes.
+/// Position of a 16-byte chunk within its row, swizzled so that the same chunk of 8 rows is in 8 different groups of
+/// banks. A line of 128 bytes holds two rows of 64 bytes.
 __device__ __forceinline__ int swizzled_chunk(int row, int chunk) {
   constexpr int SPAN = at_most(D * element_bytes(CHOICE) / 16, 8), ROWS_OF_LINE = 8 / SPAN;
   return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row / ROWS_OF_LINE % SPAN) : chunk;
@@ -20,23 +20,22 @@ __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
 
 // ---- 8 bits to fp16
 
-// A biased byte u becomes the half 1024 + u by putting 0x64 above it: the magic-number conversion.
-// Subtracting 1152 gives u - 128; where the zero point is folded, nobody subtracts: in K it adds the same to every score
-// of a row, which softmax ignores, and in V it adds 1152 to every output, which is taken off at the end. All of this is
-// exact.
+// Magic-number conversion: with 0x64 as its upper byte, a biased byte u is the half 1024 + u. Subtracting 1152 gives
+// u - 128. With a folded zero point nothing is subtracted: in K the offset adds a constant to every score of a row, which
+// softmax ignores; in V it adds 1152 to every output, which is subtracted at the end. All steps are exact.
 constexpr u32 MAGIC_HIGH_BYTES = 0x64646464u;
 constexpr Half2 MINUS_1152 = 0xE480E480u;
 
-// Where an E4M3 number's bits are moved to where a half has them, exponents are taken as biased by 15 instead of 7:
-// values come out in units of 2^-8, subnormal ones too, and exactly.
+// If the bits of an E4M3 number are moved to the positions of a half, the exponent's bias is 15 instead of 7. The values
+// are then in units of 2^-8, exactly, including subnormal numbers.
 constexpr bool BY_BITS = !BIASED && E4M3_TO_FP16 == E4M3_TO_FP16_BITS;
-constexpr float UNIT = BY_BITS ? 256.f : 1.f;  // what a 1 in fp16 stands for
+constexpr float UNIT = BY_BITS ? 256.f : 1.f;  // value of a 1 in fp16
 
-/// Bytes 1 and 3 of a word, E4M3, as halves in units of 2^-8.
+/// Converts bytes 1 and 3 (E4M3) of a word to halves in units of 2^-8.
 __device__ __forceinline__ Half2 shift_e4m3_bits(u32 word) {
   return (word & 0x80008000u) | ((word & 0x7F007F00u) >> 1);
 }
-/// The four bytes of a word as halves: bytes 0 and 1, bytes 2 and 3.
+/// Converts the four bytes of a word to halves: bytes 0 and 1, bytes 2 and 3.
 __device__ __forceinline__ void to_half2(u32 word, Half2& low, Half2& high) {
   if constexpr (BIASED) {
     low = __byte_perm(word, MAGIC_HIGH_BYTES, 0x4140);
@@ -49,7 +48,7 @@ __device__ __forceinline__ void to_half2(u32 word, Half2& low, Half2& high) {
     e4m3_to_half2(word, low, high);
   }
 }
-/// The same for bytes 0 and 2, bytes 1 and 3.
+/// Converts the four bytes of a word to halves: bytes 0 and 2, bytes 1 and 3.
 __device__ __forceinline__ void to_half2_alternate(u32 word, Half2& even, Half2& odd) {
   if constexpr (BIASED) {
     even = __byte_perm(word, MAGIC_HIGH_BYTES, 0x4240);
@@ -65,7 +64,7 @@ __device__ __forceinline__ void to_half2_alternate(u32 word, Half2& even, Half2&
 
 // ---- global to shared memory
 
-/// Stores 16 elements, still in 8 bits, at a 16-byte chunk of a row; dequantised, they take two chunks.
+/// Stores 16 elements of 8 bits at a 16-byte chunk of a row; with dequantisation they need two chunks.
 __device__ __forceinline__ void store_elements(u32 row_start, int row, int chunk, const Chunk& bytes) {
   if constexpr (DEQUANTISE == DEQUANTISE_IN_REGISTERS) {
     store_shared(row_start + swizzled_chunk(row, chunk) * 16, bytes.v);
@@ -91,8 +90,8 @@ __device__ __forceinline__ void store_element(u32 row_start, int row, int column
   }
 }
 
-/// Copies ROWS rows, from the one at `source` on, into a tile of shared memory. Only `rows_left` rows (negative: past
-/// the end) are there; those beyond repeat the last one, so that what is masked later is finite.
+/// Copies ROWS rows starting at `source` into a tile of shared memory. Rows beyond `rows_left` (negative: past the end)
+/// repeat the last row, so that values that are masked later are finite.
 template <int ROWS, int THREADS, bool BOUNDED>
 __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows_left, u32 thread) {
   const int last = rows_left - 1;
@@ -107,8 +106,8 @@ __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Byte* const from = source + chunk * 16;
     const Byte* own = from + first * D;
-    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) pin_base(own);  // further rows are constant offsets, not new sums
-    // Loads into registers are kept few at a time; asynchronous copies hold none.
+    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) pin_base(own);  // further rows are then constant offsets
+    // Few loads into registers are in flight at a time; asynchronous copies need no registers.
     constexpr int AT_A_TIME = KV_LOAD == KV_LOAD_CP_ASYNC ? 16 : 4;
 #pragma unroll AT_A_TIME
     for (int i = 0; i < ceil_div(ROWS, ROWS_AT_ONCE); ++i) {
@@ -124,7 +123,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows
 
 // ---- shared memory to operands
 
-/// Word t of chunks `chunk` and `chunk` + 1 (second index) of rows g and g + 8 (first index) of a tile.
+/// Reads word t of chunks `chunk` and `chunk` + 1 (second index) of rows g and g + 8 (first index) of a tile.
 __device__ __forceinline__ void read_words(u32 (&w)[2][2], u32 rows, int chunk, u32 lane) {
   if constexpr (FRAGMENT_LOAD == FRAGMENT_LOAD_LDMATRIX) {
     u32 r[4];
@@ -138,7 +137,7 @@ __device__ __forceinline__ void read_words(u32 (&w)[2][2], u32 rows, int chunk, 
 }
 
 /// 16 rows of Q or K, 32 columns deep: for each mma, registers of rows g and g + 8, for both halves of its depth.
-constexpr int MMA_OF_32 = MMA == MMA_FP16 ? 2 : 1;  // mma that 32 columns take
+constexpr int MMA_OF_32 = MMA == MMA_FP16 ? 2 : 1;  // number of mma for 32 columns
 struct Rows32 {
   u32 v[MMA_OF_32][2][2];
 };
@@ -152,7 +151,7 @@ __device__ __forceinline__ Rows32 read_rows(u32 rows, int column_block, u32 lane
     read_words(w, rows, 2 * column_block, lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      Half2(&pairs)[2] = result.v[i % 2][i / 2];  // whichever pairs of bytes are cheaper
+      Half2(&pairs)[2] = result.v[i % 2][i / 2];  // the cheaper pairing of bytes
       if constexpr (BY_BITS) to_half2_alternate(w[i / 2][i % 2], pairs[0], pairs[1]);
       else to_half2(w[i / 2][i % 2], pairs[0], pairs[1]);
     }
@@ -162,7 +161,7 @@ __device__ __forceinline__ Rows32 read_rows(u32 rows, int column_block, u32 lane
   return result;
 }
 
-/// 16 keys of V, 32 columns wide: for each of 4 mma, keys 0 to 7 and 8 to 15. See OutputColumns for which they are.
+/// 16 keys of V, 32 columns wide: for each of 4 mma, keys 0 to 7 and 8 to 15. OutputColumns describes the columns.
 struct Columns32 {
   Half2 v[4][2];
 };
@@ -173,7 +172,7 @@ __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u3
 #pragma unroll
     for (int part = 0; part < (WIDE ? 2 : 1); ++part) {
       const int chunk = (WIDE ? 4 : 2) * column_block + 2 * part + lane / 16;
-      u32 r[4];  // keys 0 to 7 and 8 to 15 of one chunk, then of the next
+      u32 r[4];  // keys 0 to 7 and 8 to 15 of one chunk, then of the next chunk
       ldmatrix_x4_trans(r, rows + chunk_offset(lane % 16, chunk));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -182,7 +181,7 @@ __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u3
       }
     }
   } else {
-    const int key = lane % 4 * 2, word = lane / 4;  // a word of two keys that follow each other: transposed by bytes
+    const int key = lane % 4 * 2, word = lane / 4;  // a word of two consecutive keys, transposed by bytes
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -204,12 +203,12 @@ __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u3
   return result;
 }
 
-/// Which columns the accumulators of P V hold. A thread has runs of RUN consecutive columns: run r starts at column
-/// 4 * RUN * r + RUN * t, and its x-th column is element x / (RUN / 2) of a row's two, in mma r * RUN / 2 + x % (RUN / 2).
+/// Columns in the accumulators of P V. A thread has runs of RUN consecutive columns. Run r starts at column
+/// 4 * RUN * r + RUN * t. Its x-th column is element x / (RUN / 2) of a row, in mma r * RUN / 2 + x % (RUN / 2).
 struct OutputColumns {
   static constexpr int RUN = columns_of_thread(CHOICE), RUNS = D / (4 * RUN), PAIRS = RUN / 2;
   static __device__ __forceinline__ int column(int run, u32 lane) { return 4 * RUN * run + RUN * (lane % 4); }
-  /// The columns of one run and row as fp16: value * factor + shift.
+  /// Returns the columns of one run and row as fp16: value * factor + shift.
   static __device__ __forceinline__ void scaled(Half2 (&pairs)[PAIRS], const Fragment (&f)[D / 8], int run, int half,
                                                 float factor, float shift) {
 #pragma unroll

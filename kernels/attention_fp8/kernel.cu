@@ -1,32 +1,32 @@
 // FlashAttention forward on 8-bit inputs: O = softmax(Q K^T |q_scale k_scale| / sqrt(D)) V |v_scale| for each head.
 //
-// Q, K, V: 8 bits an element, [batch, heads, S, HEAD_DIM], contiguous: E4M3, or a byte u that stands for u - 128.
-// q_scale, k_scale, v_scale: float, [batch * heads]; a scale is a magnitude, its sign is ignored. O: fp16, like Q.
-// S is any length from 1: tails are masked. CAUSAL hides keys after the row. Softmax is taken in base 2 against a
-// running reference per row. fragments.cuh turns bytes into operands of the tensor cores, stream.cuh brings K and V,
-// forward.cuh is the algorithm, output.cuh merges and stores, choice.h holds rules and sizes.
+// Q, K, V: 8 bits per element, [batch, heads, S, HEAD_DIM], contiguous: E4M3, or a byte u that means u - 128.
+// q_scale, k_scale, v_scale: float, [batch * heads]; a scale is a magnitude, and its sign is ignored. O: fp16, like Q.
+// S is any length from 1; tails are masked. CAUSAL hides keys after the row. Softmax uses base 2 and a running reference
+// per row. fragments.cuh converts bytes to operands of the tensor cores, stream.cuh copies K and V, forward.cuh has the
+// algorithm, output.cuh merges and stores, choice.h has rules and sizes.
 //
-// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time; BIASED 1 for
+// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 if known only at run time; BIASED 1 for
 // biased bytes, 0 for E4M3.
-// Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
-//   DEQUANTISE    bytes become fp16 on their way into shared memory, or in registers after a fragment is read
-//   MMA           who multiplies Q K^T (in registers): fp16 after conversion, or the 8-bit types as they are. P V is
-//                 always fp16: P in 8 bits would cost more accuracy than the tolerance leaves
+// Tunables (values in kernel.py; named values are GENE_VALUE constants):
+//   DEQUANTISE    conversion of bytes to fp16 before the store to shared memory, or in registers after a fragment is read
+//   MMA           (in registers) operand type for Q K^T: fp16 after conversion, or an 8-bit type. P V always uses fp16,
+//                 because P in 8 bits would exceed the tolerance
 //   E4M3_TO_FP16  (E4M3) conversion by the cvt instruction, or by moving bits
-//   ZERO_POINT    (BIASED) 128 subtracted from each element, or folded into softmax and the end result
-//   KV_LOAD       how tiles reach shared memory: byte by byte, 16-byte vectors, cp.async
-//   STATIC_SEQ    reaches the source as SEQ_LEN
-//   SMEM_LAYOUT   chunks of a row XOR-swizzled by the row, or rows padded by ROW_PAD bytes. 16-byte accesses on a
-//                 stride that is no multiple of 16 are misaligned: only byte stores and word loads may have one
+//   ZERO_POINT    (BIASED) 128 subtracted from each element, or folded into softmax and the final result
+//   KV_LOAD       copies of tiles to shared memory: single bytes, 16-byte vectors, cp.async
+//   STATIC_SEQ    passed to the source as SEQ_LEN
+//   SMEM_LAYOUT   chunks of a row XOR-swizzled by the row, or rows padded by ROW_PAD bytes. If the stride is not a
+//                 multiple of 16, only byte stores and word loads are aligned
 //   FRAGMENT_LOAD ldmatrix, or 32-bit words
-//   EXP           exponentials one by one in fp32, or two at a time in fp16
-//   RESCALE       rescale the output always, when a row's maximum changed, or when it grew by more than a threshold
-//   LOOP_ORDER    plain, or Q K^T of the next step issued beside P V of this one
-//   GRID_ORDER    which index runs fastest over the grid: row blocks or heads
-//   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
-//   KEY_SPLITS    warps along the keys, each with a part of every step; their partial outputs are merged in fp16
-//   STAGES        buffers for K and for V (never more than steps)
-//   UNROLL        steps unrolled;  MIN_BLOCKS blocks per SM that bound the registers
+//   EXP           exponentials in fp32, or in pairs in fp16
+//   RESCALE       rescale the output always, if a row's maximum changed, or if it grew by more than a threshold
+//   LOOP_ORDER    plain, or Q K^T of the next step issued concurrently with P V of the current step
+//   GRID_ORDER    fastest index over the grid: row blocks or heads
+//   BLOCK_M WARPS_M BLOCK_N   query rows per block, warps along them, keys per split and step
+//   KEY_SPLITS    warps along the keys, each with a part of every step; the partial outputs are merged in fp16
+//   STAGES        buffers for K and for V (at most the number of steps)
+//   UNROLL        number of unrolled steps;  MIN_BLOCKS  minimum blocks per SM, which limits the registers
 
 #if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN) || !defined(BIASED)
 #error "define the problem: HEAD_DIM, CAUSAL, SEQ_LEN and BIASED"
@@ -62,11 +62,11 @@ constexpr int D = HEAD_DIM;
 constexpr int ROW_BYTES = row_bytes(CHOICE);
 constexpr bool FOLDED = BIASED && ZERO_POINT == ZERO_POINT_FOLDED;
 
-static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
+static_assert(rows_split_over_warps(CHOICE), "the rows of a warp must be whole tiles of 16 query rows");
 static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
-static_assert(async_copies_raw_bytes(CHOICE), "cp.async copies bytes and cannot convert them on the way");
-static_assert(mma_takes_the_dtype(CHOICE), "8-bit tensor cores multiply the type that the inputs have");
-static_assert(registers_hold_fragments(CHOICE), "output, scores and Q live in registers at once");
+static_assert(async_copies_raw_bytes(CHOICE), "cp.async cannot convert the bytes that it copies");
+static_assert(mma_takes_the_dtype(CHOICE), "8-bit tensor cores need operands of the inputs' type");
+static_assert(registers_hold_fragments(CHOICE), "output, scores and Q must fit into registers");
 static_assert(ROW_BYTES % 16 == 0 || (KV_LOAD == KV_LOAD_SCALAR && FRAGMENT_LOAD == FRAGMENT_LOAD_WORDS),
               "16-byte accesses need rows of shared memory at multiples of 16 bytes");
 

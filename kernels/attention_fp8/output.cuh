@@ -1,7 +1,7 @@
-// From the accumulators of P V to the output in global memory, through a merge where warps share a row's keys.
+// Stores of the output, and the merge of partial outputs if the keys are split.
 #pragma once
 
-/// No split of the keys: each thread stores what it holds, one run of columns at a time.
+/// Stores the output without a split of the keys; each thread stores its elements, one run of columns at a time.
 __device__ __forceinline__ void store_output(Half* o, const Rows& rows, int rows_left, float v_scale,
                                              const ThreadCoord& at) {
 #pragma unroll
@@ -20,7 +20,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, int rows
     }
 }
 
-/// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
+/// Stores this warp's partial output in its split's memory, and its references and row sums in the exchange.
 __device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32 exchange, const ThreadCoord& at) {
 #pragma unroll
   for (int m = 0; m < TILES_M; ++m)
@@ -30,7 +30,7 @@ __device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32
       const float sum = rows.sum[m][2 * half];
       if (at.lane % 4 == 0)
         store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
-      const float factor = rcp_approx(sum);  // normalised, a partial output fits fp16 as well as the inputs do
+      const float factor = rcp_approx(sum);  // normalised partial outputs have the range of the inputs
 #pragma unroll
       for (int run = 0; run < OutputColumns::RUNS; ++run) {
         Half2 pairs[OutputColumns::PAIRS];
@@ -40,7 +40,7 @@ __device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32
     }
 }
 
-/// Adds the splits' partial outputs, each weighted by its share of the row's sum; 8 columns a thread.
+/// Adds the splits' partial outputs, weighted by their share of the row's sum; 8 columns per thread.
 __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left, float v_scale,
                                                const ThreadCoord& at) {
   constexpr int PER_ROW = D / 8, TASKS = BLOCK_M * PER_ROW;

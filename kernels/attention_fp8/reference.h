@@ -1,5 +1,5 @@
-// Attention in double: o = softmax(q k^T |q_scale k_scale| / sqrt(D)) v |v_scale| for each head, one scale of each kind
-// a head; causal hides keys after the row. dtype 0: elements are numbers (E4M3); 1: bytes, of which 128 means zero.
+// Attention in double: o = softmax(q k^T |q_scale k_scale| / sqrt(D)) v |v_scale| for each head, with one scale of each
+// kind per head; causal hides keys after the row. dtype 0: elements are numbers (E4M3); 1: bytes with zero point 128.
 #pragma once
 
 #include <cmath>

@@ -1,12 +1,12 @@
-// The warps of a block and their rows and keys, and K and V on their way into shared memory.
+// The rows and keys of a block's warps, and the copies of K and V to shared memory.
 //
-// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own
-// keys through its own shared memory and meets on its own named barrier.
+// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split has its own keys,
+// shared memory and named barrier.
 #pragma once
 
 constexpr int THREADS = threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp: each fragment of K or V feeds all of them
+constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp, which share each fragment of K or V
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SPLIT_BYTES = split_bytes(CHOICE);
 constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
@@ -17,10 +17,10 @@ constexpr int UNROLL_STEPS = UNROLL;     // #pragma unroll reads constants, not 
 constexpr int KEY_TILES = BLOCK_N / 16;  // tiles of 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
-constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
+constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be masked
 constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1;
 
-/// Which rows, keys and fragment elements belong to this thread.
+/// Position of this thread: its rows, keys and fragment elements.
 struct ThreadCoord {
   u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
   __device__ __forceinline__ ThreadCoord() {
@@ -34,15 +34,15 @@ struct ThreadCoord {
   }
 };
 
-/// Meets the warps that read the same keys. Named barrier 0 is __syncthreads().
+/// Synchronises the warps that read the same keys. Named barrier 0 is __syncthreads().
 __device__ __forceinline__ void sync_split(int split) {
   if constexpr (KEY_SPLITS == 1) __syncthreads();
   else if constexpr (WARPS_M == 1) __syncwarp();
   else named_barrier_sync<SPLIT_THREADS>(1 + split);
 }
 
-/// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}: what the loop needs next when
-/// the scores of step g are computed while the output of step g - 1 is accumulated.
+/// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}, because the scores of step g are
+/// computed while the output of step g - 1 is accumulated.
 struct KeyStream {
   const Byte *k, *v;
   u32 memory;
@@ -65,7 +65,7 @@ struct KeyStream {
     if (group < steps) load(k_tile(group), k, first_key(group));
   }
 
-  /// Starts the first groups; what was copied before this call arrives with the first of them.
+  /// Starts the first groups. Copies before this call complete with the first group.
   __device__ __forceinline__ void start() const {
 #pragma unroll
     for (int group = 0; group < at_least(AHEAD, 1); ++group) {
@@ -73,23 +73,23 @@ struct KeyStream {
       cp_async_commit_group();
     }
   }
-  /// Waits for K of step 0 and for whatever every warp copied before start().
+  /// Waits for K of step 0 and for all copies of the warps before start().
   __device__ __forceinline__ void wait_first() const {
     cp_async_wait_group<at_least(AHEAD, 1) - 1>();
     __syncthreads();
   }
-  /// After the scores of `step`: starts the group that this step's reads have made room for.
+  /// Starts the next group after the scores of `step`, whose buffers are free now.
   __device__ __forceinline__ void load_next(int step) const {
     if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
     load_group(step + at_least(AHEAD, 1));
-    cp_async_commit_group();  // past the end too: the count of pending groups stays a constant
+    cp_async_commit_group();  // also past the end, so that the number of pending groups is constant
   }
-  /// Waits until V of `step` and K of the next one are there for all warps of the split.
+  /// Waits until V of `step` and K of the next step are visible to all warps of the split.
   __device__ __forceinline__ void wait() const {
     cp_async_wait_group<at_least(AHEAD - 1, 0)>();
     sync_split(split);
   }
-  /// Passes the barriers of the steps that this split has not, but the longest has: race checkers count barriers by warp.
+  /// Passes the barriers of steps that only the longest split has, because race checkers count barriers per warp.
   __device__ __forceinline__ void sync_skipped_steps(int longest) const {
     if constexpr (IDLE_SPLITS) {
       for (int step = steps; step < longest; ++step) {

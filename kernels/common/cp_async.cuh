@@ -1,5 +1,5 @@
-// Asynchronous copies from global to shared memory (compute capability 8.0 and above): no registers on the way. 16 bytes
-// go by .cg, which keeps them out of L1: it shares its memory with the tiles.
+// Asynchronous copies from global to shared memory without registers (compute capability 8.0 and above). Copies of 16
+// bytes use .cg, which bypasses L1, because L1 and shared memory share their capacity.
 #pragma once
 
 #include "../common/types.cuh"
@@ -8,8 +8,8 @@ template <typename T>
 __device__ __forceinline__ void cp_async(u32 shared, const T* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// Copies 4, 8 or 16 bytes where `inside`; otherwise zero-fills the target and reads nothing. FETCH_256: the 256 bytes around
-/// come to L2.
+/// Copies 4, 8 or 16 bytes if `inside`; otherwise zero-fills the target without reading. FETCH_256 also prefetches the
+/// surrounding 256 bytes to L2.
 template <int BYTES, bool FETCH_256 = false>
 __device__ __forceinline__ void cp_async_zfill(u32 shared, const void* global, bool inside) {
   const int size = inside ? BYTES : 0;
@@ -24,7 +24,7 @@ __device__ __forceinline__ void cp_async_zfill(u32 shared, const void* global, b
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                  ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
 }
-/// As cp_async_zfill() with FETCH_256, under a cache policy of L2 (memory.cuh).
+/// Like cp_async_zfill() with FETCH_256, with an L2 cache policy (memory.cuh).
 template <int BYTES>
 __device__ __forceinline__ void cp_async_zfill_policy(u32 shared, const void* global, bool inside, u64 policy) {
   const int size = inside ? BYTES : 0;
@@ -35,10 +35,10 @@ __device__ __forceinline__ void cp_async_zfill_policy(u32 shared, const void* gl
     asm volatile("cp.async.ca.shared.global.L2::cache_hint.L2::256B [%0], [%1], %2, %3, %4;"
                  ::"r"(shared), "l"(global), "n"(BYTES), "r"(size), "l"(policy) : "memory");
 }
-/// Closes a group: the copies since the last one, perhaps none.
+/// Closes a group of the copies since the last group; the group may be empty.
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most the last PENDING groups of this thread are in flight; other threads see the rest after a
-/// barrier.
+/// Waits until at most the last PENDING groups of this thread are in flight. Other threads see the completed copies
+/// after a barrier.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

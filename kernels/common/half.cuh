@@ -1,12 +1,12 @@
-// Conversions and arithmetic of halves, and approximate functions: one PTX instruction each. Names follow cuda_fp16.h.
-// Halves are IEEE halves, or bfloat16 in a kernel that takes both and whose problem macro BF16 is 1.
+// Conversions and arithmetic of halves, and approximate functions, one PTX instruction each. Names follow cuda_fp16.h.
+// Halves are IEEE halves, or bfloat16 if the kernel's problem macro BF16 is 1.
 #pragma once
 
 #include "../common/types.cuh"
 
 #if BF16
-// ---- conversions of bfloat16, the upper half of a float: shifts widen it on every chip, where cvt.f32.bf16, like the
-// plain additions and products of pairs, needs compute capability 9.0; what stands for them here needs 8.0.
+// ---- conversions of bfloat16, the upper half of a float. cvt.f32.bf16 and plain additions and products of pairs need
+// compute capability 9.0. The shifts and fused operations used here need only 8.0.
 
 __device__ __forceinline__ Half2 pack_half2(float low, float high) {
   Half2 x;
@@ -53,7 +53,7 @@ __device__ __forceinline__ float high2float(Half2 a) {
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(x) : "r"(a));
   return x;
 }
-/// The E4M3 numbers in bytes 0 and 1, and those in bytes 2 and 3, as halves; exact. Compute capability 8.9 and above.
+/// Converts E4M3 bytes 0 and 1, and bytes 2 and 3, to halves; exact. Compute capability 8.9 and above.
 __device__ __forceinline__ void e4m3_to_half2(u32 word, Half2& low, Half2& high) {
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
       : "=r"(low), "=r"(high) : "r"(word));

@@ -1,11 +1,11 @@
-// Loads and stores. Vector accesses are spelled out: the compiler splits *(uint4*)p = make_uint4(...) into 4-byte stores,
-// and copies of 16-byte structures into narrower ones. Shared memory is addressed as PTX does it, by 32 bits.
+// Loads and stores. Vector accesses use inline PTX, because the compiler splits *(uint4*)p = make_uint4(...) into 4-byte
+// stores, and copies of 16-byte structures into narrower ones. Shared memory has 32-bit addresses, as in PTX.
 #pragma once
 
 #include "../common/types.cuh"
 
-/// Pins a base pointer in registers, hiding how it was computed: the compiler would otherwise merge offsets into it and
-/// add in 64 bits each time.
+/// Pins a base pointer in registers and hides its computation. Otherwise the compiler merges offsets into it and repeats
+/// 64-bit additions.
 template <typename T>
 __device__ __forceinline__ void pin_base(const T*& pointer) {
   asm("" : "+l"(pointer));
@@ -39,7 +39,7 @@ __device__ __forceinline__ void store_shared_byte(u32 address, u32 byte) {
 __device__ __forceinline__ void store_shared_half(u32 address, Half half) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(half) : "memory");
 }
-/// 1, 2 or 4 words side by side.
+/// 1, 2 or 4 consecutive words.
 __device__ __forceinline__ void store_shared(u32 address, u32 word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
@@ -60,7 +60,7 @@ __device__ __forceinline__ Chunk load_global_chunk(const void* pointer) {
                : "=r"(c.v[0]), "=r"(c.v[1]), "=r"(c.v[2]), "=r"(c.v[3]) : "l"(pointer) : "memory");
   return c;
 }
-/// Non-coherent: the read-only path, for memory that nobody writes during the launch. 4, 8 or 16 bytes.
+/// Loads 4, 8 or 16 bytes by the read-only (non-coherent) path, for memory that is not written during the launch.
 template <int BYTES>
 __device__ __forceinline__ void load_global_nc(u32* v, const void* pointer) {
   if constexpr (BYTES == 16)
@@ -71,7 +71,7 @@ __device__ __forceinline__ void load_global_nc(u32* v, const void* pointer) {
   else
     asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
 }
-/// The same for what is read once: it does not displace what L1 holds. FETCH_256: the 256 bytes around come to L2.
+/// The same for data that is read once, without allocation in L1. FETCH_256 also prefetches the surrounding 256 bytes to L2.
 template <int BYTES, bool FETCH_256>
 __device__ __forceinline__ void load_global_once(u32* v, const void* pointer) {
   if constexpr (BYTES == 16 && FETCH_256)
@@ -89,13 +89,13 @@ __device__ __forceinline__ void load_global_once(u32* v, const void* pointer) {
   else
     asm volatile("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
 }
-/// A cache policy under which L2 gives lines up first: what is streamed through leaves the rest where it is.
+/// Returns a cache policy with first eviction from L2, so that streamed data does not displace other lines.
 __device__ __forceinline__ u64 evict_first_policy() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-/// As load_global_once() with FETCH_256, under a cache policy.
+/// Like load_global_once() with FETCH_256, with a cache policy.
 template <int BYTES>
 __device__ __forceinline__ void load_global_once_policy(u32* v, const void* pointer, u64 policy) {
   if constexpr (BYTES == 16)
@@ -113,7 +113,7 @@ __device__ __forceinline__ Chunk load_global_nc_chunk(const void* pointer) {
   load_global_nc<16>(c.v, pointer);
   return c;
 }
-/// 1, 2 or 4 words side by side.
+/// 1, 2 or 4 consecutive words.
 __device__ __forceinline__ void store_global(void* pointer, u32 word) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
 }

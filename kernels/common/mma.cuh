@@ -1,16 +1,16 @@
-// Tensor cores through mma.sync: a warp multiplies fragments, matrices that are spread over the registers of its lanes.
+// Tensor cores with mma.sync: a warp multiplies fragments, which are matrices distributed over the registers of its lanes.
 //
 // PTX ISA, "Matrix Fragments for mma.m16n8k16" and "m16n8k32": with g = lane / 4 and t = lane % 4, accumulator element i
-// lies at row g + 8 * (i / 2), column 2 * t + i % 2; an fp16 accumulator packs elements 2i and 2i + 1. Register r of A
-// holds row g + 8 * (r % 2) and register r of B column g, both at the depths of word t in the (r / 2)-th, or r-th, half of
-// the step.
+// is at row g + 8 * (i / 2), column 2 * t + i % 2. An fp16 accumulator packs elements 2i and 2i + 1. Register r of A
+// holds row g + 8 * (r % 2), and register r of B column g. Both hold the depths of word t in half r / 2 (A) or half r (B)
+// of the step.
 //
-// Halves are bfloat16 where BF16 is 1 (half.cuh); those add up in fp32 alone.
+// Halves are bfloat16 if BF16 is 1 (half.cuh); bfloat16 products accumulate only in fp32.
 #pragma once
 
 #include "../common/types.cuh"
 
-/// A lane's accumulators of one 16x8 tile.
+/// Accumulators of one lane for a 16x8 tile.
 template <int BITS>
 struct Accumulator;
 template <>
@@ -22,7 +22,7 @@ struct Accumulator<16> {
   using type = Half2[2];
 };
 
-// ---- c += a b: 16 rows, 8 columns, a depth of 32 bytes
+// ---- c += a b with 16 rows, 8 columns and a depth of 32 bytes
 
 #if BF16
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void mma_e4m3(float (&c)[4], const u32 (&a)[4], u32 b
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-/// Signed times unsigned; the sums are integers in the accumulators' bits.
+/// Multiplies signed by unsigned bytes; the accumulators' bits are integer sums.
 __device__ __forceinline__ void mma_int8(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("{ .reg .b32 x, y, z, w; mov.b32 x, %0; mov.b32 y, %1; mov.b32 z, %2; mov.b32 w, %3;"
       " mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {x,y,z,w}, {%4,%5,%6,%7}, {%8,%9}, {x,y,z,w};"
@@ -55,7 +55,7 @@ __device__ __forceinline__ void mma_int8(float (&c)[4], const u32 (&a)[4], u32 b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// ---- fragments from shared memory: four 8x8 matrices of 16-bit elements, each lane giving the address of one row
+// ---- fragments from shared memory: four 8x8 matrices of 16-bit elements; each lane gives the address of one row
 
 __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -1,43 +1,43 @@
-// Hopper's tensor cores: the four warps of a warpgroup multiply together, asynchronously, operands in shared memory.
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". The accumulators of one wgmma of 64 rows lie as those of
-// mma.m16n8k16 in each warp, warp w with rows 16 w to 16 w + 15; so do operands that come from registers.
+// Hopper's tensor cores: the four warps of a warpgroup multiply together asynchronously, with operands in shared memory
+// (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). In a wgmma of 64 rows, warp w has rows 16 w to 16 w + 15;
+// its accumulators, and operands in registers, have the layout of mma.m16n8k16.
 #pragma once
 
 #include "../common/types.cuh"
 
-/// Where an operand lies in shared memory: rows of ROW_BYTES whose 16-byte chunks are swizzled over patterns of eight
-/// rows. PTX ISA, "Matrix Descriptor Format"; lengths in units of 16 bytes.
+/// Descriptor of an operand in shared memory: rows of ROW_BYTES with 16-byte chunks swizzled in patterns of eight rows
+/// (PTX ISA, "Matrix Descriptor Format"). Lengths are in units of 16 bytes.
 template <int ROW_BYTES>
 struct MatrixDescriptor {
   u32 low;
 
-  /// `panel_stride` bytes lead to the next 64 columns, where an instruction takes more than a row holds. A descriptor has 18 bits
-  /// of an address: in a cluster it holds the rank of its block too, from bit 24 on.
+  /// `panel_stride` is the distance in bytes to the next 64 columns, for instructions wider than a row. A descriptor has
+  /// 18 address bits; in a cluster, addresses also hold the rank of the block from bit 24 on.
   __device__ __forceinline__ MatrixDescriptor(u32 address, u32 panel_stride = 16)
       : low((address & 0x3ffff) / 16 | panel_stride / 16 << 16) {}
-  /// The descriptor of what lies `bytes` further on.
+  /// Returns the descriptor for an address `bytes` further on.
   __device__ __forceinline__ u64 at(u32 bytes) const {
     constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3, PATTERN = 8 * ROW_BYTES / 16;
     return SWIZZLE << 62 | PATTERN << 32 | (low + bytes / 16);
   }
 };
 
-/// Orders register accesses before wgmma: needed ahead of the first, and after writing registers that the next one reads.
+/// Orders register accesses before wgmma. Required before the first wgmma, and after writing registers that a wgmma reads.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-/// Pins accumulators, which wgmma writes asynchronously: called after the wait, it keeps the compiler from moving any use
-/// of them ahead of it.
+/// Pins accumulators, which wgmma writes asynchronously. A call after the wait prevents the compiler from moving uses of
+/// the accumulators before the wait.
 template <int COUNT>
 __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
 #pragma unroll
   for (int n = 0; n < COUNT; ++n) asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
 }
 
-// ---- products over a depth of 16: 64 rows of the warpgroup, and as many columns as c has
+// ---- products with a depth of 16: 64 rows per warpgroup, and the columns of c
 
 #if BF16  // see half.cuh
 #define FACTORS "bf16.bf16"
@@ -60,9 +60,9 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
                          ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"               \
                          ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/// wgmma: c = a b, or with `add` c += a b; wgmma_accumulate: c += a b. Rows of a come from fragments or from shared
-/// memory; b lies there as rows of columns, or TRANSPOSED as rows of depth. R0 ... number the operands behind the
-/// accumulators.
+/// wgmma computes c = a b, or c += a b with `add`; wgmma_accumulate computes c += a b. Rows of a come from fragments or
+/// shared memory. In shared memory, the rows of b are columns of the product, or depths if TRANSPOSED. R0 ... are the
+/// numbers of the operands after the accumulators.
 #define WGMMA_OF(COLUMNS, OUT, LIST, R0, R1, R2, R3, R4, R5, R6)                                                      \
   template <int TRANSPOSED>                                                                                           \
   __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 8][4], const u32 (&a)[4], u64 b, bool add) {             \

@@ -1,6 +1,6 @@
-// Tensor cores through wmma, products of 16x16x16 on rows in shared memory: opaque fragments, so that it is unspecified
-// which lane holds which element. Strides in elements. Halves are bfloat16 where BF16 is 1 (half.cuh); those add up in
-// fp32 alone, so that WmmaHalves have no product then.
+// Tensor cores with wmma: products of 16x16x16 on rows in shared memory. Fragments are opaque: the mapping of elements to
+// lanes is unspecified. Strides are in elements. Halves are bfloat16 if BF16 is 1 (half.cuh); bfloat16 products accumulate
+// only in fp32, so WmmaHalves then has no product.
 #pragma once
 
 #include "../common/types.cuh"

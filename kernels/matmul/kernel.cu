@@ -1,55 +1,55 @@
-// Matrix product: C[m][n] = sum_k A[m][k] * B[k][n], or with B as a linear layer keeps its weights * B[n][k]
+// Matrix product: C[m][n] = sum_k A[m][k] * B[k][n], or A[m][k] * B[n][k] with B stored as a linear layer's weights
 //
-//   A [M, K], B [K, N] or [N, K], C [M, N]: 16-bit floats, row-major, contiguous; any M, N, K, if VECTOR divides K and N
-//   tensor cores through mma.sync m16n8k16, or on sm_90a through wgmma; accumulation in fp32, or of fp16 in fp16
+//   A [M, K], B [K, N] or [N, K], C [M, N]: 16-bit floats, row-major, contiguous; any M, N, K if VECTOR divides K and N
+//   tensor cores with mma.sync m16n8k16, or on sm_90a with wgmma; accumulation in fp32, or for fp16 also in fp16
 //
-//   PATH              tiled: a block computes a BLOCK_M x BLOCK_N tile of C, walking K in steps of BLOCK_K through a ring of
-//                     shared-memory stages; skinny: for M up to 128, where the bytes of B alone decide (skinny.cuh)
+//   PATH              tiled: a block computes a BLOCK_M x BLOCK_N tile of C, in steps of BLOCK_K through a ring of
+//                     shared-memory stages; skinny: for M up to 128, bound by reading B (skinny.cuh)
 //
 // Both paths:
 //
-//   LOAD              global to shared memory: cp_async (no registers on the way), registers (load early, store late), or by
-//                     producer_warps, four that do nothing else (cp.async; wgmma alone); skinny: where weights in flight wait
-//   FRAGMENTS         tiled: read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead,
-//                     across steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with
-//                     wgmma, a step is still multiplied while the next one is waited for); skinny: A's, as far as the weights
-//   STAGES            steps in the ring: of tiles all but one are in flight, all but two with wgmma ahead; skinny: all
-//   VECTOR            elements that a thread moves at once; must divide K and N, or addresses are misaligned
-//   SPLIT_K           blocks that share a tile of C along K
-//   MERGE             of a split: a second launch adds the partial sums, or the block with the last ticket does
-//   MIN_BLOCKS        resident blocks promised to the compiler
+//   LOAD              copies to shared memory: cp_async (without registers), registers (early load, late store), or
+//                     producer_warps (four warps that only load, with cp.async; wgmma only); skinny: location of weights in
+//                     flight
+//   FRAGMENTS         tiled: read from shared memory just before use (in_place), or 16 elements of K ahead, also across steps
+//                     (ahead: twice the registers, but the tensor cores do not wait at barriers; with wgmma, a step is
+//                     multiplied while the next one is awaited); skinny: A loaded as far ahead as the weights
+//   STAGES            steps in the ring; all but one are in flight (all but two with wgmma ahead); skinny: all
+//   VECTOR            elements per access; must divide K and N, otherwise addresses are misaligned
+//   SPLIT_K           blocks per tile of C along K
+//   MERGE             merge of a split: a second launch adds the partial sums, or the block with the last ticket
+//   MIN_BLOCKS        minimum resident blocks per SM, which limits the registers
 //
 // The tiled path:
 //
-//   BLOCK_M, BLOCK_N  tile of C of a block           BLOCK_K  depth of a step: longer steps, fewer barriers
-//   WARPS_M, WARPS_N  warps along the tile's sides; a warp keeps (BLOCK_M/WARPS_M) x (BLOCK_N/WARPS_N) in registers
+//   BLOCK_M, BLOCK_N  tile of C per block            BLOCK_K  elements of K per step; longer steps have fewer barriers
+//   WARPS_M, WARPS_N  warps along the tile's sides; a warp has (BLOCK_M/WARPS_M) x (BLOCK_N/WARPS_N) sums in registers
 //   TENSOR_CORES      mma_sync: each warp reads fragments and multiplies them; wgmma: a warpgroup multiplies together, and
-//                     its tensor cores read tiles from shared memory directly
-//   SMEM_LAYOUT       xor_swizzle (16-byte chunks permuted by row), padded (16 bytes more a row) or plain (conflicts)
+//                     its tensor cores read tiles directly from shared memory
+//   SMEM_LAYOUT       xor_swizzle (16-byte chunks permuted by row), padded (16 more bytes per row) or plain (conflicts)
 //   ACCUMULATOR       fp32, or fp16 (half the registers; overflows on large inputs)
 //   RASTER            order of blocks: rows, columns, or grouped (GROUP rows of tiles together, for reuse in L2)
-//   GROUP             rows of tiles in a group
-//   TILES             tiles of C that a block computes in turn: the first steps of the next one are on their way while one
-//                     is stored
-//   SHAPE             M, N and K as arguments (runtime), or known to the compiler: no divisions to find a tile, no tails that
-//                     are not there
-//   EPILOGUE          C straight from registers, or through shared memory in 16-byte stores, by the warps that multiply or by
-//                     store_warps, four that do nothing else: the next tile is multiplied meanwhile (TILES above one)
+//   GROUP             rows of tiles per group
+//   TILES             tiles of C per block; the first steps of the next tile are loaded while a tile is stored
+//   SHAPE             M, N and K as arguments (runtime), or as compile-time constants: no divisions to find a tile, no
+//                     unnecessary tails
+//   EPILOGUE          C directly from registers, or through shared memory with 16-byte stores, by the multiplying warps or by
+//                     store_warps (four warps that only store, while the next tile is multiplied; TILES above one)
 //
 // The skinny path:
 //
-//   PRODUCTS          mma: tensor cores, weights as the operand of 16 rows; fma: plain FMAs, up to 8 rows
-//   WEIGHT_POLICY     of the loads of B: normal, no_allocate (not in L1, which is A's then), prefetch (256 bytes to L2 too),
-//                     evict_first (the same, and the first that L2 gives up)
-//   LANES             fragments: each lane loads what it multiplies, of eight columns; row: the lanes of a warp ask for long
-//                     pieces of a row of B together, for plain FMAs at NT alone
-//   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step (with LANES=row and plain FMAs an
-//                     eighth of the columns, and steps eight times as deep)
-//   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
+//   PRODUCTS          mma: tensor cores with the weights as the 16-row operand; fma: plain FMAs, up to 8 rows
+//   WEIGHT_POLICY     loads of B: normal, no_allocate (not in L1, which is then free for A), prefetch (256 bytes to L2),
+//                     evict_first (prefetch, and first eviction from L2)
+//   LANES             fragments: each lane loads its own fragments of eight columns; row: the lanes of a warp load long
+//                     pieces of a row of B together (plain FMAs: NT only)
+//   WARP_COLUMNS      columns of C per warp          DEPTH    elements of K per warp and step (with LANES=row and plain FMAs:
+//                     an eighth of the columns, and eight times the depth)
+//   WARPS_ACROSS      warps of a block along columns WARPS_K  warps of a block along K
 //
-// Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
-// [K, N]: its tile then has the rows of another one of A); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K where the program is compiled
-// for its shape, as the skinny path always is; else 0).
+// Problem macros: BF16 (1 if A, B and C are bfloat16, 0 if they are fp16); NT (1 if B is [N, K], with tiles like those of A;
+// 0 if B is [K, N]); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K if they are compile-time constants, as always on the skinny path;
+// otherwise 0).
 
 #include <stdint.h>
 
@@ -79,16 +79,16 @@ constexpr bool SKINNY = PATH == PATH_SKINNY;
 constexpr int THREADS = (SKINNY ? WARPS_ACROSS * WARPS_K : WARPS_M * WARPS_N) * 32;
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // tile of one warp
 constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma tiles of one warp
-constexpr int CHUNK = 8;                                               // elements of a 16-byte chunk
+constexpr int CHUNK = 8;                                               // elements per 16-byte chunk
 constexpr bool PRODUCERS = LOAD == LOAD_PRODUCER_WARPS, ASYNC = LOAD == LOAD_CP_ASYNC || PRODUCERS;
 constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
 constexpr bool WGMMA = !SKINNY && TENSOR_CORES == TENSOR_CORES_WGMMA;
-constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows from a warp's mma tile to its next
+constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows from a warp's mma tile to the next
 constexpr bool ROW_RING = SKINNY && LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA;  // lanes exchange rows for mma (row_ring.cuh)
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
 constexpr bool STORE_WARPS = !SKINNY && EPILOGUE == EPILOGUE_STORE_WARPS;
 constexpr bool STAGED_STORE = EPILOGUE != EPILOGUE_DIRECT && SPLIT_K == 1;
-constexpr int PRODUCER_THREADS = PRODUCERS ? 128 : 0, STORE_THREADS = STORE_WARPS ? 128 : 0;  // behind the THREADS that multiply
+constexpr int PRODUCER_THREADS = PRODUCERS ? 128 : 0, STORE_THREADS = STORE_WARPS ? 128 : 0;  // in addition to the THREADS that multiply
 constexpr int ALL_THREADS = THREADS + PRODUCER_THREADS + STORE_THREADS, LOADERS = PRODUCERS ? PRODUCER_THREADS : THREADS;
 constexpr unsigned FIRST_LOADER = PRODUCERS ? THREADS : 0;
 constexpr int PAD = SMEM_LAYOUT == SMEM_LAYOUT_PADDED ? CHUNK : 0;
@@ -100,33 +100,33 @@ constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_N + PAD;        // elemen
 constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_K * B_PITCH * 2;  // bytes
 #endif
 constexpr int STAGE = A_STAGE + B_STAGE;
-constexpr int DEPTHS = BLOCK_K / 16;                                   // mma tiles along K of a step
-constexpr int IN_FLIGHT = STAGES - (WGMMA && AHEAD ? 2 : 1);           // steps on their way while one is multiplied
-constexpr int TICKETS = 4096;                                          // tiles of C that a launch can merge by itself
+constexpr int DEPTHS = BLOCK_K / 16;                                   // mma tiles along K per step
+constexpr int IN_FLIGHT = STAGES - (WGMMA && AHEAD ? 2 : 1);           // steps in flight while one is multiplied
+constexpr int TICKETS = 4096;                                          // most tiles of C that one launch can merge
 
 static_assert(SKINNY || BLOCK_M % (16 * WARPS_M) == 0, "warp_rows: a warp's rows must be whole 16-row mma tiles");
 static_assert(SKINNY || BLOCK_N % (16 * WARPS_N) == 0, "warp_columns: a warp's columns must be pairs of 8-column mma tiles");
-static_assert(BLOCK_K % 16 == 0, "mma_depth: an mma takes 16 elements of K");
-static_assert(STAGES >= 2, "ring: one stage is computed on while another is filled");
-static_assert(SKINNY || (BLOCK_M * BLOCK_K / CHUNK) % LOADERS == 0, "a_tile_split: the A tile must split evenly over the threads");
-static_assert(SKINNY || (BLOCK_K * BLOCK_N / CHUNK) % LOADERS == 0, "b_tile_split: the B tile must split evenly over the threads");
-static_assert(SKINNY || TILES == 1 || SPLIT_K == 1, "tiles_or_split: a tile of several is not split along K");
-static_assert(SKINNY || TILES == 1 || ASYNC, "tiles_async: registers would hold the next tile while one is stored");
-static_assert(!PRODUCERS || (WGMMA && STAGES >= 3 && STAGES <= 6 && SPLIT_K == 1), "producers: they serve wgmma, by two barriers a stage");
-static_assert(!STORE_WARPS || TILES > 1, "store_warps: the next tile is multiplied meanwhile");
-static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async moves at least 4 bytes");
-static_assert(SKINNY || ASYNC || STAGES == 2, "register_ring: registers hold one step only");
-static_assert(SKINNY || WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
-static_assert(!BF16 || !FP16_SUM, "bf16_sums: tensor cores add products of bf16 in fp32 alone");
+static_assert(BLOCK_K % 16 == 0, "mma_depth: an mma processes 16 elements of K");
+static_assert(STAGES >= 2, "ring: one stage is multiplied while another is filled");
+static_assert(SKINNY || (BLOCK_M * BLOCK_K / CHUNK) % LOADERS == 0, "a_tile_split: the chunks of the A tile must be a multiple of the loading threads");
+static_assert(SKINNY || (BLOCK_K * BLOCK_N / CHUNK) % LOADERS == 0, "b_tile_split: the chunks of the B tile must be a multiple of the loading threads");
+static_assert(SKINNY || TILES == 1 || SPLIT_K == 1, "tiles_or_split: blocks with several tiles do not support a split along K");
+static_assert(SKINNY || TILES == 1 || ASYNC, "tiles_async: registers would hold the next tile while a tile is stored");
+static_assert(!PRODUCERS || (WGMMA && STAGES >= 3 && STAGES <= 6 && SPLIT_K == 1), "producers: they need wgmma, and two barriers per stage");
+static_assert(!STORE_WARPS || TILES > 1, "store_warps: they overlap with the next tile");
+static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async copies at least 4 bytes");
+static_assert(SKINNY || ASYNC || STAGES == 2, "register_ring: registers hold only one step in flight");
+static_assert(SKINNY || WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments alternate within a step");
+static_assert(!BF16 || !FP16_SUM, "bf16_sums: tensor cores accumulate bf16 products only in fp32");
 static_assert(!WGMMA || WARPS_M % 4 == 0, "wgmma_rows: four warps along the rows multiply together");
-static_assert(!WGMMA || NT || WARP_N % 64 == 0, "wgmma_columns: rows of B stand in panels of 64 columns");
-static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one awaited and one filled");
+static_assert(!WGMMA || NT || WARP_N % 64 == 0, "wgmma_columns: rows of B are stored in panels of 64 columns");
+static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: one step is multiplied, one is awaited and one is filled");
 static_assert(!SKINNY || ROWS_A <= 128, "skinny_rows: a warp keeps the sums of all rows of A");
-static_assert(!SKINNY || NT || WARP_COLUMNS % 32 == 0, "skinny_columns: eight lanes take 4 columns each of a row of B, or 8");
-static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: every weight is multiplied with each row of A");
-static_assert(!SKINNY || NT || LANES == LANES_FRAGMENTS || ROW_RING, "row_lanes: plain FMAs add up along rows of B at NT alone");
-static_assert(!ROW_RING || (ASYNC && AHEAD && DEPTH >= 64), "row_ring: lanes exchange 128 bytes or more of a row, A's too");
-static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async passes L1 by as it is");
+static_assert(!SKINNY || NT || WARP_COLUMNS % 32 == 0, "skinny_columns: eight lanes load 4 or 8 columns each of a row of B");
+static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: plain FMAs support at most 8 rows of A");
+static_assert(!SKINNY || NT || LANES == LANES_FRAGMENTS || ROW_RING, "row_lanes: plain FMAs add up along rows of B only with NT");
+static_assert(!ROW_RING || (ASYNC && AHEAD && DEPTH >= 64), "row_ring: lanes exchange at least 128 bytes of a row of A and B");
+static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async always bypasses L1");
 static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST || PRODUCTS == PRODUCTS_MMA || WARP_COLUMNS < 128,
               "policy_register: ptxas 13 puts the policy of such copies into an odd uniform register");
 
@@ -137,7 +137,7 @@ static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_EVICT_FIRST ||
 #include "../common/mma.cuh"
 #include "split_k.cuh"
 
-// Named barriers where further warps load or store (id 0 is __syncthreads()): two for a tile of C, two for each stage of the ring.
+// Named barriers for additional warps (id 0 is __syncthreads()): two for a tile of C, two for each stage of the ring.
 constexpr int COMPUTE_BARRIER = 1, C_FREE = 2, C_FULL = 3, STAGE_FULL = 4, STAGE_FREE = STAGE_FULL + STAGES;
 __device__ __forceinline__ void sync_compute_warps() {
   if constexpr (STORE_WARPS || PRODUCERS)
@@ -154,14 +154,14 @@ __device__ __forceinline__ void sync_compute_warps() {
 #endif
 #include "tiles.cuh"
 
-// Accumulators of one 16x8 tile of C, and a lane's two neighbouring elements in the tile's upper (half 0) or lower rows.
+// Accumulators of one 16x8 tile of C, and a lane's two neighbouring elements in the upper (half 0) or lower rows.
 using Sum = Accumulator<FP16_SUM ? 16 : 32>::type;
 __device__ __forceinline__ float low_element(const float (&c)[4], int half) { return c[2 * half]; }
 __device__ __forceinline__ float high_element(const float (&c)[4], int half) { return c[2 * half + 1]; }
 __device__ __forceinline__ float low_element(const uint32_t (&c)[2], int half) { return low2float(c[half]); }
 __device__ __forceinline__ float high_element(const uint32_t (&c)[2], int half) { return low2float(c[half] >> 16); }
 
-// Where a tile of C begins, in the order that RASTER asks for.
+// Returns the origin of a tile of C in the order given by RASTER.
 struct TileOrigin {
   int row, column;
 
@@ -181,7 +181,7 @@ struct TileOrigin {
   }
 };
 
-// The steps of one block, on their way through the ring of stages.
+// The steps of one block in the ring of stages.
 struct Pipeline {
   const uint16_t *matrix_a, *matrix_b;
   int M, N, K;
@@ -192,10 +192,10 @@ struct Pipeline {
   TileLoader<BLOCK_K, BLOCK_N, B_PITCH, false> b;
 #endif
   uint32_t shared;  // address of the ring
-  int to_load;      // steps not yet on their way
-  uint32_t filled;  // stage that is filled next, as an offset
-  int tile, tile_left;  // tile of C whose steps are loaded, and those of it not yet on their way
-  int awaited, released, to_release;  // stage that is waited for next, that is released next; releases that somebody waits for
+  int to_load;      // steps that are not yet started
+  uint32_t filled;  // offset of the stage that is filled next
+  int tile, tile_left;  // tile of C that is being loaded, and its steps that are not yet started
+  int awaited, released, to_release;  // next stage to wait for, next stage to release, and releases that are still awaited
 
   __device__ __forceinline__ Pipeline(const uint16_t* matrix_a, const uint16_t* matrix_b, int M, int N, int K, TileOrigin at,
                                       int depth0, uint32_t shared, int steps, int tiles)
@@ -208,7 +208,7 @@ struct Pipeline {
         shared(shared), to_load(steps * tiles), filled(0), tile(blockIdx.x), tile_left(steps), awaited(0), released(0),
         to_release(steps * tiles - STAGES) {}
 
-  // Goes on with the block's next tile of C, where all steps of one are on their way.
+  // Continues with the block's next tile of C when all steps of the current tile are started.
   __device__ __forceinline__ void next_tile() {
     if (tile_left > 0) return;
     tile += gridDim.x, tile_left = (K + BLOCK_K - 1) / BLOCK_K;
@@ -225,7 +225,7 @@ struct Pipeline {
     return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
   }
 
-  // Starts loading the next step; past the last one, an empty group of copies keeps their count right.
+  // Starts loading the next step. After the last step, an empty group keeps the number of groups correct.
   __device__ __forceinline__ void load_next() {
     if (to_load > 0) {
       if constexpr (TILES > 1) next_tile();
@@ -239,7 +239,7 @@ struct Pipeline {
       cp_async_commit_group();
     }
   }
-  // Waits until the oldest step in flight is there for every thread. Every thread has then read the stage that
+  // Waits until the oldest step in flight is visible to every thread. Then every thread has also read the stage that
   // load_next() fills.
   __device__ __forceinline__ void wait() {
     if constexpr (PRODUCERS) {
@@ -256,13 +256,13 @@ struct Pipeline {
     if constexpr (WGMMA) fence_proxy_async();
     sync_compute_warps();
   }
-  // Says that the oldest stage that was waited for and not released is no longer read, where it will be filled again.
+  // Releases the oldest awaited stage if it will be filled again: all reads of it are done.
   __device__ __forceinline__ void release() {
     if (to_release > 0) named_barrier_arrive<THREADS + PRODUCER_THREADS>(STAGE_FREE + released);
     to_release--;
     released = released == STAGES - 1 ? 0 : released + 1;
   }
-  // What producer warps do: a step is announced when LAG further ones have been asked for.
+  // Loop of the producer warps: a step is announced after LAG further steps have been started.
   __device__ __forceinline__ void load_all() {
     constexpr int LAG = STAGES - 2;
     const int all = to_load;
@@ -287,15 +287,15 @@ struct Pipeline {
 #include "mma_loop.cuh"
 #endif
 
-// A tile of C in shared memory, on its way to C.
+// Staging of a tile of C in shared memory.
 struct StagedTile {
-  static constexpr int PITCH = 2 * (BLOCK_N + CHUNK);  // bytes of a row; the padding spreads rows over the banks
-  static constexpr int AT = TILES == 1 ? 0 : STAGES * STAGE;  // it takes the ring's place where no step follows
+  static constexpr int PITCH = 2 * (BLOCK_N + CHUNK);  // bytes per row; the padding spreads rows over the banks
+  static constexpr int AT = TILES == 1 ? 0 : STAGES * STAGE;  // it reuses the ring's memory if no step follows
 
   __device__ __forceinline__ static void put(uint32_t shared, int row, int column, uint32_t pair) {
     store_shared(shared + AT + row * PITCH + column * 2, pair);
   }
-  // Stores the tile by THREADS_GIVEN threads, of which this is the `thread`-th.
+  // Stores the tile with THREADS_GIVEN threads; this is the `thread`-th of them.
   template <int THREADS_GIVEN>
   __device__ __forceinline__ static void store(uint32_t shared, uint16_t* c, TileOrigin at, int M, int N, int thread) {
 #pragma unroll STORE_WARPS ? 4 : 16
@@ -320,7 +320,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   const int M = COMPILED ? ROWS_A : rows, N = COMPILED ? COLUMNS_B : columns, K = COMPILED ? DEPTH_A : depth;
   extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes
   const uint32_t shared = shared_address(memory);
-  // wgmma takes matrix descriptors from uniform registers: a shuffle tells the compiler that a warp agrees on them.
+  // wgmma needs matrix descriptors in uniform registers; a shuffle makes the value uniform for the compiler.
   const int lane = threadIdx.x % 32, warp = WGMMA ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
   // First row and column of this warp. The warps of a warpgroup interleave by 16 rows.
   const int warp_m = WGMMA ? warp % WARPS_M / 4 * (4 * WARP_M) + warp % 4 * 16 : warp / WARPS_N * WARP_M;
@@ -328,7 +328,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   const int all_steps = (K + BLOCK_K - 1) / BLOCK_K, share = (all_steps + SPLIT_K - 1) / SPLIT_K;
   const int first_step = blockIdx.y * share, steps = min(share, all_steps - first_step);
 
-  // Tiles of this block: its own number, and on by the number of blocks, so that those at work lie side by side.
+  // Tiles of this block: its index plus multiples of the number of blocks, so that concurrent tiles are neighbours.
   const int tiles = ((M + BLOCK_M - 1) / BLOCK_M) * ((N + BLOCK_N - 1) / BLOCK_N);
   const int own_tiles = TILES == 1 ? 1 : (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
   if constexpr (STORE_WARPS) {
@@ -354,7 +354,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.load_next();
   }
 
-  uint32_t stage = 0;  // of the step at hand, as an offset
+  uint32_t stage = 0;  // offset of the current step
   auto compute = [&](int tile) {
     const TileOrigin at(tile, M, N);
     const int row0 = at.row, column0 = at.column;
@@ -392,9 +392,9 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
       });
     } else if constexpr (STAGED_STORE) {
       if constexpr (STORE_WARPS)
-        named_barrier_sync<THREADS + STORE_THREADS>(C_FREE);  // the tile before is stored
+        named_barrier_sync<THREADS + STORE_THREADS>(C_FREE);  // the previous tile is stored
       else if constexpr (TILES == 1)
-        sync_compute_warps();  // the stages are no longer read
+        sync_compute_warps();  // all reads of the stages are done
       for_each_pair([&](int row, int column, float low, float high) {
         StagedTile::put(shared, row, column, pack_half2(low, high));
       });

@@ -1,11 +1,11 @@
-// The steps of a block with mma.sync, on fragments that each warp reads for itself.
+// The steps of a block with mma.sync; each warp reads its own fragments.
 #pragma once
 
-// Where this lane's rows of the warp's fragments start in a stage.
+// Start of this lane's rows of the warp's fragments within a stage.
 struct FragmentOffsets {
   int row_a, chunk_a;          // within the tile of A
 #if NT
-  int row_b, chunk_b;          // within the tile of B, whose rows are columns of C
+  int row_b, chunk_b;          // within the tile of B; its rows are columns of C
 #else
   uint32_t b[TILES_N / 2];     // offsets within the tile of B
 #endif
@@ -21,13 +21,13 @@ struct FragmentOffsets {
 #pragma unroll
     for (int n = 0; n < TILES_N / 2; n++) {
       b[n] = A_STAGE + chunk_offset<BLOCK_K, B_PITCH>(lane % 16, warp_n / CHUNK + n * 2 + lane / 16);
-      asm("" : "+r"(b[n]));  // pinned: the swizzle would be recomputed in every step
+      asm("" : "+r"(b[n]));  // pinned, so that the swizzle is not recomputed in every step
     }
 #endif
   }
 };
 
-// One warp's part of a step: what the tensor cores multiply over 16 elements of K.
+// One warp's operands for 16 elements of K.
 struct Fragments {
   uint32_t a[TILES_M][4], b[TILES_N / 2][4];
 
@@ -46,8 +46,8 @@ struct Fragments {
   }
 };
 
-// Adds the products of all steps of a tile to this warp's sums; `stage` is the offset of the first step's, then of the next
-// tile's.
+// Adds the products of all steps of a tile to this warp's sums. `stage` is the offset of the first step's stage; on return,
+// that of the next tile.
 __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t& stage, int steps,
                                            int warp_m, int warp_n) {
   const FragmentOffsets offsets(warp_m, warp_n);

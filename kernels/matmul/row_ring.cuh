@@ -1,19 +1,19 @@
-// A warp's steps on their way through its part of shared memory, in long pieces of rows: those of B, then those of A.
+// Ring of a warp's steps in its part of shared memory, as long pieces of rows: first rows of B, then rows of A.
 //
-// At NT rows of B are columns of C, and a piece is as deep as a step. Else they are depths, and a piece has all columns of the
-// warp: ldmatrix transposes, for an mma wants neighbouring depths in a word.
+// With NT, rows of B are columns of C, and a piece is as deep as a step. Otherwise rows are depths, and a piece has all
+// columns of the warp. ldmatrix then transposes, because an mma needs neighbouring depths in a word.
 #pragma once
 
 #if LANES == LANES_ROW && PRODUCTS == PRODUCTS_MMA
 struct RowRing {
-  // COUNT rows of LENGTH elements, of which a lane copies 16 bytes at a time.
+  // COUNT rows of LENGTH elements; a lane copies 16 bytes at a time.
   template <int COUNT, int LENGTH>
   struct Pieces {
     static constexpr int ROWS = COUNT, BYTES = ROWS * LENGTH * 2;
     static constexpr int CHUNKS = LENGTH / CHUNK;     // 16-byte chunks of a row
-    static constexpr int ROWS_AT_ONCE = 32 / CHUNKS;  // rows of which a warp asks for a chunk a lane
-    // Byte of a chunk. The chunks of a row are permuted by the row's 128-byte line, so that eight rows that one ldmatrix reads
-    // fall into eight different groups of banks.
+    static constexpr int ROWS_AT_ONCE = 32 / CHUNKS;  // rows per access of a warp, one chunk per lane
+    // Byte offset of a chunk. The chunks of a row are permuted by the row's 128-byte line, so that the eight rows of one
+    // ldmatrix are in eight different groups of banks.
     __device__ __forceinline__ static uint32_t at(int row, int chunk) {
       return row * (LENGTH * 2) + (chunk ^ (CHUNKS >= 8 ? row % 8 : row / 2 % 4)) * 16;
     }
@@ -24,11 +24,11 @@ struct RowRing {
   using Rows = Pieces<ROW_TILES * 8, DEPTH>;  // of A
   static constexpr int STAGE = Weights::BYTES + Rows::BYTES;
 
-  const char *next, *next_a;  // this lane's first chunk of the next step in B (in parts of blocks at NT, the warp's) and A
-  int columns;                // columns of C to the end, from the warp's first at NT, else from this lane's
+  const char *next, *next_a;  // this lane's first chunk of the next step in B and A (NT without WHOLE_BLOCKS: in the warp's first row of B)
+  int columns;                // columns of C to the end, from the warp's first (NT) or this lane's first
   int left, left_a;           // elements of K from this lane's first chunks to the end
   uint32_t stages;            // the warp's first stage
-  u64 policy;                 // of its loads of weights, where they have one
+  u64 policy;                 // cache policy of weight loads, if any
 
   __device__ __forceinline__ RowRing(const uint16_t* a, const uint16_t* b, uint32_t shared, int column0, int depth0) {
     const int row = Weights::lane_row(), chunk = Weights::lane_chunk(), depth_a = depth0 + Rows::lane_chunk() * CHUNK;
@@ -48,7 +48,7 @@ struct RowRing {
     left_a = K - depth_a;
   }
 
-  // Asks for a step. Past the last column the last ones are repeated: what comes of them is never stored.
+  // Starts the loads of a step. Columns past the end repeat the last ones; their results are never stored.
   __device__ __forceinline__ void start(int stage) {
     const uint32_t to = stages + stage * STAGE;
 #pragma unroll
@@ -82,7 +82,7 @@ struct RowRing {
   // Waits for the next step and adds its products.
   __device__ __forceinline__ void multiply(MmaSums& sums, int stage, int) const {
     cp_async_wait_group<STAGES - 1>();
-    __syncwarp();  // lanes read what others have copied
+    __syncwarp();  // lanes read the copies of other lanes
     const uint32_t from = stages + stage * STAGE, from_a = from + Weights::BYTES;
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -90,7 +90,7 @@ struct RowRing {
       uint32_t rows[ROW_TILES][2];
 #pragma unroll
       for (int i = 0; i < ROW_TILES; i += 2) {
-        uint32_t pair[4];  // of a single tile both halves are read twice
+        uint32_t pair[4];  // for a single tile, both halves are read twice
         const int second = i + 1 < ROW_TILES ? lane / 16 * 8 : 0;
         ldmatrix_x4(pair, from_a + Rows::at(i * 8 + second + lane % 8, k * 2 + lane / 8 % 2));
         rows[i][0] = pair[0], rows[i][1] = pair[1];
@@ -107,7 +107,7 @@ struct RowRing {
         for (int i = 0; i < ROW_TILES; i++) mma(sums.v[i][tile], weights, rows[i][0], rows[i][1]);
       }
     }
-    __syncwarp();  // the stage is no longer read
+    __syncwarp();  // all reads of the stage are done
   }
 };
 using WeightRing = RowRing;

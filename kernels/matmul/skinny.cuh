@@ -1,58 +1,57 @@
-// Few rows of A: C^T = B^T A^T, weights straight from global memory into the tensor cores' fragments, or plain FMAs.
+// Few rows of A: C^T = B^T A^T, with weights loaded directly from global memory into fragments, or with plain FMAs.
 //
-// Such a product is bound by the bytes of B, so nothing stands in their way: no tile in shared memory that warps share, no
-// barrier before the sums are merged. A lane asks for 16 bytes of B at a time and keeps STAGES steps of them in flight, in
-// registers or in places of shared memory that no other lane touches (cp.async writes there without a register).
+// Such a product is bound by the bytes of B. Therefore warps share no tile in shared memory, and there is no barrier before
+// the sums are merged. A lane loads 16 bytes of B at a time and keeps STAGES steps in flight, in registers or in shared
+// memory that no other lane accesses (cp.async needs no registers).
 //
-// The weights are the 16-row operand of an mma, for its 8-column side fits few rows of A. An mma may walk the depth in any
-// order that both operands agree on (mma.cuh says which words a lane holds): lane 4 g + t takes the 8 neighbouring depths
-// 8 t … 8 t + 7 of each 32, two mma's worth, of its own LANE_COLUMNS columns of C. At NT those are 16 bytes of a row of B;
-// else 16 bytes are 8 columns at one depth (4 columns at two of them, where a warp has 32), and the words of two neighbouring
-// depths are interleaved.
+// The weights are the 16-row operand of an mma, because its 8-column side fits few rows of A. An mma may process the depth in
+// any order that both operands share (mma.cuh describes the words of a lane). Lane 4 g + t has the 8 neighbouring depths
+// 8 t ... 8 t + 7 of each 32, enough for two mma, of its LANE_COLUMNS columns of C. With NT these are 16 bytes of a row of B.
+// Otherwise 16 bytes are 8 columns at one depth (or 4 columns at two depths if a warp has 32 columns), and the words of two
+// neighbouring depths are interleaved.
 //
-// LANES=row: a warp asks for long pieces of a row of B instead. At NT DRAM gives them sooner than 64 bytes of eight rows; else all
-// accesses have 16 bytes, where a lane has 8 of a row of 32 columns. For an mma the lanes of a warp exchange a step through their
-// part of shared memory, where ldmatrix reads it (row_ring.cuh). Plain FMAs, at NT alone, take all lanes along K: a warp has an
-// eighth of WARP_COLUMNS, and steps eight times as deep.
+// LANES=row: a warp loads long pieces of a row of B instead. With NT, DRAM returns them faster than 64 bytes of eight rows.
+// Otherwise all accesses have 16 bytes instead of 8 bytes for warps of 32 columns. For an mma the lanes of a warp exchange a
+// step through their part of shared memory, where ldmatrix reads it (row_ring.cuh). Plain FMAs (NT only) have all lanes along
+// K: a warp has an eighth of WARP_COLUMNS, and steps are eight times as deep.
 //
-// The warps of a block share K, each a range of steps side by side, and add up in shared memory, WARPS_ACROSS of them side by
-// side along the columns; with SPLIT_K the block that comes last at its columns adds what the others left, or a second launch
-// does.
+// The warps of a block share K, each with a range of steps, and add their sums in shared memory; WARPS_ACROSS of them are
+// along the columns. With SPLIT_K, the last block of a tile or a second launch adds the sums of all blocks.
 #pragma once
 
-// The shape is known to the compiler: distances between loads are then immediates, and tails that are not there cost nothing.
+// The shape is a compile-time constant, so that distances between loads are immediates and missing tails cost nothing.
 constexpr int M = ROWS_A, N = COLUMNS_B, K = DEPTH_A;
 constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
 constexpr bool ASYNC_POLICY = ASYNC && EVICT_FIRST, ASYNC_ACTIVATIONS = ASYNC && AHEAD;
 constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
 constexpr bool ROW_LANES = LANES == LANES_ROW;
 constexpr int DEPTH_LANES = ROW_LANES && !MMA ? 32 : 4;  // lanes along K that load neighbouring pieces
-constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;         // columns of C whose weights a lane loads
-constexpr int COLUMNS = LANE_COLUMNS * (32 / DEPTH_LANES);  // columns of C of a warp
-constexpr int BLOCK_COLUMNS = WARPS_ACROSS * COLUMNS;  // columns of C of a block
-constexpr int UNROLLED = ASYNC ? 1 : STAGES;           // steps of the loop that are written out
-constexpr int QUARTERS = DEPTH / 32;                   // pieces of a lane along K in a step
-constexpr int PIECES_DEPTH = DEPTH_LANES * CHUNK;      // elements of K that the lanes of a group hold at once
-constexpr int STEP_DEPTH = QUARTERS * PIECES_DEPTH;    // elements of K of a step
-constexpr int PIECES = QUARTERS * LANE_COLUMNS;        // 16-byte pieces of B of a lane in a step
+constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;         // columns of C per lane
+constexpr int COLUMNS = LANE_COLUMNS * (32 / DEPTH_LANES);  // columns of C per warp
+constexpr int BLOCK_COLUMNS = WARPS_ACROSS * COLUMNS;  // columns of C per block
+constexpr int UNROLLED = ASYNC ? 1 : STAGES;           // unrolled steps of the loop
+constexpr int QUARTERS = DEPTH / 32;                   // pieces per lane along K in a step
+constexpr int PIECES_DEPTH = DEPTH_LANES * CHUNK;      // elements of K per piece of a group of lanes
+constexpr int STEP_DEPTH = QUARTERS * PIECES_DEPTH;    // elements of K per step
+constexpr int PIECES = QUARTERS * LANE_COLUMNS;        // 16-byte pieces of B per lane and step
 constexpr int ROW_TILES = (M + 7) / 8;                 // mma tiles along the rows of A
-constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A of which a lane holds depths
-constexpr int RUN = NT || LANE_COLUMNS > CHUNK ? CHUNK : LANE_COLUMNS;  // elements of a piece from one row of B
-constexpr int PIECE_ROWS = CHUNK / RUN;                // rows of B that a piece is from
-constexpr int ACCESS = VECTOR < RUN ? VECTOR : RUN;    // elements of one access to B
-constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // of a lane in a stage: weights, then activations
-constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats of a row of the block's sums
-constexpr int STEPS = (K + STEP_DEPTH - 1) / STEP_DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, those of a split
+constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A per lane
+constexpr int RUN = NT || LANE_COLUMNS > CHUNK ? CHUNK : LANE_COLUMNS;  // elements per piece from one row of B
+constexpr int PIECE_ROWS = CHUNK / RUN;                // rows of B per piece
+constexpr int ACCESS = VECTOR < RUN ? VECTOR : RUN;    // elements per access to B
+constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // places per lane and stage: weights, then activations
+constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats per row of the block's sums
+constexpr int STEPS = (K + STEP_DEPTH - 1) / STEP_DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, steps per split
 constexpr bool WHOLE_STEPS = K % STEP_DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
 constexpr uint32_t ROW_BYTES = 2 * (NT ? K : N);       // of B
 
-// Column of C of a lane's j-th one, within those of its warp.
+// Returns the column of C of a lane's j-th column, relative to its warp.
 __device__ __forceinline__ int lane_column(int group, int j) {
-  if constexpr (ROW_RING) return j * 8 + group;  // as an mma has them
+  if constexpr (ROW_RING) return j * 8 + group;  // layout of an mma
   return NT ? group * LANE_COLUMNS + j : j / RUN * (8 * RUN) + group * RUN + j % RUN;
 }
 
-// 2, 4, 8 or 16 bytes of the inputs: `v` holds them from word `part * WIDTH / 2` on, zeros where not `inside`.
+// Loads 2, 4, 8 or 16 bytes of the inputs into `v` from word `part * WIDTH / 2` on; zeros if not `inside`.
 template <int WIDTH, bool WEIGHTS>
 __device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char* from, bool inside, u64 policy = 0) {
   if constexpr (WIDTH == 1) {
@@ -72,11 +71,11 @@ __device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char
   }
 }
 
-// What a step of the weights is multiplied with: A is small and stays in the caches.
+// Activations for a step of the weights; A is small and stays in the caches.
 struct Activations {
   uint32_t v[LANE_ROWS][QUARTERS][4];
 
-  // Calls use(row, quarter, part, address, inside) for each access to a step that begins at this lane's `from`.
+  // Calls use(row, quarter, part, address, inside) for each access of a step that starts at this lane's `from`.
   template <typename Use>
   __device__ __forceinline__ static void for_each_part(const char* from, int left, Use&& use) {
     const int group = threadIdx.x % 32 / DEPTH_LANES;
@@ -99,13 +98,13 @@ struct Activations {
   }
 };
 
-// A lane's weights on their way, and with FRAGMENTS=ahead the activations beside them.
+// A lane's weights in flight, and with FRAGMENTS=ahead its activations.
 struct Ring {
-  const char *next, *next_a;                               // this lane's first weight of the next step; its first activation
-  uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / RUN][NT ? 1 : RUN / ACCESS];  // bytes from there to its columns
-  int all, left;                                           // elements of K from its first depth to the end, of any and the next step
+  const char *next, *next_a;                               // this lane's first weight and first activation of the next step
+  uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / RUN][NT ? 1 : RUN / ACCESS];  // byte offsets of its columns
+  int all, left;                                           // elements of K from its first depth to the end, in the first and the next step
   uint32_t place;                                          // this lane's first place in shared memory
-  u64 policy;                                              // of its loads of weights, where they have one
+  u64 policy;                                              // cache policy of weight loads, if any
   uint32_t held[ASYNC ? 1 : STAGES][PIECES][4];
   Activations held_a[ASYNC || !AHEAD ? 1 : STAGES];
 
@@ -116,7 +115,7 @@ struct Ring {
     place = shared + threadIdx.x * 16;
     policy = EVICT_FIRST ? evict_first_policy() : 0;
     next_a = reinterpret_cast<const char*>(a + (MMA ? group * K : 0) + depth);
-    if constexpr (NT) {  // past the last column it is repeated: what comes of it is never stored
+    if constexpr (NT) {  // columns past the end repeat the last one; their results are never stored
       const int first = WHOLE_BLOCKS ? column : min(column, N - 1);
       next = reinterpret_cast<const char*>(b) + static_cast<size_t>(first) * ROW_BYTES + 2ll * depth;
 #pragma unroll
@@ -133,12 +132,12 @@ struct Ring {
     }
   }
 
-  // Address of one of this lane's places.
+  // Returns the address of one of this lane's places.
   __device__ __forceinline__ uint32_t at(int stage, int index) const {
     return place + (stage * PLACES + index) * (THREADS * 16);
   }
 
-  // Asks for a step, the neighbours of a row of B one after the other.
+  // Starts the loads of a step, neighbours in a row of B first.
   __device__ __forceinline__ void start(int stage) {
 #pragma unroll
     for (int which = 0; which < LANE_COLUMNS; which++)
@@ -169,7 +168,7 @@ struct Ring {
     left -= STEP_DEPTH;
   }
 
-  // The pieces of 32 depths of a step that has arrived.
+  // Returns the pieces of 32 depths of a loaded step.
   __device__ __forceinline__ void take(uint32_t (&pieces)[LANE_COLUMNS][4], int stage, int quarter) const {
 #pragma unroll
     for (int which = 0; which < LANE_COLUMNS; which++) {
@@ -180,7 +179,7 @@ struct Ring {
       for (int word = 0; word < 4; word++) pieces[which][word] = ASYNC ? chunk.v[word] : held[ASYNC ? 0 : stage][piece][word];
     }
   }
-  // The activations of a step that has arrived.
+  // Returns the activations of a loaded step.
   __device__ __forceinline__ void take(Activations& activations, int stage) const {
     if constexpr (ASYNC) {
 #pragma unroll
@@ -199,7 +198,7 @@ struct Ring {
   __device__ __forceinline__ void multiply(S& sums, int stage, int step) const {
     Activations activations;
     if constexpr (!AHEAD) activations.load(next_a + step * (STEP_DEPTH * 2), all - step * STEP_DEPTH);
-    if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
+    if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // no barrier: each lane reads only its own copies
     if constexpr (AHEAD) take(activations, stage);
 #pragma unroll
     for (int quarter = 0; quarter < QUARTERS; quarter++) {
@@ -210,14 +209,14 @@ struct Ring {
   }
 };
 
-// Two weights of a lane's j-th column, at its depths 2 i and 2 i + 1.
+// Returns two weights of a lane's j-th column, at depths 2 i and 2 i + 1.
 __device__ __forceinline__ uint32_t depth_pair(const uint32_t (&pieces)[LANE_COLUMNS][4], int j, int i) {
   if constexpr (NT) return pieces[j][i];
   const auto at = [&](int depth) { return pieces[j / RUN * RUN + depth / PIECE_ROWS][(depth % PIECE_ROWS * RUN + j % RUN) / 2]; };
   return __byte_perm(at(2 * i), at(2 * i + 1), j % 2 ? 0x7632 : 0x5410);
 }
 
-// Sums of a lane on tensor cores, of 16 columns by 8 rows in a tile. `A` is Activations.
+// Sums of a lane with tensor cores, in tiles of 16 columns by 8 rows. `A` is Activations.
 struct MmaSums {
   float v[ROW_TILES][LANE_COLUMNS / 2][4];
 
@@ -233,7 +232,7 @@ struct MmaSums {
         for (int i = 0; i < ROW_TILES; i++) mma(v[i][tile], w, a.v[i][quarter][half], a.v[i][quarter][half + 1]);
       }
   }
-  // Leaves the warp's sums in its columns of the block's tile.
+  // Stores the warp's sums in its columns of the block's tile.
   __device__ __forceinline__ void store(uint32_t tile) const {
     const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -242,7 +241,7 @@ struct MmaSums {
       for (int odd = 0; odd < 2; odd++) {
         const int row = i * 8 + 2 * t + odd;
         if (row >= M) continue;
-        constexpr int WIDE = ROW_RING ? 1 : LANE_COLUMNS < 4 ? LANE_COLUMNS : 4;  // neighbours that a lane has of a row
+        constexpr int WIDE = ROW_RING ? 1 : LANE_COLUMNS < 4 ? LANE_COLUMNS : 4;  // neighbouring columns of a lane in a row
 #pragma unroll
         for (int j = 0; j < LANE_COLUMNS; j += WIDE) {
           uint32_t sums[WIDE];
@@ -254,7 +253,7 @@ struct MmaSums {
   }
 };
 
-// Sums of a lane by plain FMAs, over the depths that it holds; DEPTH_LANES lanes together have all of them.
+// Sums of a lane with plain FMAs over its own depths; DEPTH_LANES lanes together have all depths.
 struct FmaSums {
   float v[M][LANE_COLUMNS];
 
@@ -298,11 +297,11 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
               float* __restrict__ partial) {
   extern __shared__ __align__(16) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // says that a warp agrees on it
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // makes the value uniform for the compiler
   const int warp_n = warp % WARPS_ACROSS, warp_k = warp / WARPS_ACROSS;
   const int column0 = blockIdx.x * BLOCK_COLUMNS;
 
-  // Steps of this block, of which each warp along K has its part: no range is longer than another by more than one.
+  // Steps of this block, divided between the warps along K; the lengths of the parts differ by at most one.
   const int block_step = blockIdx.y * SHARE, block_steps = min(SHARE, STEPS - block_step);
   const int first_step = block_step + block_steps * warp_k / WARPS_K;
   const int steps = block_step + block_steps * (warp_k + 1) / WARPS_K - first_step;
@@ -315,11 +314,11 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
   }
 
   Sums sums = {};
-  int slot = 0;  // stage of the step at hand, where the ring is in shared memory
+  int slot = 0;  // stage of the current step, if the ring is in shared memory
 #pragma unroll 1
   for (int done = 0; done < steps; done += UNROLLED) {
 #pragma unroll
-    for (int i = 0; i < UNROLLED; i++) {  // registers have no addresses: one turn of the ring is written out
+    for (int i = 0; i < UNROLLED; i++) {  // registers cannot be indexed, so one round of the ring is unrolled
       const int step = done + i, stage = ASYNC ? slot : i;
       if (i > 0 && step >= steps) break;
       ring.multiply(sums, stage, step);
@@ -330,11 +329,12 @@ matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, ui
       }
     }
   }
-  if constexpr (ASYNC) __syncthreads();  // the sums take the place of the ring
+  if constexpr (ASYNC) __syncthreads();  // the sums reuse the memory of the ring
   sums.store(shared + (warp_k * (M * TILE_PITCH) + warp_n * COLUMNS) * 4);
   __syncthreads();
 
-  // Each thread adds up what the warps along K hold of some pairs of columns, in their order: runs agree bit by bit.
+  // Each thread adds the sums of the warps along K for some pairs of columns, in fixed order, so that results are
+  // reproducible.
   constexpr int PAIRS = M * (BLOCK_COLUMNS / 2), TURNS = (PAIRS + THREADS - 1) / THREADS;
   constexpr bool TICKET = SPLIT_K > 1 && MERGE == MERGE_TICKET;
   float2 kept[TICKET ? TURNS : 1];

@@ -1,7 +1,7 @@
-// A split along K: partial sums of C in a workspace of SPLIT_K x M x N floats, and who adds them.
+// Split along K: partial sums of C in a workspace of SPLIT_K x M x N floats, and their merge.
 #pragma once
 
-// Two neighbouring elements of C; rows of odd length leave pairs unaligned, so those are stored one by one.
+// Stores two neighbouring elements of C, one by one if N is odd, because pairs are then unaligned.
 __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int M, int N, uint32_t pair) {
   if (row >= M || column >= N) return;
   uint16_t* target = c + static_cast<size_t>(row) * N + column;
@@ -13,7 +13,7 @@ __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int
   }
 }
 
-// Two neighbouring partial sums, of this block's share of K.
+// Stores two neighbouring partial sums of this block's part of K.
 __device__ __forceinline__ void store_partial_pair(float* partial, int row, int column, int M, int N, float low, float high) {
   if (row >= M || column >= N) return;
   float* target = partial + (static_cast<size_t>(blockIdx.y) * M + row) * N + column;
@@ -25,8 +25,8 @@ __device__ __forceinline__ void store_partial_pair(float* partial, int row, int 
   }
 }
 
-// Adds the shares of two neighbouring elements of C, this block's own among them, and stores the sums. The order is that of
-// K, whichever block comes last, so that runs agree bit by bit.
+// Adds the partial sums of two neighbouring elements of C, including this block's, and stores the results. The order is that
+// of K, independent of the last block, so that results are reproducible.
 __device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, int row, int column, int M, int N, float low, float high) {
   if (row >= M || column >= N) return;
   float2 share[SPLIT_K];
@@ -46,12 +46,12 @@ __device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, in
   store_pair(c, row, column, M, N, pack_half2(sum.x, sum.y));
 }
 
-// A counter for each tile of C; all are zero whenever a launch begins, for each goes back to zero with its last block.
+// A counter for each tile of C. All are zero at the start of a launch, because the last block of a tile resets its counter.
 static __device__ unsigned int tickets[TICKETS];
 
-// Tells every thread whether its block is the last one of a tile of C to have stored its partial sums: it sees them all.
+// Returns to every thread whether its block is the last to store partial sums of a tile of C; that block sees all sums.
 __device__ __forceinline__ bool last_of_split(int tile) {
-  __threadfence();  // what this thread stored is there for whoever learns of this block's ticket
+  __threadfence();  // makes this thread's stores visible before the block's ticket
   __syncthreads();
   int last = 0;
   if (threadIdx.x == 0) last = atomicInc(&tickets[tile], SPLIT_K - 1) == SPLIT_K - 1;
@@ -60,7 +60,7 @@ __device__ __forceinline__ bool last_of_split(int tile) {
   return last;
 }
 
-// Second launch where MERGE=launch and SPLIT_K is above 1: adds the shares in a fixed order, so that runs agree bit by bit.
+// Second launch for MERGE=launch and SPLIT_K above 1: adds the partial sums in fixed order, so that results are reproducible.
 extern "C" __global__ void __launch_bounds__(256) add_partial_sums(const float* __restrict__ partial, uint16_t* __restrict__ c, long long count) {
   const long long i = blockIdx.x * 256ll + threadIdx.x;
   if (i >= count) return;

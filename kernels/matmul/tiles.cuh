@@ -1,20 +1,20 @@
-// Tiles of A and B: their layout in shared memory, and their way there.
+// Tiles of A and B: layout in shared memory, and copies from global memory.
 #pragma once
 
-constexpr int SWIZZLE_ROWS = 8;  // rows after which the swizzle repeats: further ones are a constant offset away
+constexpr int SWIZZLE_ROWS = 8;  // rows after which the swizzle repeats, so that further rows have constant offsets
 
-// Elements from a row to the next. wgmma reads rows of at most 128 bytes: longer ones lie in panels of 64 columns, one
-// panel after the other.
+// Elements from a row to the next. wgmma reads rows of at most 128 bytes; longer rows are stored in consecutive panels of
+// 64 columns.
 constexpr int PANEL = 64;
 template <int PITCH>
 constexpr int ROW_PITCH = WGMMA && PITCH > PANEL ? PANEL : PITCH;
 
-// Byte offset of a 16-byte chunk in a tile of ROWS rows. The swizzle permutes the chunks of a row by the row's 128-byte
-// line, so that eight rows read by one ldmatrix, or by wgmma, fall into eight different groups of banks.
+// Returns the byte offset of a 16-byte chunk in a tile of ROWS rows. The swizzle permutes the chunks of a row by the row's
+// 128-byte line, so that eight rows of one ldmatrix or wgmma are in eight different groups of banks.
 template <int ROWS, int PITCH>
 __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
-  constexpr int per_row = ROW_PITCH<PITCH> / CHUNK;              // chunks of a row
-  constexpr int rows_a_line = per_row >= 8 ? 1 : 8 / per_row;    // rows of a 128-byte line
+  constexpr int per_row = ROW_PITCH<PITCH> / CHUNK;              // chunks per row
+  constexpr int rows_a_line = per_row >= 8 ? 1 : 8 / per_row;    // rows per 128-byte line
   constexpr int mask = per_row >= 8 ? 7 : per_row - 1;
   uint32_t panel = 0;
   if constexpr (ROW_PITCH<PITCH> != PITCH) panel = chunk / per_row * (ROWS * PANEL * 2), chunk %= per_row;
@@ -22,18 +22,18 @@ __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
   return panel + row * (ROW_PITCH<PITCH> * 2) + chunk * 16;
 }
 
-// One thread's part of the ROWS x COLUMNS tiles of a row-major matrix that a block walks through, one BLOCK_K after the
-// other: along the rows of A, and of B at NT; else down the columns of B. What lies past the end of K counts as zero. What
-// lies past the other edge repeats the last row or column there: products with it are never stored.
+// One thread's part of a block's ROWS x COLUMNS tiles of a row-major matrix, one tile per BLOCK_K: along the rows of A and
+// (NT) of B, otherwise down the columns of B. Elements past the end of K are zero. Elements past the other edge repeat the
+// last row or column; products with them are never stored.
 template <int ROWS, int COLUMNS, int PITCH, bool ALONG_ROWS>
 struct TileLoader {
   static constexpr int PER_ROW = COLUMNS / CHUNK;
   static constexpr int ROWS_AT_ONCE = LOADERS / PER_ROW;
-  static constexpr int CHUNKS = ROWS / ROWS_AT_ONCE;  // chunks of one thread, one below the other
-  static constexpr int PARTS = CHUNK / VECTOR;        // accesses that fill a chunk
-  const char* next;                                   // the next tile in the matrix
-  uint32_t row_offset[CHUNKS], part_offset[PARTS];    // bytes from there to this thread's rows, and within a row
-  uint32_t step_bytes;                                // from one tile to the next
+  static constexpr int CHUNKS = ROWS / ROWS_AT_ONCE;  // chunks per thread, in one column
+  static constexpr int PARTS = CHUNK / VECTOR;        // accesses per chunk
+  const char* next;                                   // address of the next tile
+  uint32_t row_offset[CHUNKS], part_offset[PARTS];    // byte offsets of this thread's rows, and within a row
+  uint32_t step_bytes;                                // bytes from one tile to the next
   int left;                                           // elements of K from this thread's first one to the end
   uint32_t held[ASYNC ? 1 : CHUNKS][4];
 
@@ -61,7 +61,7 @@ struct TileLoader {
       return chunk_offset<ROWS, PITCH>(first_row() + i * ROWS_AT_ONCE, chunk());
   }
 
-  // Starts the next tile on its way.
+  // Starts the loads of the next tile.
   __device__ __forceinline__ void start(uint32_t shared) {
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
@@ -86,7 +86,7 @@ struct TileLoader {
     left -= BLOCK_K;
   }
 
-  // Puts what start() holds in registers where it belongs.
+  // Stores the values that start() loaded into registers.
   __device__ __forceinline__ void finish(uint32_t shared) const {
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) store_shared(shared + target(i), held[i]);

@@ -1,14 +1,14 @@
-// The steps of a block with wgmma: a warpgroup multiplies 64 rows, from tiles that the tensor cores read themselves.
+// The steps of a block with wgmma: a warpgroup multiplies 64 rows, with tiles read directly from shared memory.
 #pragma once
 
-static_assert(SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE, "the tensor cores read swizzled tiles");
-static_assert(!FP16_SUM, "sums of wgmma are fp32 here");
+static_assert(SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE, "wgmma reads swizzled tiles");
+static_assert(!FP16_SUM, "wgmma accumulates in fp32 here");
 
-// Adds the products of all steps of a tile to this warp's sums; `offset` is that of the first step's stage, then of the next
-// tile's.
+// Adds the products of all steps of a tile to this warp's sums. `offset` is that of the first step's stage; on return, that
+// of the next tile.
 __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t& offset, int steps,
                                            int warp_m, int warp_n) {
-#if NT  // B lies as A does, a row for each column of C; else in panels of 64 columns, a row for each depth
+#if NT  // B has the layout of A, a row for each column of C; otherwise panels of 64 columns, a row for each depth
   const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n * (2 * BLOCK_K);
 #else
   const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n / PANEL * (BLOCK_K * PANEL * 2);

@@ -1,31 +1,31 @@
 // Root-mean-square normalisation: y[r][c] = h[r][c] * rsqrt(mean_c(h[r][c]^2) + eps) * weight[c]
 //
-//   h = x, or with a residual h = x + residual rounded to the elements' type, which is an output too: `sum`
-//   x, residual, y, sum  16-bit floats [ROWS, COLS], row-major, contiguous        weight  [COLS], alike
+//   h = x, or with a residual h = x + residual rounded to the element type, which is also the output `sum`
+//   x, residual, y, sum  16-bit floats [ROWS, COLS], row-major, contiguous        weight  [COLS], the same type
 //   statistics in fp32; any ROWS, any COLS
 //
-// Memory-bound: each element is read once and written once, so what matters is how many bytes are in flight.
+// Memory-bound: each element is read once and written once, so the speed depends on the bytes in flight.
 //
-//   THREADS_PER_ROW  threads that share a row, at most: as few as need no more accesses each. A row of fewer than 32 shares
-//                    its warp with others; its sum takes no shared memory then, nor where it is one warp
-//   ROWS_PER_BLOCK   rows of a block, one group of threads each; at least those of a warp
-//   ROW_STEPS        rows that a group of threads takes in turn: blocks are as many times fewer
-//   PREFETCH         what is loaded while a row is added up: nothing (none), the next row into registers (registers), or
-//                    the next STAGES - 1 rows into shared memory, by cp_async
-//   STAGES           rows in shared memory of a group of threads, with cp_async
-//   ROW_SUM          who adds up a row: the one block that scales it (block); each of the blocks that share it, all of it
-//                    (every_block: no block waits for another); or those blocks their parts, a launch ahead (two_launches)
-//   BLOCKS_PER_ROW   blocks that share a row, where it is not one
-//   VECTOR           elements that a thread moves at once (8 = 16 bytes), at most: a row has to be whole vectors
-//   ROW_STORAGE      where a row waits between the sum and the scaling: in registers, in shared memory, or nowhere (the row
-//                    is read a second time, from L2)
-//   WEIGHT_LOAD      weights fetched before the first row's sum, once for all rows, or after each sum (fewer registers)
-//   STORE_POLICY     stores as usual, or marked as streaming so that they leave L2 first
-//   LOAD_POLICY      loads of rows as usual, or marked as streaming
-//   MIN_BLOCKS       resident blocks promised to the compiler, which bounds the registers of a thread
+//   THREADS_PER_ROW  maximum number of threads per row; the kernel uses the fewest with the same number of accesses. Rows
+//                    with fewer than 32 threads share a warp. Row sums within one warp need no shared memory
+//   ROWS_PER_BLOCK   rows per block, with one group of threads each; at least the rows of a warp
+//   ROW_STEPS        rows that a group of threads processes one after another; divides the number of blocks
+//   PREFETCH         loads during a row's sum: none, the next row into registers (registers), or the next STAGES - 1 rows
+//                    into shared memory (cp_async)
+//   STAGES           (cp_async) rows in shared memory per group of threads
+//   ROW_SUM          row sum by the single block that scales the row (block), by each block of the row (every_block: no
+//                    block waits for another), or in parts by an earlier launch (two_launches)
+//   BLOCKS_PER_ROW   blocks per row, if more than one
+//   VECTOR           maximum number of elements per access (8 = 16 bytes); rows must be whole vectors
+//   ROW_STORAGE      storage of a row between the sum and the scaling: registers, shared memory, or none (the row is read a
+//                    second time, from L2)
+//   WEIGHT_LOAD      weights loaded before the first row's sum, once for all rows, or after each sum (fewer registers)
+//   STORE_POLICY     normal stores, or streaming stores, which are evicted from L2 first
+//   LOAD_POLICY      normal loads of rows, or streaming loads
+//   MIN_BLOCKS       minimum resident blocks per SM, which limits the registers of a thread
 //
-// Problem macros: COLS (columns of a row, known at compile time so that a row's share of registers is a constant); BF16
-// (1 where the tensors are bfloat16, 0 where they are fp16); RESIDUAL (1 where there are `residual` and `sum`).
+// Problem macros: COLS (columns of a row, a compile-time constant so that the registers per row are constant); BF16 (1 if
+// the tensors are bfloat16, 0 if they are fp16); RESIDUAL (1 if `residual` and `sum` exist).
 
 #if !defined(THREADS_PER_ROW) || !defined(ROWS_PER_BLOCK) || !defined(ROW_STEPS) || !defined(VECTOR) || !defined(MIN_BLOCKS)
 #error "THREADS_PER_ROW, ROWS_PER_BLOCK, ROW_STEPS, VECTOR and MIN_BLOCKS must be defined"
@@ -40,15 +40,15 @@
 #error "COLS, BF16 and RESIDUAL must be defined"
 #endif
 
-constexpr int WIDTH = (COLS | VECTOR) & -(COLS | VECTOR);         // elements of an access: the power of two that divides both
+constexpr int WIDTH = (COLS | VECTOR) & -(COLS | VECTOR);         // elements per access: the largest power of two that divides both
 constexpr int WORDS = WIDTH > 1 ? WIDTH / 2 : 1;                  // pairs of elements of a vector
 constexpr int VECTORS = (COLS + 2 * WORDS - 1) / (2 * WORDS);     // vectors of a row
-constexpr int BLOCKS = ROW_SUM == ROW_SUM_BLOCK ? 1 : BLOCKS_PER_ROW;        // blocks that share a row
-constexpr int SHARE = (VECTORS + BLOCKS - 1) / BLOCKS;                       // vectors that one of them scales
-constexpr int PER_THREAD = (SHARE + THREADS_PER_ROW - 1) / THREADS_PER_ROW;  // of them, those of a thread
-constexpr int BUSY = (SHARE + PER_THREAD - 1) / PER_THREAD;       // threads that need no more accesses than that
-constexpr int THREADS = BUSY <= 4 ? 4 : BUSY <= 8 ? 8 : BUSY <= 16 ? 16 : (BUSY + 31) / 32 * 32;  // threads of a row
-constexpr int ROWS = ROWS_PER_BLOCK * THREADS < 32 ? 32 / THREADS : ROWS_PER_BLOCK;               // rows of a block
+constexpr int BLOCKS = ROW_SUM == ROW_SUM_BLOCK ? 1 : BLOCKS_PER_ROW;        // blocks per row
+constexpr int SHARE = (VECTORS + BLOCKS - 1) / BLOCKS;                       // vectors that one block scales
+constexpr int PER_THREAD = (SHARE + THREADS_PER_ROW - 1) / THREADS_PER_ROW;  // vectors that one thread scales
+constexpr int BUSY = (SHARE + PER_THREAD - 1) / PER_THREAD;       // fewest threads with that number of accesses
+constexpr int THREADS = BUSY <= 4 ? 4 : BUSY <= 8 ? 8 : BUSY <= 16 ? 16 : (BUSY + 31) / 32 * 32;  // threads per row
+constexpr int ROWS = ROWS_PER_BLOCK * THREADS < 32 ? 32 / THREADS : ROWS_PER_BLOCK;               // rows per block
 constexpr int WARPS_PER_ROW = (THREADS + 31) / 32;
 constexpr int INPUTS = RESIDUAL ? 2 : 1;
 constexpr bool LOADED_AHEAD = PREFETCH == PREFETCH_REGISTERS, COPIED_AHEAD = PREFETCH == PREFETCH_CP_ASYNC;
@@ -58,20 +58,20 @@ constexpr bool WEIGHT_FIRST = WEIGHT_LOAD == WEIGHT_LOAD_BEFORE_SUM;
 constexpr bool STREAM_LOADS = LOAD_POLICY == LOAD_POLICY_STREAMING;
 constexpr bool STREAM_STORES = STORE_POLICY == STORE_POLICY_STREAMING;
 
-static_assert(ROWS * THREADS % 32 == 0, "whole_warps: a block's rows must be whole warps to reduce by shuffles");
-static_assert(BLOCKS == 1 || ROW_STEPS == 1, "whole_rows: only a block that has whole rows takes several in turn");
-static_assert(ROW_STEPS > 1 || PREFETCH == PREFETCH_NONE, "next_row: only a block that takes rows in turn has a next one");
-static_assert(!LOADED_AHEAD || IN_REGISTERS, "loaded_ahead: a row that was loaded into registers waits there");
-static_assert(!COPIED_AHEAD || IN_REGISTERS || IN_SHARED, "copied_ahead: a row that was copied is not read a second time");
-static_assert(!COPIED_AHEAD || WIDTH > 1, "async_width: cp.async moves at least 4 bytes");
-static_assert(!COPIED_AHEAD || STAGES > 1, "ring: one row is added up while another is copied");
+static_assert(ROWS * THREADS % 32 == 0, "whole_warps: the threads of a block must be whole warps for reductions by shuffles");
+static_assert(BLOCKS == 1 || ROW_STEPS == 1, "whole_rows: only blocks with whole rows can process several rows");
+static_assert(ROW_STEPS > 1 || PREFETCH == PREFETCH_NONE, "next_row: only blocks that process several rows can prefetch");
+static_assert(!LOADED_AHEAD || IN_REGISTERS, "loaded_ahead: rows prefetched into registers need ROW_STORAGE=registers");
+static_assert(!COPIED_AHEAD || IN_REGISTERS || IN_SHARED, "copied_ahead: rows copied to shared memory are not read a second time");
+static_assert(!COPIED_AHEAD || WIDTH > 1, "async_width: cp.async copies at least 4 bytes");
+static_assert(!COPIED_AHEAD || STAGES > 1, "ring: one row is added up while another row is copied");
 
 #include "ahead.cuh"
 #include "row.cuh"
 
-extern __shared__ __align__(16) unsigned char memory[];  // rows that wait, or that are copied ahead
+extern __shared__ __align__(16) unsigned char memory[];  // stored or prefetched rows
 
-// Blocks that have whole rows, or add up whole rows by themselves.
+// Blocks that have whole rows, or that add up whole rows themselves.
 __device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], const Half* weight, Half* y, Half* sum,
                                           int rows, float eps) {
   __shared__ float partial[2][ROWS * WARPS_PER_ROW];
@@ -83,9 +83,9 @@ __device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], co
 
   for (int group = blockIdx.x, half = 0; group * ROWS < rows; group += gridDim.x, half ^= 1) {
     const Row row(group, rows);
-    u32 waiting = ahead.shared;  // where this row is in shared memory
+    u32 waiting = ahead.shared;  // address of this row in shared memory
     if constexpr (COPIED_AHEAD) {
-      ahead.fetch(group + (STAGES - 1) * gridDim.x, span);  // into the stage of the row before
+      ahead.fetch(group + (STAGES - 1) * gridDim.x, span);  // into the stage of the previous row
       cp_async_wait_group<COPIED_AHEAD ? STAGES - 1 : 0>();
       waiting = ahead.next_stage();
     }
@@ -97,7 +97,7 @@ __device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], co
     Vector registers[IN_REGISTERS ? PER_THREAD : 1];
     const auto keep = [&](int i, const Vector& h) {
       if constexpr (IN_REGISTERS) registers[i] = h;
-      else if constexpr (IN_SHARED && (RESIDUAL || !COPIED_AHEAD))  // a copied row of x is there already
+      else if constexpr (IN_SHARED && (RESIDUAL || !COPIED_AHEAD))  // a prefetched row of x is already there
         store_shared(waiting + span.place(i) * VECTOR_BYTES, h.word);
     };
     const auto kept = [&](int i) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], co
   }
 }
 
-// A launch ahead, in which each block adds up its part of a row ...
+// First launch of two_launches: each block adds up its part of a row.
 __device__ __forceinline__ void sum_parts(const Half* const (&input)[INPUTS], float* partial_sums, int rows) {
   __shared__ float partial[ROWS * WARPS_PER_ROW];
   const OwnSpan span = own_span();
@@ -130,7 +130,7 @@ __device__ __forceinline__ void sum_parts(const Half* const (&input)[INPUTS], fl
   if (row.present && threadIdx.x % THREADS == 0) partial_sums[static_cast<size_t>(row.number) * BLOCKS + blockIdx.y] = total;
 }
 
-// ... and the scaling, for which every thread adds up its row's parts in the same order.
+// Second launch: the scaling; every thread adds up the parts of its row in the same order.
 __device__ __forceinline__ void scale_parts(const Half* const (&input)[INPUTS], const Half* weight, Half* y, Half* sum,
                                             const float* partial_sums, int rows, float eps) {
   const OwnSpan span = own_span();

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation of the rows of a matrix in fp16 or bf16: memory-bound, so bytes in flight decide."""
+"""Root-mean-square normalisation of the rows of a matrix in fp16 or bf16; memory-bound."""
 
 from functools import cache
 
@@ -26,137 +26,137 @@ BF16_ROUNDOFF = 2.0**-8
 """Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(y) - y| <= u |y| (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
 F16_ROUNDOFF = 2.0**-11
-"""The same of fp16, of 11 significant bits."""
+"""Unit roundoff of fp16, which has 11 significant bits."""
 FLUSHED = 2.0**-126
-"""Smallest normal number of fp32 and bf16: below it results may be flushed to zero."""
+"""Smallest normal number of fp32 and bf16; smaller results may be flushed to zero."""
 F16_LEAST = 2.0**-25
-"""Half of the smallest number of fp16; subnormal sums of it are not flushed unasked (PTX ISA, "add.f16")."""
+"""Half of the smallest fp16 number; fp16 additions do not flush subnormal results by default (PTX ISA, "add.f16")."""
 MOST_WORDS = 128
-"""Words of a row that a thread handles at most: half of the registers that it can have."""
+"""Most words of a row per thread, half of a thread's registers."""
 SEVERAL = {"ROW_SUM": ("every_block", "two_launches")}
 GENES = (
     Mutation("ROW_SUM", ("block", "every_block", "two_launches"),
-             doc="who adds up a row: the block that scales it, each that shares it, or those by parts, a launch ahead",
+             doc="row sum by the block that scales the row, by every block of the row, or by an earlier launch",
              relieves={"launch": 2, "latency": 2}),
     Parameter("BLOCKS_PER_ROW", (2, 4, 8, 16, 32), when=SEVERAL, doc="blocks that share a row", relieves=("latency",)),
     Parameter("ROW_STEPS", (1, 2, 4, 8, 16, 32), when={"ROW_SUM": ("block",)},
-              doc="rows that a group of threads takes in turn", relieves={"launch": 2, "memory": 2}),
+              doc="rows that a group of threads processes one after another", relieves={"launch": 2, "memory": 2}),
     Mutation("PREFETCH", ("none", "registers", "cp_async"), when={"ROW_STEPS": (2, 4, 8, 16, 32)},
-             doc="what is loaded while a row is added up: nothing, or the next rows, into registers or shared memory",
+             doc="prefetch of the next rows during a row's sum: none, into registers, or into shared memory",
              relieves={"memory": 3, "latency": 3}),
     Parameter("STAGES", (2, 3, 4), when={"PREFETCH": ("cp_async",)},
-              doc="rows in shared memory of a group of threads", relieves=("memory", "latency")),
+              doc="rows in shared memory per group of threads", relieves=("memory", "latency")),
     Mutation("ROW_STORAGE", ("registers", "shared", "reread"), when={"ROW_SUM": ("block",)},
-             doc="where a row waits between its sum and its scaling", relieves=("shared-memory", "arithmetic")),
-    Mutation("WEIGHT_LOAD", ("after_sum", "before_sum"), doc="when the weights are fetched",
+             doc="storage of a row between its sum and its scaling", relieves=("shared-memory", "arithmetic")),
+    Mutation("WEIGHT_LOAD", ("after_sum", "before_sum"), doc="time of loading the weights",
              relieves=("memory", "latency")),
     Mutation("LOAD_POLICY", ("normal", "streaming"), when={"PREFETCH": ("none", "registers")},
-             doc="cache policy of the loads of rows", relieves={"memory": 3}),
-    Mutation("STORE_POLICY", ("normal", "streaming"), doc="cache policy of the stores", relieves={"memory": 3}),
+             doc="cache policy of row loads", relieves={"memory": 3}),
+    Mutation("STORE_POLICY", ("normal", "streaming"), doc="cache policy of stores", relieves={"memory": 3}),
     Parameter("THREADS_PER_ROW", (4, 8, 16, 32, 64, 128, 256, 512, 1024), default=256,
-              doc="threads that share a row, at most", relieves=("launch",)),
-    Parameter("ROWS_PER_BLOCK", (1, 2, 4, 8, 16, 32, 64), doc="rows of a block, at least", relieves=("launch",)),
-    Parameter("VECTOR", (2, 4, 8), default=8, doc="elements of one access, at most",
+              doc="maximum number of threads per row", relieves=("launch",)),
+    Parameter("ROWS_PER_BLOCK", (1, 2, 4, 8, 16, 32, 64), doc="minimum number of rows per block", relieves=("launch",)),
+    Parameter("VECTOR", (2, 4, 8), default=8, doc="maximum number of elements per access",
               relieves={"memory": 2, "arithmetic": 1}),
-    Parameter("MIN_BLOCKS", (1, 2, 3, 4, 6, 8), doc="resident blocks promised to the compiler",
+    Parameter("MIN_BLOCKS", (1, 2, 3, 4, 6, 8), doc="minimum resident blocks per SM, which limits the registers",
               relieves=("latency", "launch")),
 )  # fmt: skip
 CONSTRAINTS = (
     Constraint("whole_warps", lambda c, p: divides(32, rows(c, p) * threads(c, p)),
-               "a block's rows must be whole warps to reduce by shuffles"),
+               "the threads of a block must be whole warps for reductions by shuffles"),
     Constraint("whole_rows", lambda c: blocks(c) == 1 or c.ROW_STEPS == 1,
-               "only a block that has whole rows takes several in turn"),
+               "only blocks with whole rows can process several rows"),
     Constraint("next_row", lambda c: c.ROW_STEPS > 1 or c["PREFETCH"] == "none",
-               "only a block that takes rows in turn has a next one"),
+               "only blocks that process several rows can prefetch a next row"),
     Constraint("loaded_ahead",
                lambda c: c["PREFETCH"] != "registers" or (blocks(c) == 1 and c["ROW_STORAGE"] == "registers"),
-               "a row that was loaded into registers waits there"),
+               "rows prefetched into registers need ROW_STORAGE=registers"),
     Constraint("copied_ahead",
                lambda c: c["PREFETCH"] != "cp_async" or (blocks(c) == 1 and c["ROW_STORAGE"] != "reread"),
-               "a row that was copied is not read a second time"),
+               "rows copied to shared memory are not read a second time"),
     Constraint("async_width", lambda c, p: c["PREFETCH"] != "cp_async" or width(c, p) > 1,
-               "cp.async moves at least 4 bytes, and the elements of an odd row are moved one by one"),
+               "cp.async copies at least 4 bytes, but odd rows use single elements"),
     Constraint("ring", lambda c: c["PREFETCH"] != "cp_async" or c.STAGES > 1,
-               "one row is added up while another is copied"),
+               "one row is added up while another row is copied"),
     Constraint("row_registers", lambda c, p: registers_for_rows(c, p),
-               "a row and its weights kept in registers must leave some over"),
+               "a row and its weights in registers must leave registers for other values"),
     Constraint("row_share", lambda c, p: Need(accesses(c, p) * words(c, p), MOST_WORDS, "words"),
-               "a thread with more of a row than this leaves the chip without threads", wasteful=True),
+               "a larger part of a row per thread leaves too few threads on the chip", wasteful=True),
     Constraint("widest_access", lambda c, p: c.VECTOR == 8 or divides(2 * c.VECTOR, p.COLS),
-               "VECTOR=8 takes the widest access that the row allows, and nothing else has to stand for it",
+               "VECTOR=8 already means the widest access that the row allows",
                wasteful=True),
     Constraint("threads_have_work", lambda c, p: threads_have_work(c, p),
-               "threads beyond the row's vectors would only wait: THREADS_PER_ROW=256 takes as many as have work",
+               "threads beyond the row's vectors have no work; THREADS_PER_ROW=256 already uses only those with work",
                wasteful=True),
     Constraint("whole_warp_filled", lambda c, p: c.ROWS_PER_BLOCK == 1 or c.ROWS_PER_BLOCK * threads(c, p) > 32,
-               "ROWS_PER_BLOCK=1 takes the rows that fill a warp", wasteful=True),
+               "ROWS_PER_BLOCK=1 already uses enough rows to fill a warp", wasteful=True),
     Constraint("sms_have_blocks", lambda c, p, chip: sms_have_blocks(c, p, chip),
-               "several rows a block leave multiprocessors without one", wasteful=True),
+               "several rows per block leave multiprocessors without a block", wasteful=True),
     Constraint("shared_rows_are_few",
                lambda c, p, chip: blocks(c) == 1 or Need(p.ROWS, 4 * chip.sms, "rows"),
-               "rows fill the chip by themselves; a second block of a row reads it again", wasteful=True),
+               "the rows already fill the chip, and a second block per row reads the row again", wasteful=True),
     Constraint("blocks_have_vectors",
                lambda c, p: Need((blocks(c) - 1) * vectors(c, p)[1] + 1, vectors(c, p)[0], "vectors"),
-               "the last block of a row would have none of it", wasteful=True),
+               "the last block of a row would have no work", wasteful=True),
     Constraint("bf16_instructions", lambda c, p, chip: bf16_instructions(c, p, chip),
-               "instructions on bf16 need compute capability 8.0; dtype=f16 runs here"),
+               "bf16 instructions need compute capability 8.0; use dtype=f16 on this chip"),
 )  # fmt: skip
 
 
 def up(number, divisor):
-    """Return number / divisor, rounded up."""
+    """Return number / divisor rounded up."""
     return -(-number // divisor)
 
 
 def residual(p):
-    """Whether a residual is added first, and the sum returned."""
+    """Return whether a residual is added first and the sum is returned."""
     return p["residual"] == "add"
 
 
 def width(c, p):
-    """Return the elements of an access: the power of two that divides VECTOR and the columns."""
+    """Return the elements per access: the largest power of two that divides VECTOR and the columns."""
     return (p.COLS | c.VECTOR) & -(p.COLS | c.VECTOR)
 
 
 def words(c, p):
-    """Return the 32-bit words of a vector; an odd row's is a pair of elements, moved one by one."""
+    """Return the 32-bit words of a vector; in odd rows a vector is a pair of elements with two accesses."""
     return max(1, width(c, p) // 2)
 
 
 def blocks(c):
-    """Return the blocks that share a row."""
+    """Return the number of blocks per row."""
     return 1 if c["ROW_SUM"] == "block" else c.BLOCKS_PER_ROW
 
 
 def vectors(c, p):
-    """Return the vectors of a row, and those that one block scales."""
+    """Return the vectors of a row, and the vectors that one block scales."""
     total = up(p.COLS, 2 * words(c, p))
     return total, up(total, blocks(c))
 
 
 def accesses(c, p):
-    """Return the vectors that one thread scales."""
+    """Return the number of vectors that one thread scales."""
     return up(vectors(c, p)[1], c.THREADS_PER_ROW)
 
 
 def threads(c, p):
-    """Return the threads of a row: as few as need no more accesses, as whole warps or a whole part of one."""
+    """Return the threads per row: the fewest with the same number of accesses, as whole warps or a part of a warp."""
     busy = up(vectors(c, p)[1], accesses(c, p))
     return next((part for part in (4, 8, 16) if busy <= part), 32 * up(busy, 32))
 
 
 def rows(c, p):
-    """Return the rows of a block, at least those of a warp."""
+    """Return the rows per block, at least the rows of one warp."""
     return max(c.ROWS_PER_BLOCK, 32 // threads(c, p))
 
 
 def grid(c, p):
-    """Return the blocks along rows, and those that share one."""
+    """Return the grid: blocks along the rows, and blocks per row."""
     return up(up(p.ROWS, rows(c, p)), c.ROW_STEPS), blocks(c)
 
 
 def shared_bytes(c, p):
-    """Return the bytes of the rows that wait in shared memory, or are copied ahead."""
+    """Return the bytes of dynamic shared memory for stored or prefetched rows."""
     row = 4 * words(c, p) * vectors(c, p)[1]
     if c["PREFETCH"] == "cp_async":
         return c.STAGES * (2 if residual(p) else 1) * rows(c, p) * row
@@ -164,10 +164,9 @@ def shared_bytes(c, p):
 
 
 def registers_for_rows(c, p):
-    """Compare the registers that rows, weights and loads in flight take with what launch bounds leave.
+    """Compare the registers for rows, weights and loads in flight with the available registers.
 
-    Half of the 255 that a thread can have, and a batch of 32 more where no weights are kept: beyond that the compiler
-    was seen to spill.
+    The limit is half of a thread's 255 registers, plus 32 if no weights are kept. Above it the compiler spills.
     """
     row, inputs = accesses(c, p) * words(c, p), 2 if residual(p) else 1
     kept, weights = c["ROW_STORAGE"] == "registers" and blocks(c) == 1, c["WEIGHT_LOAD"] == "before_sum"
@@ -178,25 +177,25 @@ def registers_for_rows(c, p):
 
 
 def threads_have_work(c, p):
-    """Whether threads have accesses of their own; where 256 are too many, that value alone stands for fewer."""
+    """Return whether every thread has work; THREADS_PER_ROW=256 always passes, because it uses only such threads."""
     share = vectors(c, p)[1]
     too_many = share if c.THREADS_PER_ROW < 256 else 2 * share
     return c.THREADS_PER_ROW == 256 or too_many > c.THREADS_PER_ROW
 
 
 def sms_have_blocks(c, p, chip):
-    """Compare the blocks of several rows with the chip's multiprocessors, or the rows where those are fewer."""
+    """Compare the number of blocks with several rows to the multiprocessors, or to the rows if these are fewer."""
     return c.ROWS_PER_BLOCK * c.ROW_STEPS == 1 or Need(min(chip.sms, p.ROWS), grid(c, p)[0], "blocks")
 
 
 def bf16_instructions(c, p, chip):
-    """Compare the chip's compute capability with what bf16 takes (PTX ISA, "cvt": cvt.rn.bf16x2.f32 from sm_80)."""
+    """Compare the compute capability with that required for bf16 (PTX ISA, "cvt": cvt.rn.bf16x2.f32 from sm_80)."""
     major, minor = chip.compute_capability
     return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
 
 
 def launches(c, p):
-    """Blocks of some rows, or of a part of some rows, the second time for their scaling."""
+    """Return the launch, or for two_launches one for the row sums and one for the scaling."""
     block = threads(c, p) * rows(c, p)
     read, written = (("x", "residual"), ("y", "sum")) if residual(p) else (("x",), ("y",))
     numbers = i32(p.ROWS), f32(EPS)
@@ -217,7 +216,7 @@ def launches(c, p):
 
 
 def tensors(p, c):
-    """What is normalised, by what, and the results; the sums of a row's parts where a launch ahead makes them."""
+    """Return the inputs and outputs, and for two_launches a workspace for the sums of row parts."""
     matrix = (p.ROWS, p.COLS)
     found = {"x": Tensor(p["dtype"], matrix)}
     if residual(p):
@@ -231,7 +230,7 @@ def tensors(p, c):
 
 
 def summed(p, t):
-    """Return x, or x + residual rounded to the elements' type as it is stored."""
+    """Return x, or x + residual rounded to the element type."""
     import torch
 
     if not residual(p):
@@ -246,7 +245,7 @@ def outputs(p, y, total):
 
 
 def reference(p, t):
-    """Float64 normalisation."""
+    """Return the normalisation in float64."""
     import torch
 
     h = summed(p, t)
@@ -254,7 +253,7 @@ def reference(p, t):
 
 
 def some_columns(p, t, columns):
-    """Return the columns of y that some weights reach."""
+    """Return the columns of y that depend on some weights."""
     import torch
 
     h = summed(p, t)
@@ -262,13 +261,13 @@ def some_columns(p, t, columns):
 
 
 def slices(p):
-    """Rows reach rows, and weights columns of y."""
+    """Return the slices: rows with rows of the outputs, and weights with columns of y."""
     inputs = dict.fromkeys(("x", "residual", "y", "sum") if residual(p) else ("x", "y"), 0)
     return Slice(inputs), Slice({"weight": 0, "y": 1}, reference=some_columns)
 
 
 def eager(p, t):
-    """The layer of torch, behind the sum of two tensors where there is a residual."""
+    """Return the result of torch's layer, applied to the sum of two tensors if there is a residual."""
     import torch
 
     h = t["x"] + t["residual"] if residual(p) else t["x"]
@@ -298,14 +297,14 @@ kernel = Kernel(
     workload=Workload(
         tensors=tensors,
         reference=reference,
-        # Statistics are fp32, whose rounding is 2^-16 of bf16's; y is rounded once, and where the normalised row is
-        # rounded ahead of the product with the weight, as in layers of transformers, twice: by (1 + u)^2 - 1 at most,
-        # about 2 u. The tolerance is twice that, for errors beyond its half are marginal; nothing absolute but what may
-        # be flushed. It also has room for kernels that normalise the sum before it is rounded.
+        # Statistics are fp32, with 2^-16 of bf16's rounding. y is rounded once, or twice if the normalised row is
+        # rounded before the product with the weight, as in transformer layers: at most (1 + u)^2 - 1, about 2 u. The
+        # tolerance is twice that, because errors above half of it are marginal. The absolute part covers only flushed
+        # results. The tolerance also accepts kernels that normalise the sum before it is rounded.
         #
-        # A sum of two elements is rounded once, to the nearest: one result is right (an fp32 sum rounds to it as well,
-        # for its 24 bits are 2 * 11 + 2: Figueroa, When is double rounding innocuous?, 1995). Its neighbours are
-        # u |sum| away at least, so that half of that lets none of them pass.
+        # The sum of two elements is rounded once to nearest, so only one result is correct. An fp32 sum rounds to the
+        # same result, because 24 bits are 2 * 11 + 2 (Figueroa, When is double rounding innocuous?, 1995). Neighbouring
+        # numbers are at least u |sum| away, so half of that rejects them.
         tolerance={
             "y": Tolerance(1e-3, 2e-3, {"bf16": Tolerance(FLUSHED, 4 * BF16_ROUNDOFF)}),
             "sum": Tolerance(F16_LEAST, F16_ROUNDOFF / 2, {"bf16": Tolerance(FLUSHED, BF16_ROUNDOFF / 2)}),

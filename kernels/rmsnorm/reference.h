@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 
-// dtype (0 fp16, 1 bf16) says how x and weight were rounded, and changes nothing here; nor does residual, which is 0.
+// dtype (0 fp16, 1 bf16) is the type to which x and weight were rounded; it has no effect here. residual is 0.
 inline void reference(int ROWS, int COLS, int /*dtype*/, int /*residual*/, const double* x, const double* weight, double* y) {
   for (int r = 0; r < ROWS; r++) {
     const double* row = x + static_cast<long long>(r) * COLS;
@@ -13,7 +13,7 @@ inline void reference(int ROWS, int COLS, int /*dtype*/, int /*residual*/, const
   }
 }
 
-// The nearest number of the dtype, ties to even: 11 significant bits down to 2^-24, or 8 of them down to 2^-133.
+// Returns the nearest number of the dtype, ties to even: 11 significant bits down to 2^-24, or 8 bits down to 2^-133.
 inline double rounded(double value, int dtype) {
   const int bits = dtype ? 8 : 11, least = dtype ? -133 : -24;
   if (value == 0 || !std::isfinite(value)) return value;
@@ -24,7 +24,7 @@ inline double rounded(double value, int dtype) {
   return std::fabs(nearest) > largest ? std::copysign(HUGE_VAL, value) : nearest;
 }
 
-// x + residual is rounded to the dtype before it is normalised, and returned.
+// x + residual is rounded to the dtype, returned, and normalised.
 inline void reference(int ROWS, int COLS, int dtype, int /*residual*/, const double* x, const double* residual,
                       const double* weight, double* y, double* sum) {
   for (long long i = 0; i < static_cast<long long>(ROWS) * COLS; i++) sum[i] = rounded(x[i] + residual[i], dtype);

@@ -1,12 +1,12 @@
-// What a thread has of a row: which vectors, the sum of their squares over all threads, and their scaling.
+// A thread's part of a row: its vectors, the row's sum of squares, and the scaling.
 #pragma once
 
 #include "../common/barrier.cuh"
 #include "vector.cuh"
 
-constexpr int BATCH = 8;  // loads of an input that a thread has in flight together, at most
+constexpr int BATCH = 8;  // most loads per input and thread in flight
 
-// Some vectors of a row, of which a thread has every THREADS-th, COUNT at most.
+// Some vectors of a row; a thread has every THREADS-th vector, at most COUNT.
 template <int COUNT>
 struct Span {
   int begin, end;  // vectors
@@ -16,14 +16,13 @@ struct Span {
 };
 using OwnSpan = Span<PER_THREAD>;
 
-// What this block scales of a row.
+// The part of a row that this block scales.
 __device__ __forceinline__ OwnSpan own_span() {
   const int begin = BLOCKS == 1 ? 0 : blockIdx.y * SHARE;
   return {begin, min(begin + SHARE, VECTORS)};
 }
 
-// The row that this thread has a part in. The last group may have rows to spare: they repeat the last row and are never
-// stored.
+// The row of this thread. The last group may have more threads than rows: extra ones repeat the last row and do not store.
 struct Row {
   bool present;
   int number;
@@ -36,14 +35,14 @@ struct Row {
   }
 };
 
-// Fills a batch of vectors of h; read(t, i) is vector i of input t.
+// Fills a batch of vectors of h; read(t, i) returns vector i of input t.
 template <int COUNT, typename Read>
 __device__ __forceinline__ void read_batch(Vector (&h)[BATCH], const Span<COUNT>& span, int first, Read read) {
 #pragma unroll
   for (int j = 0; j < BATCH; j++)
     if (span.has(first + j)) h[j] = read(0, first + j);
   if constexpr (RESIDUAL) {
-    Vector added[BATCH];  // all loads first, so that they are in flight together
+    Vector added[BATCH];  // all loads first, so that they are in flight concurrently
 #pragma unroll
     for (int j = 0; j < BATCH; j++)
       if (span.has(first + j)) added[j] = read(1, first + j);
@@ -53,7 +52,7 @@ __device__ __forceinline__ void read_batch(Vector (&h)[BATCH], const Span<COUNT>
   }
 }
 
-// Sum of the squares of a thread's vectors; keep(i, h) gets each of them.
+// Returns the sum of squares of a thread's vectors; calls keep(i, h) for each vector.
 template <int COUNT, typename Read, typename Keep>
 __device__ __forceinline__ float sum_of_squares(const Span<COUNT>& span, Read read, Keep keep) {
   float sum = 0.f;
@@ -71,7 +70,7 @@ __device__ __forceinline__ float sum_of_squares(const Span<COUNT>& span, Read re
   return sum;
 }
 
-// Sum over LANES neighbouring lanes of a warp, a power of two; each of them gets it.
+// Returns the sum over LANES neighbouring lanes of a warp (a power of two) to each of them.
 template <int LANES>
 __device__ __forceinline__ float lane_sum(float value) {
 #pragma unroll
@@ -79,8 +78,8 @@ __device__ __forceinline__ float lane_sum(float value) {
   return value;
 }
 
-// Sum over the threads of one row; every thread gets it. Two rows in turn use different halves of `partial`, so that one
-// barrier is enough: whoever writes a half again has met all of its readers at the other half's barrier.
+// Returns the sum over the threads of one row to every thread. Consecutive rows use different halves of `partial`, so one
+// barrier is enough: a thread that writes a half again has passed the other half's barrier together with all readers.
 __device__ __forceinline__ float row_sum(float value, float (&partial)[ROWS * WARPS_PER_ROW]) {
   value = lane_sum<THREADS < 32 ? THREADS : 32>(value);
   if constexpr (WARPS_PER_ROW > 1) {
@@ -92,14 +91,14 @@ __device__ __forceinline__ float row_sum(float value, float (&partial)[ROWS * WA
       value = 0.f;
 #pragma unroll
       for (int warp = 0; warp < WARPS_PER_ROW; warp++) value += warps[warp];
-    } else {  // a load for each warp's sum would keep shared memory busy longer than shuffles take
+    } else {  // shuffles are faster than loading the sum of each warp from shared memory
       value = lane_sum<32>(lane < WARPS_PER_ROW ? warps[lane] : 0.f);
     }
   }
   return value;
 }
 
-// The weights of a thread's vectors: in registers from the start, or fetched where they are used.
+// The weights of a thread's vectors: kept in registers, or loaded when they are used.
 struct Weights {
   const Half* weight;
   Vector kept[WEIGHT_FIRST ? PER_THREAD : 1];
@@ -112,8 +111,8 @@ struct Weights {
   }
 };
 
-// Writes what the block has of y, and of `sum` where there is a residual. Where the row does not wait anywhere, read(t, i)
-// reads it again; else kept(i) is vector i of h.
+// Writes the block's part of y, and of `sum` with a residual. If the row is not stored, read(t, i) reads it again;
+// otherwise kept(i) is vector i of h.
 template <typename Read, typename Kept>
 __device__ __forceinline__ void scale_row(Half* y, Half* sum, const Weights& weights, float scale, const OwnSpan& span,
                                           bool present, Read read, Kept kept) {
@@ -128,7 +127,7 @@ __device__ __forceinline__ void scale_row(Half* y, Half* sum, const Weights& wei
     } else {
       read_batch(h, span, first, read);
     }
-    if constexpr (RESIDUAL) {  // ahead of all y: two streams of stores by turns take .3 % longer (65536 x 1024, H200)
+    if constexpr (RESIDUAL) {  // before all of y, because alternating stores are slower (docs/lab/2026-11-27-kernels.md)
 #pragma unroll
       for (int j = 0; j < BATCH; j++)
         if (span.has(first + j)) store(sum, span.vector(first + j), h[j]);

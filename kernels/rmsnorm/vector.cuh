@@ -1,7 +1,7 @@
-// A vector: the elements that a thread moves at once, WORDS pairs of them, in registers.
+// A vector: the elements of one access, WORDS pairs, in registers.
 //
-// An odd row keeps nothing wider than an element aligned: there a vector is one pair that moves in two accesses, and the
-// last pair of a row is one element and a zero.
+// In odd rows only single elements are aligned. There a vector is one pair with two accesses, and the last pair of a row is
+// one element and a zero.
 #pragma once
 
 #include "../common/cp_async.cuh"
@@ -12,7 +12,7 @@ struct Vector {
   u32 word[WORDS];
 };
 
-// ---- global memory; volatile, since a row that is read again must not stay in registers instead
+// ---- global memory; volatile, because the compiler must not keep a row in registers that is to be read again
 
 template <bool STREAMING>
 __device__ __forceinline__ u32 load_half(const Half* source) {
@@ -26,7 +26,7 @@ __device__ __forceinline__ void store_half(Half* target, u32 half) {
   else asm volatile("st.global.u16 [%0], %1;" ::"l"(target), "h"((Half)half) : "memory");
 }
 
-/// Vector `index` of a row or of the weights.
+/// Loads vector `index` of a row or of the weights.
 template <bool STREAMING = STREAM_LOADS>
 __device__ __forceinline__ Vector load(const Half* row, int index) {
   const Half* source = row + index * (2 * WORDS);
@@ -88,7 +88,7 @@ __device__ __forceinline__ Vector load_shared(u32 address) {
 
 // ---- arithmetic
 
-/// a + b, each element rounded once to the elements' type.
+/// Returns a + b, with each element rounded once to the element type.
 __device__ __forceinline__ Vector plus(const Vector& a, const Vector& b) {
   Vector result;
 #pragma unroll
@@ -96,7 +96,7 @@ __device__ __forceinline__ Vector plus(const Vector& a, const Vector& b) {
   return result;
 }
 
-/// `sum` and the squares of the elements.
+/// Returns `sum` plus the squares of the elements.
 __device__ __forceinline__ float plus_squares(float sum, const Vector& v) {
 #pragma unroll
   for (int i = 0; i < WORDS; i++) {

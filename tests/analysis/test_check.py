@@ -77,7 +77,7 @@ def test_an_output_of_another_word_has_a_tolerance(tmp_path: Path) -> None:
         kernel = load_kernel(tmp_path / "rmsnorm")
         ((holds, detail),) = _workload(Folder(kernel, known_problems(kernel), ""))
         assert holds is (told is None)
-        assert told is None or detail == f"tolerance names {told}, the outputs are ['sum', 'y']"
+        assert told is None or (f"tolerance names {told}" in detail and "['sum', 'y']" in detail)
 
 
 @pytest.mark.thorough
@@ -98,16 +98,16 @@ def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -
     [
         ("kernel.py", 'Launch("scale"', 'Launch("scael"', "entry points", "scale"),
         ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "takes 3 arguments"),
-        ("kernel.py", 'args=("x", "y"', 'args=("x", "z"', "entry points", "argument 'z' is no tensor"),
+        ("kernel.py", 'args=("x", "y"', 'args=("x", "z"', "entry points", "argument 'z' is not a tensor"),
         ("kernel.py", "i32(p.N))", '"x")', "entry points", "int n needs a Scalar"),
-        ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "the launch gives 2: x, y"),
-        ("kernel.py", '("x", "y", i32', '("y", "x", i32', "entry points", "scale: const float* x gets the output 'y'"),
-        ("kernel.py", "-(-p.N // (width(c) * c.THREADS))", "p.N / 4", "constraints", "whole numbers, not 256.0"),
+        ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "the launch passes 2: x, y"),
+        ("kernel.py", '("x", "y", i32', '("y", "x", i32', "entry points", "x is const but receives the output 'y'"),
+        ("kernel.py", "-(-p.N // (width(c) * c.THREADS))", "p.N / 4", "constraints", "whole extents, not 256.0"),
         ("kernel.py", "block=c.THREADS", "block=c.THREADS - 128", "constraints", "block is empty: -64 along x, for"),
         ("kernel.py", "i32(p.N)", "i32", "constraints", "argument 3 of scale is the function i32 itself; call it"),
         ("kernel.py", "i32(p.N)", "0.5", "constraints", "argument 3 of scale is the plain number 0.5; add its type"),
         ("kernel.py", "divides(width(c), p.N)", "None", "constraints", "whole_vectors returned None"),
-        ("kernel.py", 'tolerance={"y"', 'tolerance={"z"', "workload", "tolerance names ['z'], the outputs are ['y']"),
+        ("kernel.py", 'tolerance={"y"', 'tolerance={"z"', "workload", "['z'], but the outputs are ['y']"),
         ("kernel.py", 'Parameter("THREADS"', 'Parameter("IDLE", (1, 2)), Parameter("THREADS"', "macros", "uses IDLE"),
         ("kernel.cu", "|| !defined(THREADS)", "", "macros", "no #error in kernel.cu when THREADS is not defined"),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision"),
@@ -154,7 +154,7 @@ def test_a_function_that_raises_is_told_once(
     lines = (folder / "kernel.py").read_text().splitlines()
     (number,) = re.findall(r"kernel\.py:(\d+)", detail)
     assert new in lines[int(number) - 1]
-    pointing = [f for f in findings if f["detail"] == f"stopped by the error under '{check}'"]
+    pointing = [f for f in findings if f["detail"].endswith(f"error under '{check}'")]
     assert others * [None] == [finding["ok"] for finding in pointing]
 
 
@@ -194,7 +194,7 @@ def test_what_is_alike_on_every_target_is_one_line(folder: Path) -> None:
     said = CliRunner().invoke(app, ["check", "scale"]).stdout
     assert 1 == said.count("block_extent: needs 2048")
     assert "N=1024 and N=1001: feasible on no chip" in said
-    assert "sm_80, sm_89, sm_90: not tried" in said
+    assert "sm_80, sm_89, sm_90: skipped" in said
 
 
 def test_a_static_assert_without_its_constraint_is_found(folder: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_starting_point_that_runs_nowhere_is_found(folder: Path) -> None:
     _change(folder / "kernel.py", "block=c.THREADS", "block=c.THREADS if c.THREADS == 128 else 2048")
     said = _failures("scale")[1]["starting points"]
     assert said.startswith(
-        "number 1 (THREADS=512) is feasible nowhere, for example on l4 at N=1024: block_extent: needs"
+        "number 1 (THREADS=512) is feasible on no chip, for example on l4 at N=1024: block_extent: needs"
     )
 
 
@@ -254,7 +254,7 @@ def test_a_small_space_is_counted_whole(folder: Path) -> None:
     said = CliRunner().invoke(app, ["check", "scale"]).stdout
     distinct = len(list(load_kernel(folder).space.grid()))
     assert distinct < 50
-    assert f"of {distinct} candidates these are feasible" in said
+    assert f"of {distinct} candidates: " in said
 
 
 def _warnings(*arguments: str) -> tuple[int, dict[str, str]]:
@@ -295,7 +295,7 @@ def test_a_launch_that_contradicts_its_kernel_is_found(folder: Path) -> None:
     (folder / "kernel.py").write_text(changed.replace("cluster=(4, 1, 1)", "cluster=(3, 1, 1)"), encoding="utf-8")
     assert "the cluster must divide the grid" in _failures("scale")[1]["default candidate"]
     (folder / "kernel.py").write_text(text, encoding="utf-8")
-    assert "declare what needs a later one: Launch(cluster=…)" in _failures("scale")[1]["compiler"]
+    assert "Launch(cluster=…)" in _failures("scale")[1]["compiler"]
 
 
 @pytest.mark.thorough
@@ -346,9 +346,14 @@ def test_square_small_problems_are_a_warning() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "level", "message"),
     [
-        ("rtol=1e-6", "rtol=1e-6", "ok", "rounding alone reaches 0 in float32; Tolerance(atol=0, rtol=5e-07) has room"),
-        ('"y": 2 * t["x"]}', '"y": t["x"] / 3 * 6}', "warning", "reaches 288 (denormal inputs) in float32; right"),
-        ("rtol=1e-6", "rtol=0.5", "warning", "wrong answers may pass, Tolerance(atol=0, rtol=5e-07) has room"),
+        (
+            "rtol=1e-6",
+            "rtol=1e-6",
+            "ok",
+            "rtol=1e-06): 0 in float32; Tolerance(atol=0, rtol=5e-07) is enough",
+        ),
+        ('"y": 2 * t["x"]}', '"y": t["x"] / 3 * 6}', "warning", "288 (denormal inputs) in float32; correct"),
+        ("rtol=1e-6", "rtol=0.5", "warning", "wrong results may pass: Tolerance(atol=0, rtol=5e-07)"),
     ],
 )
 def test_the_tolerance_is_held_against_rounding(folder: Path, old: str, new: str, level: str, message: str) -> None:
@@ -366,8 +371,8 @@ def test_a_tolerance_below_rounding_is_a_warning(folder: Path) -> None:
     _change(folder / "kernel.py", RIGHT, 'reference=lambda p, t: {"y": (t["x"] / 3).sum() - 0 * t["x"]}')
     _change(folder / "kernel.py", "rtol=1e-6", "rtol=1e-9")
     _, warned = _warnings("scale")
-    assert "right candidates are turned away, Tolerance(" in warned["tolerance"]
-    suggested = re.search(r"Tolerance\(atol=(\S+), rtol=(\S+)\) would", warned["tolerance"])
+    assert "correct candidates would fail" in warned["tolerance"]
+    suggested = re.search(r"use Tolerance\(atol=(\S+), rtol=(\S+)\)", warned["tolerance"])
     assert suggested is not None
     _change(folder / "kernel.py", "Tolerance(atol=0, rtol=1e-9)", f"Tolerance({suggested[1]}, {suggested[2]})")
     assert "tolerance" not in _warnings("scale")[1]
@@ -379,8 +384,8 @@ def test_a_reference_that_computes_in_double_alone_tells_the_rounding_of_its_res
     _change(folder / "kernel.cu", "y[i] = 2 * x[i];", "y[i] = x[i] / 3;")
     told = CliRunner().invoke(app, ["check", "scale"]).stdout
     (line,) = [line for line in told.splitlines() if line.split()[1:2] == ["tolerance"]]
-    assert "rounding alone reaches 288 (denormal inputs) in float32" in line
-    assert "Tolerance(atol=2e-38, rtol=5e-07) would let them pass" in line
+    assert "288 (denormal inputs) in float32" in line
+    assert "use Tolerance(atol=2e-38, rtol=5e-07)" in line
 
 
 @pytest.mark.thorough

@@ -88,9 +88,9 @@ def test_intervals_must_not_overlap_where_no_samples_are_known() -> None:
     [
         ({"kernel": "matmul"}, "different kernels"),
         ({"device": "NVIDIA L4"}, "different chips"),
-        ({"predicted": True}, "predicted and the other measured"),
-        ({"readings": {"q": Reading(5.0)}}, "no problem that both were timed at"),
-        ({"readings": {"p0": Reading(5.0)}}, "neither samples nor an interval"),
+        ({"predicted": True}, "predicted times and the other has measured"),
+        ({"readings": {"q": Reading(5.0)}}, "no problem in common"),
+        ({"readings": {"p0": Reading(5.0)}}, "neither samples nor a confidence interval"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(changes: dict[str, object], message: str) -> None:
@@ -103,7 +103,7 @@ def test_problems_of_one_run_alone_are_left_out_and_said() -> None:
     """A study with more problems is compared at the common ones."""
     found = compare(stored_run("old", [5.4, 9.0], 1), stored_run("new", [5.4], 2))
     assert [line.problem for line in found.lines] == ["p0"]
-    assert found.remarks == ("only old was timed at p1: left out",)
+    assert found.remarks == ("skipped p1: only old was timed there",)
 
 
 def test_problems_are_told_by_whichever_run_knows_their_names() -> None:
@@ -111,7 +111,7 @@ def test_problems_are_told_by_whichever_run_knows_their_names() -> None:
     old = stored_run("old", [5.4, 9.0], 1, words={"p0": "B=2 S=512", "p1": "B=2 S=1024"})
     found = compare(old, stored_run("new", [5.4], 2))
     assert [found.in_words(line) for line in found.lines] == ["B=2 S=512"]
-    assert found.remarks == ("only old was timed at B=2 S=1024: left out",)
+    assert found.remarks == ("skipped B=2 S=1024: only old was timed there",)
     assert "| B=2 S=512 |" in markdown(found)
     assert found.as_dict()["problems"][0]["problem"] == "p0"
     with pytest.raises(UsageError, match="old has B=2 S=512 and B=2 S=1024, new has q"):
@@ -180,9 +180,9 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "own.cu").write_text("// mine\nint main() {}\n")
     for words, message in (
         ((str(tmp_path / "old.db"), "gone.db"), "there is no file gone.db"),
-        ((str(tmp_path / "old.db"), f"{tmp_path / 'old.db'}:other"), "no study 'other'"),
-        ((str(tmp_path / "own.cu"), str(tmp_path / "old.db")), "is no program that evokern exported"),
-        ((str(tmp_path / "old.db"), str(tmp_path / "old.db"), "--level", "2"), "both must be between 0 and 1"),
+        ((str(tmp_path / "old.db"), f"{tmp_path / 'old.db'}:other"), "holds no study 'other'"),
+        ((str(tmp_path / "own.cu"), str(tmp_path / "old.db")), "is not a program exported by evokern"),
+        ((str(tmp_path / "old.db"), str(tmp_path / "old.db"), "--level", "2"), "both are shares between 0 and 1"),
     ):
         code, _, told = invoke(*words)
         assert (code, message in told) == (2, True), told

@@ -106,7 +106,7 @@ def batch(folder: Path) -> Iterator[tuple[Result, dict[str, dict[str, object]]]]
     [
         (8, True, 1.0, ""),
         (2, True, 0.25, "25 % of its blocks ran"),
-        (2, False, 0.25, "25 % of its blocks ran; whether every output is written is not known"),
+        (2, False, 0.25, "25 % of its blocks ran; could not confirm that every output is written"),
     ],
 )
 def test_what_did_not_run_is_said(ran: int, covered: bool, share: float, doubt: str) -> None:
@@ -364,13 +364,13 @@ def test_each_source_may_have_a_launch_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("grid = 0", "grid = 0 is no extent"),
-        ("block = [1, 2, 3, 4]", "block = [1, 2, 3, 4] is no extent"),
-        ("block = true", "block = True is no extent"),
-        ("smem = -1", "smem = -1 is no number of bytes"),
+        ("grid = 0", "grid = 0 is not an extent"),
+        ("block = [1, 2, 3, 4]", "block = [1, 2, 3, 4] is not an extent"),
+        ("block = true", "block = True is not an extent"),
+        ("smem = -1", "smem = -1 is not a number of bytes"),
         ("gird = 1", "did you mean 'grid'"),
-        ("set = 3", "set = 3 is no table of genes"),
-        ("[set]\nWARPS = 1.5", "is no table of genes"),
+        ("set = 3", "set = 3 is not a table of genes"),
+        ("[set]\nWARPS = 1.5", "is not a table of genes"),
         ("[set]\nNO_GENE = 1", "there is no gene 'NO_GENE'"),
         ("[set]\nWARPS = 77", "77"),
         ("grid = [", "cannot read"),
@@ -501,9 +501,9 @@ def test_host_code_of_a_source_is_set_aside() -> None:
     [
         ((), "--source"),
         (("--source", "nowhere.cu"), "nowhere.cu does not exist"),
-        (("--source", "empty"), "holds no .cu file"),
-        (("--source", "fifo.cu"), "is no regular file"),
-        (("--source", "one.cu", "--grid", "0"), "--grid '0' is not a valid extent"),
+        (("--source", "empty"), "has no .cu file"),
+        (("--source", "fifo.cu"), "is not a regular file"),
+        (("--source", "one.cu", "--grid", "0"), "--grid '0' is no extent"),
         (("--source", "one.cu", "--set", "NO_GENE=1"), "there is no gene 'NO_GENE'"),
         (("--source", "one.cu", "--problem", "1,2,3"), "more values than fields"),
         (("--source", "one.cu", "--device", "sim:none"), "none"),
@@ -532,5 +532,5 @@ def test_sources_are_named_so_that_results_can_be_told_apart(tmp_path: Path) -> 
     read = list(sources_of([tmp_path / "first", tmp_path / "second" / "kernel.cu"]))
     assert [one.name for one in read] == [str(tmp_path / name / "kernel.cu") for name in ("first", "second")]
     assert read[0].text == "int a;\ufffd\ufffd\n"
-    with pytest.raises(SourceError, match="is a folder; hand in its files"):
+    with pytest.raises(SourceError, match="is a folder; pass its files"):
         evokern.evaluate(KERNEL, tmp_path, problem="3,64", device=CannedDevice(StartReport()))

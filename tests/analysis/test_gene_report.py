@@ -116,7 +116,7 @@ def test_pairs_that_never_work_are_told_and_no_others() -> None:
     assert dict(found.values) == {"LOADS": "vector", "TILE": 128}
     count = sum(t.outcome is Outcome.WRONG for t in trials)
     assert (
-        found.text == f"LOADS=vector with TILE=128 never works: {count} of {count} gave wrong answers, tolerance of o"
+        found.text == f"LOADS=vector with TILE=128 never works: {count} of {count} gave wrong results, tolerance of o"
     )
     # STAGES=1 matters where LOADS=async alone; elsewhere it is its default, beside TILE=64 too.
     wrong = Evaluation(Outcome.WRONG, evidence={"check": "tolerance", "output": "o"})
@@ -125,8 +125,8 @@ def test_pairs_that_never_work_are_told_and_no_others() -> None:
         SPACE, [replace(t, evaluation=wrong) if b else t for t, b in zip(trials, bad, strict=True)], ()
     )
     assert (
-        f"TILE=64 with STAGES=1, where they matter (LOADS=async), never works: {sum(bad)} of {sum(bad)} gave wrong "
-        "answers, tolerance of o"
+        f"TILE=64 with STAGES=1 (active with LOADS=async) never works: {sum(bad)} of {sum(bad)} gave wrong "
+        "results, tolerance of o"
     ) in [failing.text for failing in told]
     rng = random.Random(3)
     crash = Evaluation(Outcome.CRASHED, evidence={"error": "x"})
@@ -149,7 +149,7 @@ def test_two_values_matter_where_both_their_genes_do() -> None:
         for number, c in enumerate(configs)
     ]
     (found,) = (one for one in failing_pairs(Space(genes), trials, barred=()) if one.where)
-    assert found.text.startswith("LEFT=1 with RIGHT=1, where they matter (PATH=vector), never works: 12 of 12")
+    assert found.text.startswith("LEFT=1 with RIGHT=1 (active with PATH=vector) never works: 12 of 12")
 
 
 @pytest.mark.thorough
@@ -168,7 +168,9 @@ def test_a_share_is_told_only_where_the_forest_decides() -> None:
     found = report("toy", space, trials)
     path, order = found.having("decisive")
     assert (path.gene, order.gene) == ("PATH", "ORDER")
-    assert re.search(r"^ORDER: 1 takes 4\.\d % longer than 0 \[.*\] over 30 pairs that differ in it alone$", order.text)
+    assert re.search(
+        r"^ORDER: 1 takes 4\.\d % longer than 0 \[.*\] over 30 pairs that differ only in this gene$", order.text
+    )
     assert found.effects["ORDER"].share < 0.005
     assert found.share("ORDER") == ""
     assert re.search(r"^\d\d %|^100 %", found.share("PATH"))

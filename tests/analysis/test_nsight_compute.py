@@ -91,10 +91,8 @@ def test_counters_are_read_and_judged(here: Path) -> None:
     assert [{"entry": "columns", "grid": [128, 1, 1], "block": [32, 1, 1], "counters": counters}] == found["launches"]
     verdict = found["verdict"]
     assert "shared-memory-bound" == verdict["bound"]
-    assert "the pipe of shared memory is busy 81 % of the time" in verdict["evidence"]
-    assert (
-        "bank conflicts cost 126,976 wavefronts of loads and 0 of stores of 135,168 wavefronts" in verdict["evidence"]
-    )
+    assert "the shared-memory pipe is busy 81 % of the time" in verdict["evidence"]
+    assert "bank conflicts add 126,976 wavefronts to loads and 0 to stores of 135,168 wavefronts" in verdict["evidence"]
     (gene,) = [one for one in verdict["try"] if one["gene"] == "STRIDE"]
     assert {1, 4, 32} == {*gene["untried"], *map(int, gene["tried"])}
     assert any("% (trial" in what for what in gene["tried"].values())
@@ -127,9 +125,9 @@ def test_a_flushed_study_is_counted_with_empty_caches(here: Path) -> None:
 def test_the_text_names_bound_evidence_and_next_steps(here: Path) -> None:
     """A person reads what bounds the kernel and why, what to try, and each counter with its unit."""
     lines = CliRunner().invoke(app, ["profile"]).stdout.splitlines()
-    assert "on NVIDIA H200, " in lines[0] and "Nsight Compute" in lines[0]
-    assert lines[1].startswith("time 5.00 µs ") and lines[1].endswith(", 5.63 µs under Nsight Compute")
-    assert lines[2].startswith("shared-memory-bound: the pipe of shared memory is busy 81 %")
+    assert lines[0].endswith("on NVIDIA H200, counted by Nsight Compute")
+    assert "time 5.00 µs as searched, 5.63 µs under Nsight Compute" == lines[1]
+    assert lines[2].startswith("shared-memory-bound: the shared-memory pipe is busy 81 %")
     assert any(line.startswith("try next:  STRIDE ") for line in lines)  # its values, or what they were when tried
     assert max(map(len, lines)) <= 120
     assert any(line.split() == ["DRAM", "throughput", "3.7", "%"] for line in lines)
@@ -139,7 +137,10 @@ def test_a_suggestion_names_new_values_first() -> None:
     """What to try comes before what the candidate has; the tensor cores are not given up where they are the limit."""
     one = Suggestion("KV_LOAD", "how keys are read", "cp_async", ("vector16", "tma"), {"ring": "+28.2 % (trial 7)"})
     assert one.text == "KV_LOAD = vector16 or tma (now cp_async: how keys are read); ring was +28.2 % (trial 7)"
-    assert "KV_LOAD (now cp_async) is tried out" in Suggestion("KV_LOAD", "", "cp_async", (), {"ring": "wrong"}).text
+    assert (
+        "KV_LOAD (now cp_async): all values were tried"
+        in Suggestion("KV_LOAD", "", "cp_async", (), {"ring": "wrong"}).text
+    )
     genes = (Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), relieves=("tensor",)),)
     (found,) = suggested(Bottleneck("tensor-bound", (), {}), _subject(genes)).suggestions
     assert found.untried == ("wmma",)
@@ -174,8 +175,8 @@ def test_genes_that_do_not_say_what_they_relieve_are_not_suggested(here: Path) -
     (here / "studies" / "silent.toml").write_text('kernel = "columns"\nproblems = ["4096"]\n')
     assert profile("silent")["verdict"]["try"] == []
     told = " ".join(CliRunner().invoke(app, ["profile", "silent"]).stdout.split())
-    assert "advice: fewer wavefronts of shared memory" in told
-    assert 'kernel.py, for example Parameter(…, relieves=("shared-memory",))' in told
+    assert "reduce shared-memory wavefronts" in told
+    assert 'say it in kernel.py, for example Parameter(…, relieves=("shared-memory",))' in told
 
 
 def test_what_genes_may_relieve_is_what_bounds_kernels() -> None:
@@ -196,7 +197,7 @@ def test_a_profile_is_kept_with_its_trial(here: Path) -> None:
     assert ("ncu", "NVIDIA H200", "4096") == (kept.source, kept.device, kept.problem)
     assert found["counters"] == kept.result["counters"]
     told = CliRunner().invoke(app, ["show", "--trial", str(number)]).stdout
-    assert "shared-memory-bound\n  evidence: the pipe of shared memory is busy 81 % of the time" in told
+    assert "shared-memory-bound\n  evidence: the shared-memory pipe is busy 81 % of the time" in told
     shown = json.loads(CliRunner().invoke(app, ["show", "--trial", str(number), "--json"]).stdout)
     assert ("ncu", found["counters"]) == (shown["profile"]["source"], shown["profile"]["counters"])
 
@@ -227,12 +228,12 @@ def test_nsight_computes_report_is_kept_on_request(here: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("permission", "(ERR_NVGPUCTRPERM): the driver keeps them for administrators. Run this command as root"),
+        ("permission", "(ERR_NVGPUCTRPERM): the driver restricts them to administrators. Run this command as root"),
         ("permission", "NVreg_RestrictProfilingToAdminUsers=0"),
-        ("permission", "--device sim:h200 profiles on a simulated chip meanwhile"),
-        ("busy", "another program reads the GPU's counters"),
-        ("nothing", "saw no launch of the candidate"),
-        ("crash", "the candidate does not run under Nsight Compute: crashed, CUDA_ERROR_MISALIGNED_ADDRESS"),
+        ("permission", "--device sim:h200"),
+        ("busy", "another program is using the GPU's counters"),
+        ("nothing", "no launch of the candidate"),
+        ("crash", "failed under Nsight Compute: crashed, CUDA_ERROR_MISALIGNED_ADDRESS"),
     ],
 )
 def test_a_refusal_comes_with_the_remedy(here: Path, monkeypatch: pytest.MonkeyPatch, how: str, told: str) -> None:
@@ -250,7 +251,7 @@ def test_without_nsight_compute_counters_are_simulated_and_said_to_be(
     found = profile("--device", "cuda:0")
     assert ("simulated", "sim:h200", True) == (found["source"], found["device"], found["predicted"])
     (note,) = found["notes"]
-    assert note.startswith("Nsight Compute (ncu) is not installed, so nothing was counted on the GPU")
+    assert note.startswith("Nsight Compute (ncu) is not installed")
     assert note in CliRunner().invoke(app, ["profile"]).stderr
     assert "ncu) is not installed" in refused("--keep", "best")
 
@@ -295,7 +296,7 @@ def _counters(**values: float) -> dict[str, float | None]:
         ({"tensor_percent": 75.0, "sm_percent": 76.0}, 50.0, "tensor-bound", "the tensor pipe is busy 75 %"),
         ({"sm_percent": 76.0, "tensor_percent": 12.0}, 50.0, "arithmetic-bound", "instruction pipes are busy 76 %"),
         ({"dram_percent": 40.0}, 2.0, "launch-bound", "takes about 1.4 of 2.00 µs"),
-        ({"dram_percent": 40.0, "long_scoreboard": 9.1}, 50.0, "latency-bound", "9.1 cycles wait for global"),
+        ({"dram_percent": 40.0, "long_scoreboard": 9.1}, 50.0, "latency-bound", "9.1 stall cycles per instruction"),
     ],
 )
 def test_the_busiest_unit_bounds(values: dict[str, float], time_us: float, bound: str, told: str) -> None:
@@ -346,7 +347,7 @@ def test_a_real_candidate_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     # 32768 warps store and load once each: 31 wavefronts more than the one that each needs.
     for key in ("load_conflicts", "store_conflicts"):
         assert 31 * 32768 == pytest.approx(found["counters"][key], rel=0.05)
-    assert any("bank conflicts cost" in line for line in found["verdict"]["evidence"]), found["verdict"]
+    assert any("bank conflicts add" in line for line in found["verdict"]["evidence"]), found["verdict"]
     assert (tmp_path / "report.ncu-rep").stat().st_size > 10_000
     plain = json.loads(CliRunner().invoke(app, words).stdout)
     assert plain["counters"]["load_conflicts"] < 0.01 * found["counters"]["load_conflicts"]

@@ -164,7 +164,7 @@ def test_candidates_of_a_database(here: Path) -> None:
     assert trial["title"].startswith("trial 0 of mine")
     changed = profile("mine", "--set", "STRIDE=32")
     assert 32 == changed["config"]["STRIDE"]
-    assert "the study ran on NVIDIA H200, which is not here" in CliRunner().invoke(app, ["profile"]).stderr
+    assert "the study ran on NVIDIA H200" in CliRunner().invoke(app, ["profile"]).stderr
 
 
 def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
@@ -185,12 +185,12 @@ def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
         ([], "there is no database evokern.db"),
         (["mine", "--trial", "3"], "there is no database evokern.db"),
         (["mien"], "there is no study or kernel 'mien'; known: mine"),
-        (["columns", "--trial", "1", "--set", "STRIDE=1"], "leave one out"),
+        (["columns", "--trial", "1", "--set", "STRIDE=1"], "--trial and --set both choose"),
         (["columns", "--set", "STRIDE=3"], "STRIDE cannot be '3'"),
         (["columns", "--problem", "0"], "N=0 is out of range"),
         (
             ["columns", "--problem", "1000000000", "--device", "sim:l4"],
-            "give a smaller one (--problem), or profile it on",
+            "use a smaller one (--problem), or profile it on",
         ),
         (["columns", "--device", "cuda:0"], "no GPU found: no NVIDIA driver is installed"),
         (["columns", "--device", "replay:x"], "device 'replay:x' has no counters"),
@@ -230,4 +230,4 @@ def test_a_candidate_that_fails_is_no_profile(here: Path) -> None:
     source.write_text(SOURCE.replace("y[i] =", "y[i + 100000000] ="))
     told = refused("columns", "--problem", "64")
     assert "out of bounds at line 7" in told
-    assert "`evokern sanitize` tells more" in told
+    assert "`evokern sanitize`" in told

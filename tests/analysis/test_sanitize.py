@@ -184,7 +184,7 @@ def test_the_default_grid_covers_the_largest_output() -> None:
         SAMPLE, "--entry", "count_bits", "--block", "128", "--smem", "512", "--arg", "in:u32[128]", "--arg",
         "out:u32[300]", "--arg", "i32=128",
     )  # fmt: skip
-    assert "no --grid was given: 3 blocks, one thread for each element of out:u32[300]" in told
+    assert "--grid not given; using 3 blocks, one thread for each element of out:u32[300]" in told
     assert (0, "count_bits of cuda_sample.cu: grid 3, block 128, 512 bytes of dynamic shared memory, sm_89") == (
         found,
         out.splitlines()[0],
@@ -196,7 +196,7 @@ def test_a_kernel_without_end_is_told_with_the_way_out() -> None:
     path = DATA / "defects" / "hung_loop.cu"
     command = [str(path), "--block", "32", "--grid", "1", "--arg", "out:i32[32]", "--arg", "zero:i32[1]", "--json"]
     # With 50 instructions, the poll has not come round often enough to be known.
-    for limit, hint in (("50", "--limit, above 50"), ("50000", "the state repeats")):
+    for limit, hint in (("50", "--limit above 50"), ("50000", "the state repeats: this loop never ends")):
         code, out, _ = _sanitize(*command, "--limit", limit)
         finding = json.loads(out)["findings"][0]
         assert (1, "instruction_limit") == (code, finding["kind"])
@@ -221,36 +221,36 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
         (["absent.cu", "--block", "32"], "no CUDA file at absent.cu"),
         ([SAMPLE, "--block", "32"], "with --entry: count_bits, finish, transpose"),
         ([SAMPLE, "--entry", "count_bit", "--block", "32"], "did you mean 'count_bits'?"),
-        ([*COUNT_BITS[:3], *["--arg", "null"] * 2, "--arg", "i32=1"], "--block is missing: how many threads"),
+        ([*COUNT_BITS[:3], *["--arg", "null"] * 2, "--arg", "i32=1"], "--block is missing; give the threads"),
         ([str(FILES / "torch_extension.cu"), "--entry", "rms_norm_kernel"], "rms_norm_kernel takes 5 arguments"),
         (COUNT_BITS, "(const word_t * in, word_t * out, int n); give one --arg for each"),
-        ([*COUNT_BITS, "--arg", "i32=1", "--arg", "out:u32[4]", "--arg", "i32=1"], "it is a pointer"),
-        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "in:i32[1]"], "it is a number"),
-        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "i64=1"], "it is 4 bytes, and this is 8"),
-        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "f32=1"], "it is a whole number"),
-        ([*COUNT_BITS, "--arg", "in:u32"], "is no argument"),
+        ([*COUNT_BITS, "--arg", "i32=1", "--arg", "out:u32[4]", "--arg", "i32=1"], "the parameter is a pointer"),
+        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "in:i32[1]"], "the parameter is a number"),
+        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "i64=1"], "has 4 bytes, the argument 8"),
+        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "f32=1"], "the parameter is an integer"),
+        ([*COUNT_BITS, "--arg", "in:u32"], "--arg 'in:u32' is not a valid argument"),
         ([*COUNT_BITS, "--arg", "in:u33[4]"], "did you mean 'u32'?"),
-        ([*COUNT_BITS, "--arg", "at:u32[4]"], "'at' is no role"),
-        ([*COUNT_BITS, "--arg", "in:u32[4,0]"], "whole numbers of at least 1"),
+        ([*COUNT_BITS, "--arg", "at:u32[4]"], "'at' is not a role"),
+        ([*COUNT_BITS, "--arg", "in:u32[4,0]"], "positive integers"),
         ([*COUNT_BITS, "--arg", "i32=3000000000"], "does not fit i32"),
         ([*COUNT_BITS, "--arg", "in:i8[4]=9..1"], "the range 9..1 is empty"),
         (
             [*COUNT_BITS, "--arg", "in:u32[99999,99999]", "--arg", "out:u32[4]", "--arg", "i32=1"],
-            "37.3 GiB, in:u32[99999,99999] alone 37.3, and the PTX machine holds 4 GiB",
+            "37.3 GiB (in:u32[99999,99999] alone 37.3), but the simulator holds 4 GiB",
         ),
         (
             [SAMPLE, "--entry", "count_bits", "--block", "128", "--arg", "in:u32[4]", "--arg", "out:u32[900000000]",
-             "--arg", "i32=1"], "more than the PTX machine runs",
+             "--arg", "i32=1"], "exceeds the simulator's limit",
         ),
-        ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is not a valid extent"),
-        ([SAMPLE, "--entry", "count_bits", "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "most 1024"),
-        ([*COUNT_BITS, "--smem", "200000", *["--arg", "null"] * 2, "--arg", "i32=1"], "at most 101376 are possible"),
-        ([*COUNT_BITS, "-D", "3=4"], "-D '3=4' is no macro"),
-        ([*COUNT_BITS, "-I", "absent"], "-I absent is no folder"),
-        ([*COUNT_BITS, "--arch", "sm_70"], "--arch 'sm_70' is no architecture"),
-        ([*COUNT_BITS, "--set", "A=1"], "--set applies only to a kernel folder"),
-        (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); say with -I where they are'),
-        (["rmsnorm", "--block", "32"], "--block applies only to a CUDA file"),
+        ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is no extent"),
+        ([*COUNT_BITS[:3], "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "the limit of 1024"),
+        ([*COUNT_BITS, "--smem", "200000", *["--arg", "null"] * 2, "--arg", "i32=1"], "exceeds the limit of 101376"),
+        ([*COUNT_BITS, "-D", "3=4"], "-D '3=4' is not a macro"),
+        ([*COUNT_BITS, "-I", "absent"], "-I absent is not a folder"),
+        ([*COUNT_BITS, "--arch", "sm_70"], "--arch 'sm_70' is not supported"),
+        ([*COUNT_BITS, "--set", "A=1"], "--set is for a kernel folder"),
+        (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); give their folder with -I'),
+        (["rmsnorm", "--block", "32"], "--block is for a CUDA file"),
         (["rmsnorm", "--set", "NO=1"], "there is no gene 'NO'"),
         (["rmsnorm", "--problem", "x"], "ROWS='x' is not a whole number"),
         (["no_such_kernel"], "there is no kernel 'no_such_kernel'"),
@@ -359,8 +359,8 @@ def test_a_header_that_is_left_out_is_named(tmp_path: Path) -> None:
     (tmp_path / "one.cu").write_text('#include "absent.h"\n__global__ void one(int* y) { *y = 1; }\n')
     code, told, remarks = _sanitize(str(tmp_path / "one.cu"), "--block", "1", "--arg", "out:i32[1]")
     assert code == 0
-    assert 'left out, because not found: "absent.h" (line 1); -I names their folder' in told + remarks
-    assert "no --grid was given: 1 block, one thread" in told + remarks
+    assert 'skipped missing headers: "absent.h" (line 1); give their folder with -I' in told + remarks
+    assert "--grid not given; using 1 block, one thread" in told + remarks
 
 
 @pytest.mark.parametrize(("written", "kinds"), [(64, []), (40, []), (0, ["unwritten_output"])])
@@ -374,7 +374,7 @@ def test_an_output_that_no_thread_writes_is_named(tmp_path: Path, written: int, 
     assert (0, kinds) == (code, [finding["kind"] for finding in found])
     assert [("warning", "y", 64)] * len(kinds) == [(one["level"], one["allocation"], one["count"]) for one in found]
     _, _, remarks = _sanitize(*command)
-    assert ("24 of 64 elements of y are written by no thread, the first is 40" in remarks) == (written == 40)
+    assert ("24 of 64 elements of y, the first at index 40" in remarks) == (written == 40)
 
 
 def test_variables_are_called_as_in_the_source() -> None:

@@ -55,10 +55,8 @@ def test_missing_headers_come_before_the_errors_that_follow_from_them(tmp_path: 
     )
     code, text = _sanitized(tmp_path / "k.cu")
     assert code == 2
-    assert text.startswith(
-        'evokern: not found: "utils.h" (line 2), "nested.cuh" (line 3 of own.cuh); say with -I where they are. '
-        'Without that: k.cu:3: identifier "W" is undefined'
-    )
+    assert text.startswith('evokern: not found: "utils.h" (line 2), "nested.cuh" (line 3 of own.cuh); ')
+    assert "with -I" in text and text.index("with -I") < text.index('k.cu:3: identifier "W" is undefined')
 
 
 def test_a_header_in_angle_brackets_that_was_left_out_is_a_suspect(tmp_path: Path) -> None:
@@ -68,4 +66,5 @@ def test_a_header_in_angle_brackets_that_was_left_out_is_a_suspect(tmp_path: Pat
     )
     code, text = _sanitized(tmp_path / "k.cu")
     assert code == 2
-    assert 'k.cu:3: identifier "helper" is undefined (left out as the host\'s: "my/helpers.cuh" (line 2); -I' in text
+    assert 'k.cu:3: identifier "helper" is undefined (skipped as host headers: "my/helpers.cuh" (line 2); ' in text
+    assert " -I" in text

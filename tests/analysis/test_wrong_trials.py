@@ -23,12 +23,12 @@ def test_narrow_misses_point_to_the_tolerance() -> None:
     narrow = [_wrong(n, 2, over=1.3, bad=2, elements=65536) for n in (3, 4)]
     far = _wrong(5, 3, over=900.0, bad=2, elements=65536)
     (told,) = hints("my kernel", GENES, [*narrow, far])
-    assert told.startswith("2 of 3 wrong trials miss the tolerance as narrowly as rounding does")
-    assert "trial 3: 2 of 65,536 elements, the worst at 1.3 × what is allowed" in told
+    assert told.startswith("2 of 3 wrong trials exceed the tolerance only slightly")
+    assert "trial 3: 2 of 65,536 elements, the worst at 1.3 × the tolerance" in told
     assert "`evokern check 'my kernel'`" in told
     assert hints("k", GENES, [narrow[0], far, far]) == []
     (told,) = hints("k", GENES, [_wrong(n, 2, check="margin", over=0.632) for n in (3, 4)])
-    assert "trial 3: right, but at 0.632 × what is allowed too near to it for other inputs" in told
+    assert "trial 3: correct, but at 0.632 × the tolerance" in told
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_what_counts_as_a_narrow_miss(evidence: dict[str, object], narrow: bool)
         ({"over": 1.3, "bad": 1, "elements": 64}, "the tolerance"),
         ({"over": 99.0, "bad": 64, "elements": 64}, "the declaration before the kernel: the reference"),
         ({"over": 99.0, "bad": 64, "elements": 64, "message": "y[3] was never written; 9 elements"}, "the grid"),
-        ({"over": 99.0, "bad": 64, "elements": 64, "input_set": "large"}, "the range: it fails on large inputs"),
-        ({"check": "guard"}, "a missing bound check"),
+        ({"over": 99.0, "bad": 64, "elements": 64, "input_set": "large"}, "the range of values: large inputs fail"),
+        ({"check": "guard"}, "a missing bounds check"),
         ({"check": "inputs_unchanged"}, "the order of the launch's args"),
-        ({"check": "repeat"}, "state that outlives a call"),
-        ({"check": "state"}, "what a call leaves behind"),
+        ({"check": "repeat"}, "state that persists between calls"),
+        ({"check": "state"}, "variables that a call changes"),
         ({"check": "floor"}, "the workload's flops and bytes"),
     ],
 )

@@ -228,7 +228,7 @@ def test_a_right_kernel_passes(program: Callable[..., str], loads: str) -> None:
     """
     done = _fake_run(program(LOADS=loads), "1000", "3")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
-    assert re.search(r"^time: 10\.000 us a call", done.stdout, re.MULTILINE)
+    assert re.search(r"^time: 10\.000 us per call", done.stdout, re.MULTILINE)
     assert done.stderr.count("a launch\n") in (1 + 4 + 48, 1 + 4 + 52)
 
 
@@ -267,7 +267,7 @@ def test_help_says_what_it_takes(program: Callable[..., str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "[--check] [--whole] [SHAPE] [SEED]" in done.stdout
     assert "N, for example 4096" in done.stdout
-    assert "3 an error of CUDA's" in done.stdout
+    assert "3 a CUDA error" in done.stdout
 
 
 @pytest.mark.thorough
@@ -351,7 +351,7 @@ def test_a_shape_that_the_host_cannot_hold_is_told(
     limited = ["bash", "-c", 'ulimit -v 1000000; exec "$0" "$@"', str(binary), *arguments]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f" bytes ({gibibytes} GiB) of the host's memory at least, which does not hold them" in done.stderr
+    assert f" bytes ({gibibytes} GiB) of host memory" in done.stderr
 
 
 @pytest.mark.thorough
@@ -497,7 +497,7 @@ def test_without_the_compiler_library_every_choice_is_exported(scale: Kernel, mo
     short = device_code(scale, config, problem, CHIPS["l4"])
     monkeypatch.setattr(import_module("evokern.export.standalone"), "compile_ptx", absent)
     whole = device_code(scale, config, problem, CHIPS["l4"])
-    assert whole.startswith("// Choices not made stand here too: NVRTC cannot be loaded\n")
+    assert whole.startswith("// Includes the code of other variants: NVRTC cannot be loaded\n")
     assert "if constexpr" in whole and "if constexpr" not in short
     first, second = (compile_program(t, "kernel.cu", {}, (), ["scale"], "sm_89") for t in (short, whole))
     assert isinstance(first, Program) and isinstance(second, Program)
@@ -552,7 +552,7 @@ def test_a_long_check_takes_a_sample_and_says_so(program: Callable[..., str]) ->
     text = _faulty(_impatient(program(LOADS="scalar"))).replace("steps[FIELDS] = {1}", "steps[FIELDS] = {100}")
     done = _fake_run(text, "1000", "--check")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
-    assert re.search(r"^checked: a sample, 100 of 1000 N; the reference of all would take about", done.stdout, re.M)
+    assert re.search(r"^checked: a sample, 100 of 1000 N; the reference for all would take about", done.stdout, re.M)
     whole = _fake_run(text, "1000", "--check", "--whole")
     assert (whole.returncode, "sample" in whole.stdout) == (0, False)
     last = _fake_run(text, "1000", "--check", fault="last")

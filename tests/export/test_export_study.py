@@ -78,7 +78,7 @@ def test_python_exports_what_the_command_does(here: Path, tmp_path: Path) -> Non
         assert _invoke("export", *words, "-o", str(tmp_path / "same.cu"))[0] == 0
         command = (tmp_path / "same.cu").read_text()
         assert study.export(tmp_path / "same.cu", **options).read_text() == command
-    with pytest.raises(evokern.EvokernError, match="no problem 3: 0 is N=65536"):
+    with pytest.raises(evokern.EvokernError, match=r"no problem 3; .*0 is N=65536"):
         study.export(tmp_path / "same.cu", problem=3)
 
 
@@ -167,7 +167,7 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     assert f"trial {best} of scale ended slow (slower than " in told
     assert "by its predicted time: its answer was not judged); verify it" in told
     assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
-    assert told.rstrip().endswith("or name a measured one")
+    assert "choose a measured trial" in told
     assert not (tmp_path / "x.cu").exists()
 
 
@@ -265,7 +265,7 @@ def test_a_gene_s_value_from_a_database_is_one_of_the_kernel_s(here: Path, tmp_p
     asked = (("export", "-o", str(tmp_path / "x.cu")), ("verify",), ("profile",), ("ablate",))
     for command in (*asked, ("search", "scale", "--trials", "3", "--device", "sim:l4")):
         code, _, told = _invoke(*command, "--db", str(database))
-        assert (code, f"trial {best} of scale is no candidate of scale" in told) == (2, True), told
+        assert (code, f"trial {best} of scale" in told, "candidate of scale" in told) == (2, True, True), told
         assert "\n" not in told.strip(), "one line, as every message"
     assert not (tmp_path / "x.cu").exists()
 

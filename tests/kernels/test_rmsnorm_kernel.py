@@ -227,7 +227,7 @@ def test_a_chip_without_bf16_is_a_named_constraint() -> None:
     assert check(KERNEL, KERNEL.space.default(), [half], turing) is None
     violation = check(KERNEL, KERNEL.space.default(), [brain], turing)
     assert violation is not None and violation.constraint == "bf16_instructions"
-    assert "needs 8, has 7.5" in str(violation) and "dtype=f16 runs here" in str(violation)
+    assert "needs 8, has 7.5" in str(violation) and "use dtype=f16" in str(violation)
 
 
 OPTIONS = ("", ",dtype=bf16", ",residual=add", f",{ADD}")

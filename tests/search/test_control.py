@@ -106,7 +106,7 @@ def test_show_tells_both_arms(tmp_path: Path) -> None:
         assert arm["best_after"]["elapsed_s"] == pytest.approx(best.seconds)
     assert table["advantage"] == table["arms"][1]["best_us"] / table["arms"][0]["best_us"]
     text = CliRunner().invoke(app, ["show", "--db", str(db)]).output
-    assert "control: evo earned its keep" in text
+    assert "control: evo beats random search" in text
     assert "random (control)" in text
     shown = CliRunner().invoke(app, ["show", "--json", "--db", str(db)]).output
     assert json.loads(shown)["control"] == table
@@ -134,10 +134,10 @@ def _arm(name: str, best_us: float | None, evaluated: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ours", "theirs", "words"),
     [
-        (5.0, 6.0, "evo earned its keep: 5.0 µs is 1.20× as fast as random search's 6.0 µs"),
-        (6.0, 5.0, "evo did not earn its keep: random search found 5.0 µs, evo 6.0 µs"),
+        (5.0, 6.0, "evo beats random search: 5.0 µs is 1.20× as fast as the 6.0 µs"),
+        (6.0, 5.0, "evo does not beat random search: random search found 5.0 µs, evo 6.0 µs"),
         (5.0, 5.04, "a tie: evo found 5.0 µs, random search 5.04 µs"),
-        (None, 5.0, "evo measured nothing yet"),
+        (None, 5.0, "no measured trial from evo"),
         (5.0, None, "evo is ahead: none of the 50 random trials was timed to the end"),
     ],
 )
@@ -190,7 +190,7 @@ def test_what_a_search_cost_is_told(tmp_path: Path) -> None:
     assert again.summary["cost"]["unit"] == "EUR"
     text = CliRunner().invoke(app, ["show", "--db", str(db)]).output
     assert f"cost: {price(again.summary['cost'])}" in text
-    assert "EUR (3600.00 EUR an hour)" in text
+    assert "EUR (3600.00 EUR per hour)" in text
 
 
 def test_files_from_before_controls_are_read_and_searched_on(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Whether a kernel folder and a study are sound."""
+"""Checks of kernel folders and studies."""

@@ -1,6 +1,6 @@
-"""What a `kernel.py` writes out of its kernel, read from its syntax tree: the file is code, which must not run for it.
+"""Reading of a `kernel.py` from its syntax tree, without running its code.
 
-Genes and problem fields are nearly always written out. Of what is computed nothing is said.
+Genes and problem fields are nearly always literals. Computed parts are reported as unknown.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from evokern.errors import SpaceError
 from evokern.files import read_text
 
 _MOST_VALUES = 10_000
-"""A gene has a few values; a longer range is not worth its memory."""
+"""Longest range that is expanded; genes have few values."""
 _MOST_BITS = 64
-"""Largest numbers, exponents and shifts that are worked out."""
+"""Most bits of a result, and largest exponent or shift, that is evaluated."""
 
 Constants = Mapping[str, ast.expr]
 Part = TypeVar("Part")
@@ -31,28 +31,28 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class DeclaredGenes:
-    """What can be read of a kernel's genes."""
+    """Genes of a kernel, as far as they can be read."""
 
     space: Space
-    """Every gene by name; conditions between genes are left out."""
+    """Every gene, without the conditions between genes."""
     computed: frozenset[str]
-    """Genes whose values are computed; the space has a stand-in for them."""
+    """Names of genes with computed values; the space has a placeholder for them."""
 
 
 @dataclass(frozen=True)
 class DeclaredKernel:
-    """What can be read of a kernel."""
+    """Declaration of a kernel, as far as it can be read."""
 
     name: str
-    """Its name, that of its folder where it is computed."""
+    """Name of the kernel, or of its folder if the name is computed."""
     genes: DeclaredGenes | None = None
-    """Its genes, None where they are computed."""
+    """Genes, or None if they are computed."""
     fields: tuple[ProblemField, ...] | None = None
-    """The fields of its problems, None where they are computed."""
+    """Problem fields, or None if they are computed."""
 
 
 def read_declaration(path: Path) -> DeclaredKernel:
-    """Return what can be read of the kernel that a `kernel.py` declares; of a file that cannot be read, its folder."""
+    """Return the readable part of a `kernel.py`; only the folder's name if the file cannot be read."""
     try:
         return _declared(read_text(path), path.parent.name)
     except (OSError, ValueError):
@@ -61,7 +61,7 @@ def read_declaration(path: Path) -> DeclaredKernel:
 
 @lru_cache(maxsize=64)
 def _declared(text: str, folder: str) -> DeclaredKernel:
-    """Return the same of a file's text: studies of one kernel ask for it again and again."""
+    """Return the readable part of a file's text; cached, because studies of one kernel share the file."""
     try:
         nodes = list(ast.walk(module := ast.parse(text)))
         constants, kernel = _constants(module, nodes), _kernel_call(nodes)
@@ -74,7 +74,7 @@ def _declared(text: str, folder: str) -> DeclaredKernel:
 
 
 def _read(part: Callable[[], Part]) -> Part | None:
-    """Return a part of the declaration, None where it is computed."""
+    """Return a part of the declaration, or None if it is computed."""
     try:
         return part()
     except (ValueError, TypeError, RecursionError, SpaceError):
@@ -82,7 +82,7 @@ def _read(part: Callable[[], Part]) -> Part | None:
 
 
 def _constants(module: ast.Module, nodes: Sequence[ast.AST]) -> Constants:
-    """Return the expressions of names that are bound once, at the top, to something that nothing changes later."""
+    """Return the expressions of names that are assigned once, at module level, and not modified later."""
     stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     reached_into = {
         node.value.id
@@ -132,7 +132,7 @@ def _genes(kernel: ast.Call, constants: Constants) -> DeclaredGenes:
 
 
 def _gene(call: ast.Call, constants: Constants) -> tuple[str, tuple[Any, ...] | None]:
-    """Return a gene's name and values, None for values that are computed."""
+    """Return a gene's name and values, or None for computed values."""
     name = _text(_argument(call, "name", 0), constants)
     return name, _read(lambda: tuple(_literal(_argument(call, "values", 1), constants)))
 
@@ -152,7 +152,7 @@ def _field(call: ast.Call, constants: Constants) -> ProblemField:
 
 
 def _calls(node: ast.expr, constants: Constants, makers: tuple[str, ...]) -> Iterator[tuple[ast.Call, Constants]]:
-    """Yield the calls that make genes or fields, with the names that are known there."""
+    """Yield the calls that create genes or fields, with the constants known at each call."""
     match node:
         case ast.Name(id=name) if name in constants:
             yield from _calls(constants[name], constants, makers)

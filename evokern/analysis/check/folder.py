@@ -1,4 +1,4 @@
-"""A kernel folder with the problems that are known of it: what the checks share."""
+"""Data that all checks share: a kernel, its source and its known problems."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
     from evokern.cuda_source import CudaSource
 
 SAMPLE = 500
-"""Configurations on which the kernel's functions are tried."""
+"""Number of configurations on which the kernel's functions are tested."""
 
 Results = Iterator[tuple[bool | Literal["warning"] | None, str]]
-"""What a check yields: whether it holds (`warning`: it does, and there is something to mend; None: could not be tried),
-and what was found."""
+"""Results of a check: a state and a detail. States: passed, failed, `warning` (passed with advice), None (skipped)."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A kernel with what the checks share."""
+    """A kernel, its known problems and its source."""
 
     kernel: Kernel
     problems: tuple[Problem, ...]
@@ -34,18 +33,18 @@ class Folder:
 
     @property
     def small(self) -> tuple[Problem, ...]:
-        """Problems small enough to run a reference on."""
+        """Problems small enough for a reference."""
         return small_problems(self.kernel, self.problems[:1])
 
     @property
     def studied(self) -> tuple[Problem, ...]:
-        """Problems of studies that are not among the small ones."""
+        """Problems that studies name, without the small problems."""
         small = self.small
         return tuple(problem for problem in self.problems if problem not in small)
 
     @property
     def worded(self) -> tuple[Problem, ...]:
-        """The first small problem with each other word that a field may be: another dtype, another layout."""
+        """Variants of the first small problem, one for each other dtype, layout or similar choice of a field."""
         small = self.small[:1]
         return tuple(
             self.kernel.problem({**one, entry.name: word})
@@ -57,7 +56,7 @@ class Folder:
 
 
 def studies_of(kernel: Kernel) -> Iterator[Study]:
-    """Yield the studies that name a kernel, by their own names; a file that is unsound is left out."""
+    """Yield the studies of a kernel, sorted by name; skip invalid files."""
     for path in discovery.study_files().values():
         try:
             study = read_study(path)
@@ -68,10 +67,10 @@ def studies_of(kernel: Kernel) -> Iterator[Study]:
 
 
 def known_problems(kernel: Kernel) -> tuple[Problem, ...]:
-    """Return the problems of the studies that name this kernel, then its small problems.
+    """Return the problems of this kernel's studies, then its small problems.
 
     Raises:
-        KernelError: a small problem or a study's problem is not one that the kernel takes.
+        KernelError: the kernel does not accept a small problem or a study's problem.
     """
     problems = []
     for study in studies_of(kernel):
@@ -81,10 +80,10 @@ def known_problems(kernel: Kernel) -> tuple[Problem, ...]:
 
 
 def small_problems(kernel: Kernel, like: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return the problems that a simulated gate runs, open fields filled in from a study's problem where there is one.
+    """Return the small problems for the simulated gate; open fields are filled in from a study's problem if given.
 
     Raises:
-        KernelError: a small problem is not one that the kernel takes.
+        KernelError: the kernel does not accept a small problem.
     """
     texts = kernel.workload.small_problems
     if like:

@@ -1,4 +1,4 @@
-"""Do a kernel's two references agree: the Python one that the gate trusts, and the C++ one that exports carry?"""
+"""Comparison of a kernel's two references: Python for the correctness gate, C++ for exported programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 AGREEMENT = 1e-9
-"""Largest difference of the two references, relative to the largest output: both compute in double."""
+"""Largest allowed difference between the references (both in double), relative to the largest output."""
 
 
 def workload_tensors(kernel: Kernel, problem: Problem) -> dict[str, Tensor]:
@@ -35,7 +35,7 @@ def workload_tensors(kernel: Kernel, problem: Problem) -> dict[str, Tensor]:
 
 
 def draw_inputs(tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
-    """Draw each input in its own type and return it in double, as the references get it."""
+    """Return random inputs: drawn in each tensor's type, then converted to double for the references."""
     import torch
 
     storage = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -57,10 +57,10 @@ def draw_inputs(tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, torch
 
 
 def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
-    """Run the kernel's Python reference on drawn inputs and check what it returns.
+    """Run the kernel's Python reference on random inputs and check its results.
 
     Raises:
-        KernelError: it raises, leaves an output out, or returns a wrong shape, dtype or NaN.
+        KernelError: the reference raises, omits an output, or returns a wrong shape, a wrong dtype, NaN or infinity.
     """
     import torch
 
@@ -74,14 +74,17 @@ def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Ten
     wanted = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
     if not isinstance(results, Mapping) or set(results) != set(wanted):
         got = sorted(results) if isinstance(results, Mapping) else type(results).__name__
-        raise KernelError(f"kernel {kernel.name}: reference returned {got}, the outputs are {sorted(wanted)}")
+        raise KernelError(
+            f"kernel {kernel.name}: reference returned {got}; it must return a dict of the outputs {sorted(wanted)}"
+        )
     for name, tensor in wanted.items():
         result = results[name]
         if not isinstance(result, torch.Tensor):
             raise KernelError(f"kernel {kernel.name}: reference[{name!r}] is a {type(result).__name__}, not a tensor")
         if tuple(result.shape) != tensor.shape:
             raise KernelError(
-                f"kernel {kernel.name}: reference[{name!r}] has shape {tuple(result.shape)}, declared is {tensor.shape}"
+                f"kernel {kernel.name}: reference[{name!r}] has shape {tuple(result.shape)}; "
+                f"tensors declares {tensor.shape}"
             )
         if result.dtype != torch.float64:
             raise KernelError(f"kernel {kernel.name}: reference[{name!r}] is {result.dtype}; it must be torch.float64")
@@ -91,15 +94,15 @@ def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Ten
 
 
 def compare_with_cpp(kernel: Kernel, expected: Mapping[Problem, Mapping[str, torch.Tensor]], compiler: str) -> float:
-    """Compile `reference.h` for the host, run it at each problem, and return the largest relative difference.
+    """Compile `reference.h` for the host, run it on each problem, and return the largest relative difference.
 
     Args:
-        kernel: the kernel that the file belongs to.
-        expected: problem → what the Python reference returns on `draw_inputs`.
+        kernel: kernel with the `reference.h`.
+        expected: for each problem, the Python reference's outputs on `draw_inputs`.
         compiler: path of g++ or clang++.
 
     Raises:
-        KernelError: it does not compile, crashes, or does not finish within a minute.
+        KernelError: the file does not compile, crashes, or runs for more than a minute.
     """
     with tempfile.TemporaryDirectory(prefix="evokern-reference-") as folder:
         work = Path(folder)
@@ -109,12 +112,12 @@ def compare_with_cpp(kernel: Kernel, expected: Mapping[Problem, Mapping[str, tor
             tensors = workload_tensors(kernel, problem)
             inputs, outputs = _inputs(tensors), _outputs(tensors)
             numbers = reference_arguments(kernel, problem)
-            # Numbers and sizes come on the command line, so that one compile serves every problem.
+            # Numbers and sizes are command-line arguments, so that one program serves every problem.
             binary = work / f"main_{len(numbers)}_{len(inputs)}_{len(outputs)}"
             if binary not in compiled:
                 text = _program(len(numbers), len(inputs), len(outputs))
                 binary.with_suffix(".cpp").write_text(text, encoding="utf-8")
-                where = ["-iquote", str(kernel.folder.resolve())]  # for this one name, not for <cmath>
+                where = ["-iquote", str(kernel.folder.resolve())]  # not -I: the folder must not shadow <cmath>
                 options = ["-std=c++17", "-O2", *where, "-o", str(binary)]
                 _run([compiler, *options, str(binary.with_suffix(".cpp"))], "does not compile", work)
                 compiled.add(binary)
@@ -135,7 +138,7 @@ def _outputs(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _difference(work: Path, index: int, wanted: torch.Tensor) -> float:
-    """Return the largest difference of an output from what is wanted, relative to the largest element of that."""
+    """Return the largest difference of an output, relative to the largest expected element."""
     import torch
 
     raw = bytearray((work / f"{index}.out").read_bytes())
@@ -145,7 +148,7 @@ def _difference(work: Path, index: int, wanted: torch.Tensor) -> float:
 
 
 def reference_arguments(kernel: Kernel, problem: Problem) -> list[int]:
-    """Return the leading arguments of `reference`: numeric fields, and of a choice of words the position, in order."""
+    """Return the leading arguments of `reference`: numeric fields, and the index of each word among its choices."""
     values = {field: problem[field.name] for field in kernel.fields}
     return [
         value if isinstance(value, int) else field.choices.index(value)
@@ -176,14 +179,14 @@ void write(const char* name, const double* values, const char* elements) {
 }
 }  // namespace evokern_check
 """
-"""What is alike in each program. (C's own allocation: <vector> takes most of the compile.)"""
+"""Common part of every test program; malloc, because <vector> would dominate the compile time."""
 
 
 def _program(numbers: int, inputs: int, outputs: int) -> str:
-    """Write a program that reads the inputs from files, calls `reference`, and writes the outputs.
+    """Return a program that reads the inputs from files, calls `reference`, and writes the outputs.
 
-    Its arguments are the numbers that `reference` takes, then the elements of each input and of each output. Nothing
-    of a folder's or a buffer's name stands in the text.
+    The program's arguments are the numbers for `reference`, then the element count of each input and output. Folder
+    and buffer names do not appear in the text, because they may contain quotes or line breaks.
     """
     first_out = 1 + numbers + inputs
     own = "evokern_check::"
@@ -200,11 +203,11 @@ def _run(command: list[str], what: str, folder: Path) -> None:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise KernelError("reference.h took more than a minute on a small problem") from None
+        raise KernelError("reference.h ran for more than a minute on a small problem") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         detail = f": {lines[0].strip()}" if lines else ""
-        raise KernelError(f"reference.h {what}{detail} (it must declare {_SIGNATURE})")
+        raise KernelError(f"reference.h {what}{detail} (required declaration: {_SIGNATURE})")
 
 
-_SIGNATURE = "`inline void reference(int per field, const double* per input, double* per output)`"
+_SIGNATURE = "`inline void reference(int for each field, const double* for each input, double* for each output)`"

@@ -1,8 +1,8 @@
-"""What rounding alone does to a kernel's answers: its reference in the kernel's own arithmetic on the gate's inputs.
+"""Measurement of rounding errors, compared with the tolerances that a kernel declares.
 
-The reference computes once in float64, and again in float32 and in the type of the tensors where that is narrower; the
-results are rounded to the outputs' types as a kernel's are. What is left is rounding: a tolerance below it turns right
-candidates away, one far above it lets wrong ones pass.
+The reference computes the gate's inputs in float64, in float32, and in the tensors' type if that is narrower. The
+results are rounded to the output types, as a kernel's results are. A tolerance below the difference rejects correct
+candidates; a tolerance far above it accepts wrong ones.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import torch
 
 HEADROOM = 4.0
-"""A suggested tolerance over what rounding reaches: other inputs and other orders of summation round differently."""
+"""Factor of a suggested tolerance over the measured rounding; other inputs and summation orders round differently."""
 MOST = 2
-"""Small problems that are computed: as many as a simulated gate runs."""
+"""Number of small problems to compute, equal to that of the simulated gate."""
 LOOSE = 1e-3
-"""Share of the tolerance below which rounding leaves room for wrong answers."""
+"""Share of the tolerance below which the tolerance is reported as too loose."""
 SAME = 0.05
-"""Error over the largest element beyond which an answer is no longer the same number but for rounding."""
+"""Error relative to the largest element above which a result differs by more than rounding."""
 SEED = 0
-"""Of the inputs: the gate draws its own from a secret one."""
+"""Seed of the inputs; a search uses a secret seed."""
 ACCUMULATOR = "f32"
-"""What kernels on narrower types usually add up in."""
+"""Usual accumulator type of kernels on narrower types."""
 _NARROW = ("f16", "bf16")
 _FLUSHED = 2.0**-126
 """Smallest normal number of float32 and bfloat16 (IEEE 754, section 3.6)."""
@@ -40,32 +40,32 @@ _FLUSHED = 2.0**-126
 
 @dataclass
 class Rounding:
-    """What rounding reaches in one output, over all input sets and problems."""
+    """Rounding errors of one output over all input sets and problems."""
 
     share: float = 0.0
-    """Largest error over the tolerance; infinite where the result was not finite, or nothing is allowed."""
+    """Largest error divided by the tolerance; infinite if a result is not finite or the tolerance is zero."""
     inputs: InputSet = "normal"
-    """The input set that reached it."""
+    """Input set with the largest share."""
     least: float = 0.0
-    """The same, where every error counts as a unit roundoff of the output's type at least."""
+    """Largest share if every error counts as at least one unit roundoff of the output's type."""
     seen: list[tuple[InputSet, torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """Input set, errors and references, flat."""
+    """Input set, errors and absolute reference values, flattened."""
     finite: bool = True
-    """Whether every result was finite."""
+    """Whether no result was NaN."""
 
 
 def rounding(folder: Folder) -> Results:
-    """Rounding in the kernel's own arithmetic stays below the tolerance, and not a thousandfold below."""
+    """Check that rounding errors are below the tolerance, but not a thousand times below it."""
     kernel = folder.kernel
     if not folder.small:
-        yield None, "not tried: the workload lists no small_problems"
+        yield None, "skipped: the workload lists no small_problems"
         return
     for problem in folder.small[:MOST]:
         tensors = workload_tensors(kernel, problem)
         try:
             python_reference(kernel, problem, tensors)
         except KernelError:
-            yield None, "not tried: the Python reference fails"
+            yield None, "skipped: the Python reference fails"
             return
     for name, tolerance in kernel.workload.tolerance.items():
         for dtype, problems in _by_dtype(folder, name).items():
@@ -74,12 +74,12 @@ def rounding(folder: Folder) -> Results:
 
 
 def _by_dtype(folder: Folder, output: str) -> dict[str, list[Problem]]:
-    """Return small problems that have an output, by its dtype."""
+    """Return the small problems that have an output, grouped by the output's dtype."""
     found: dict[str, list[Problem]] = {}
     for problem in (*folder.small[:MOST], *folder.worded):
         tensor = workload_tensors(folder.kernel, problem).get(output)
         if tensor is None:
-            continue  # another word of a problem's field brings it along
+            continue  # only another choice of a problem field has this output
         mine = found.setdefault(tensor.dtype, [])
         if len(mine) < MOST:
             mine.append(problem)
@@ -87,7 +87,7 @@ def _by_dtype(folder: Folder, output: str) -> dict[str, list[Problem]]:
 
 
 def _reached(kernel: Kernel, problems: Sequence[Problem], output: str) -> Iterator[tuple[str, Rounding]]:
-    """Yield what rounding reaches in an output, by the type that the reference computed in, the widest first."""
+    """Yield the rounding errors of an output for each type of the reference's arithmetic, widest first."""
     found: dict[str, Rounding] = {}
     for problem in problems:
         tensors = workload_tensors(kernel, problem)
@@ -101,7 +101,7 @@ def _reached(kernel: Kernel, problems: Sequence[Problem], output: str) -> Iterat
 
 
 def _arithmetics(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the types to compute in: float32, or float64 where there are such tensors, and a narrower one if any."""
+    """Return the types to compute in: float32 (float64 if tensors need it), then narrower tensor types."""
     used = {tensor.dtype for tensor in tensors.values() if tensor.role != "workspace"}
     wide = "f64" if "f64" in used and not used & {"f32", *_NARROW} else ACCUMULATOR
     return [wide, *(dtype for dtype in _NARROW if dtype in used)]
@@ -122,7 +122,7 @@ def _add(
     kind: InputSet,
     dtype: str,
 ) -> None:
-    """Compute an output in a type, and take in how far it is from float64."""
+    """Compute an output in a type, and record its errors relative to float64."""
     import torch
 
     from evokern.gate.data import draw, largest_finite, torch_dtype
@@ -135,7 +135,7 @@ def _add(
             draw(tensor, kind, inputs[name], generator)
     limit = largest_finite(tensors[output].dtype)
     exact = kernel.workload.reference(problem, {n: t.to(torch.float64) for n, t in inputs.items()})[output]
-    # On edges the reference itself may be infinite or NaN: no rounding is seen there.
+    # On the edges inputs, the reference itself may be infinite or NaN; those elements show no rounding.
     judged = exact.isfinite() if kind == "edges" else torch.ones_like(exact, dtype=torch.bool)
     exact = exact.to(torch.float64).clamp(-limit, limit)
     got = _computed(kernel, problem, inputs, output, torch_dtype(dtype), exact)
@@ -164,10 +164,10 @@ def _computed(
     dtype: torch.dtype,
     exact: torch.Tensor,
 ) -> torch.Tensor:
-    """Return an output computed in a type; the exact one where the reference can compute in float64 alone."""
+    """Return an output computed in a type, or the exact output if the reference works only in float64."""
     try:
         return kernel.workload.reference(problem, {n: t.to(dtype) for n, t in inputs.items()})[output]
-    except RAISED:  # torch has no such operation in this type, or the reference makes float64 tensors of its own
+    except RAISED:  # torch lacks an operation for this type, or the reference creates float64 tensors
         return exact
 
 
@@ -175,21 +175,21 @@ def _told(
     name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rounding], *, other: bool = False
 ) -> Results:
     if not reached:
-        yield True, f"{name} is a whole number: nothing is rounded"
+        yield True, f"{name} is an integer output: it has no rounding"
         return
     shares = ", ".join(f"{_share(one)} in {_LONG[kind]}" for kind, one in reached.items())
     accumulator, one = next(iter(reached.items()))
     room, given = _written(_suggested(one, dtype)), _written(tolerance)
     which = f"{name} in {_LONG.get(dtype, dtype)}" if other else name
-    said = f"{which}: of {given} rounding alone reaches {shares}"
+    said = f"{which}: largest rounding error relative to {given}: {shares}"
     if not one.finite:
-        yield "warning", f"{said}; a sum may overflow its type: Tensor's large= says what the kernel must survive"
+        yield "warning", f"{said}; a sum may overflow its type: set Tensor's large= to the largest input to support"
     elif one.share > 1:
-        yield "warning", f"{said}; right candidates are turned away, {room} would let them pass"
+        yield "warning", f"{said}; correct candidates would fail: use {room}"
     elif one.least < LOOSE:
-        yield "warning", f"{said}; wrong answers may pass, {room} has room for rounding"
+        yield "warning", f"{said}; wrong results may pass: {room} is enough for rounding"
     else:
-        yield True, f"{said}; {room} has room for {_LONG[accumulator]}"
+        yield True, f"{said}; {room} is enough for {_LONG[accumulator]}"
 
 
 def _written(tolerance: Tolerance) -> str:
@@ -199,25 +199,23 @@ def _written(tolerance: Tolerance) -> str:
 def _share(one: Rounding) -> str:
     if not one.finite:
         return "NaN"
-    share = (
-        f"{one.share:.2g}" if one.share < 100 else f"{one.share:.0f}" if math.isfinite(one.share) else "more than all"
-    )
+    share = f"{one.share:.2g}" if one.share < 100 else f"{one.share:.0f}" if math.isfinite(one.share) else "infinite"
     return f"{share} ({one.inputs} inputs)" if one.share else "0"
 
 
 def measured_tolerance(
     kernel: Kernel, problems: Sequence[Problem], output: str
 ) -> tuple[Tolerance | None, tuple[InputSet, ...]]:
-    """Return a tolerance for what the reference itself loses in the kernel's own arithmetic, and where it can be told.
+    """Return a tolerance from the measured rounding of the reference, and the input sets used to measure it.
 
     Args:
-        kernel: the kernel; the tolerance that it declares is not looked at.
-        problems: problems that the reference can compute in moments.
+        kernel: the kernel; its declared tolerance is ignored.
+        problems: small problems that the reference computes quickly.
         output: a floating-point output.
 
     Returns:
-        A tolerance with `HEADROOM`, None where no input set can be computed; and the input sets that can: in float64
-        and in the narrower type the answer is finite, and it is the same number but for rounding.
+        A tolerance with `HEADROOM`, or None if no input set is usable. The usable input sets: those on which the
+        results in float64 and in the kernel's type are finite and differ only by rounding.
     """
     whole, usable = Rounding(), []
     for kind in GateSettings().input_sets:
@@ -234,9 +232,9 @@ def measured_tolerance(
 
 
 def _suggested(one: Rounding, dtype: str) -> Tolerance:
-    """Return a tolerance that leaves `HEADROOM` over what rounding reached, in digits that a person would choose.
+    """Return a tolerance of `HEADROOM` times the rounding errors, in round numbers.
 
-    The relative part is that of the larger elements on usual inputs, the absolute part what is left of all errors.
+    The relative part covers the larger elements of normal inputs, the absolute part covers the remaining errors.
     """
     usual = [(error, exact) for kind, error, exact in one.seen if kind == "normal"] or [one.seen[0][1:]]
     relative = [
@@ -247,12 +245,12 @@ def _suggested(one: Rounding, dtype: str) -> Tolerance:
     rtol = _rounded_up(HEADROOM * max([unit_roundoff(dtype), *relative]))
     left = max(float((HEADROOM * error - rtol * exact).max()) for _, error, exact in one.seen)
     if 0 < left < _FLUSHED:
-        left = _FLUSHED  # of subnormal results, which fast arithmetic takes for 0
+        left = _FLUSHED  # fast arithmetic may flush subnormal results to 0
     return Tolerance(_rounded_up(left), rtol)
 
 
 def _rounded_up(value: float) -> float:
-    """Return the next number above that begins with 1, 2 or 5 and has no other digit; 0 for what is next to nothing."""
+    """Return the value rounded up to 1, 2 or 5 times a power of ten; 0 if it is not positive or infinite."""
     if not 0 < value < math.inf:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))

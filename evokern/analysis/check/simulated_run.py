@@ -1,4 +1,4 @@
-"""The default candidate on its smallest problem on the PTX machine, and whether the small problems can show defects."""
+"""Checks that run the default candidate on the PTX simulator, and that judge the choice of small problems."""
 
 from __future__ import annotations
 
@@ -17,60 +17,60 @@ from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.settings import GateSettings, SimulationSettings
 
 MOST_BYTES = 64 << 20
-"""Buffers of a problem that are simulated here; larger ones take minutes."""
+"""Largest total buffer size of a simulated problem, in bytes; larger problems take minutes."""
 OWN_INSTRUCTIONS = 1_500_000
-"""Warp instructions at a study's own problem: about a second; of a larger one some blocks run."""
+"""Most warp instructions at a study's full-size problem, about a second; larger problems run some blocks only."""
 SEED = 0
-"""Of the inputs: the gate of a search draws its own from a secret one."""
+"""Seed of the inputs; a search uses a secret seed."""
 
 
 def simulated_run(folder: Folder) -> Results:
-    """The default candidate runs on its smallest problem, and with each other word, without a finding, and is right."""
+    """Check that the default candidate is correct, without findings, on its smallest problem and each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
     small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
     place = next(((problem, chip) for problem in small if (chip := _chip(kernel, config, problem)) is not None), None)
     if place is None:
-        yield None, "not tried: the default candidate is feasible at no small problem"
+        yield None, "skipped: the default candidate is infeasible at every small problem"
         return
     problem, chip = place
     if _bytes(kernel, problem) > MOST_BYTES:
-        yield None, f"not tried: the smallest problem, {problem}, takes more than {MOST_BYTES >> 20} MiB"
+        yield None, f"skipped: the smallest problem, {problem}, needs more than {MOST_BYTES >> 20} MiB"
         return
     yield _tried(_run, kernel, config, problem, chip)
-    for worded in folder.worded:  # no larger than a small one
+    for worded in folder.worded:  # as small as the small problems
         where = _chip(kernel, config, worded)
         if where is not None and _bytes(kernel, worded) <= MOST_BYTES:
             yield _tried(_run, kernel, config, worded, where)
 
 
 def own_problem(folder: Folder) -> Results:
-    """The default candidate covers its outputs at the first study's problem, and some of its blocks are right there."""
+    """Check that the default candidate writes all outputs at the first study's problem, with some blocks verified."""
     kernel = folder.kernel
     config = kernel.space.default()
     studied = folder.studied[:1]
     if not studied:
-        yield None, "not tried: no study names a problem of its own"
+        yield None, "skipped: no study has a full-size problem"
         return
     (problem,) = studied
     chip = _chip(kernel, config, problem)
     if chip is None:
-        yield None, f"not tried: the default candidate is infeasible at {problem}"
+        yield None, f"skipped: the default candidate is infeasible at {problem}"
     elif _bytes(kernel, problem) > MOST_BYTES:
-        yield None, f"not tried: {problem} takes more than {MOST_BYTES >> 20} MiB; `evokern search` does it"
+        yield None, f"skipped: {problem} needs more than {MOST_BYTES >> 20} MiB; `evokern search` checks it"
     else:
         yield _tried(_covers, kernel, config, problem, chip)
 
 
 Answer = tuple[bool | None, str]
-"""Whether a check holds, None where it was not tried, and what to say."""
+"""Result of a check (None if skipped) and its detail text."""
 
 
 def _tried(
     ask: Callable[[str, Kernel, Config, Problem, Profile], Answer],
     kernel: Kernel, config: Config, problem: Problem, chip: Profile,
 ) -> Answer:  # fmt: skip
-    """Run the default candidate, and say what keeps it from running."""
+    """Run a check of the default candidate; turn its errors into results."""
     from evokern.gate import RunFailed
 
     where = f"the default candidate at {problem} on sim:{chip.name}"
@@ -80,9 +80,9 @@ def _tried(
         reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
         return False, f"{where} {failed.outcome.value}: {reason}"
     except KernelError:
-        return None, "not tried: the Python reference fails"
+        return None, "skipped: the Python reference fails"
     except UsageError as error:
-        return None, f"not tried: {error}"
+        return None, f"skipped: {error}"
 
 
 def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:
@@ -94,9 +94,9 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     found = OwnProblemCheck(runs).at(config, problem, most=OWN_INSTRUCTIONS)
     if found.against is not None:
         return False, f"{where}: {found.against['message']}"
-    ran = f"{found.blocks} of {found.of} blocks ran" + (", and they are right" if found.judged else "")
-    covered = "every output is written" if found.covered else "whether every output is written is not known"
-    return True, f"{where}: {ran}; {covered}" + (f"; whole at {found.scaled}" if found.scaled else "")
+    ran = f"{found.blocks} of {found.of} blocks ran" + (" and are correct" if found.judged else "")
+    covered = "every output is written" if found.covered else "could not confirm that every output is written"
+    return True, f"{where}: {ran}; {covered}" + (f"; ran completely at {found.scaled}" if found.scaled else "")
 
 
 def _bytes(kernel: Kernel, problem: Problem) -> int:
@@ -108,7 +108,7 @@ def _chip(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
 
 
 def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:
-    # All of it needs torch, which the checks before this one do without.
+    # These imports need torch; the earlier checks do not.
     import torch
 
     from evokern.compile.build import tensors_of
@@ -119,55 +119,55 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
 
     program = compile_simulated(render(kernel, config, problem), chip)
     if isinstance(program, CompileFailure):
-        return None, f"not tried: {where} does not compile: {program.message}"
+        return None, f"skipped: {where} does not compile: {program.message}"
     launches = launches_of(kernel, config, problem)
     try:
         for launch in launches:
             program.cluster(launch)
-    except UsageError as error:  # said of the launch, whatever the machine
+    except UsageError as error:  # an invalid launch, on any device
         return False, f"{where}: {error}"
     gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cpu"), SEED)
     runner = SimRunner(program, problem, SimulationSettings().instruction_limit)
     verdict = checked(gate, runner, launches, tensors_of(kernel, config, problem))
     if not verdict.passed:
         return False, f"{where} is wrong: {verdict.evidence['message']}; suspect {suspect(verdict.evidence)}"
-    return True, f"{where} is right on {len(gate.settings.input_sets)} kinds of inputs, without a finding"
+    return True, f"{where} is correct on {len(gate.settings.input_sets)} input sets, without findings"
 
 
 def small_problems_that_show(folder: Folder) -> Results:
-    """Some small problem has several blocks, some has unequal extents, and each field has a tail in some."""
+    """Check that the small problems include several blocks, unequal extents, and a tail in each field."""
     kernel, config = folder.kernel, folder.kernel.space.default()
     able = [problem for problem in folder.small if _chip(kernel, config, problem) is not None]
     if not able:
-        yield None, "not tried: the default candidate is feasible at no small problem"
+        yield None, "skipped: the default candidate is infeasible at every small problem"
         return
     doubts = [*_one_block(kernel, config, able), *_square(kernel, able), *_without_tails(kernel, config, able)]
     for doubt in doubts:
         yield "warning", doubt
     if not doubts:
-        yield True, f"{len(able)} problems: several blocks, unequal extents and tails are among them"
+        yield True, f"{len(able)} problems cover several blocks, unequal extents and tails"
 
 
 def _one_block(kernel: Kernel, config: Config, problems: list[Problem]) -> Iterator[str]:
     if all(launch.blocks == 1 for problem in problems for launch in launches_of(kernel, config, problem)):
         yield (
-            f"every small problem is one block of the default candidate ({_listed(problems)}): what goes wrong between "
-            "blocks does not show there; add a larger one"
+            f"every small problem is one block of the default candidate ({_listed(problems)}), which hides bugs "
+            "between blocks; add a larger one"
         )
 
 
 def _square(kernel: Kernel, problems: list[Problem]) -> Iterator[str]:
-    """Extents that are always equal hide strides and axes that are mixed up."""
+    """Report small problems with equal extents, which hide swapped axes and strides."""
     free = [entry.name for entry in kernel.fields if _is_extent(entry)]
     if len(free) > 1 and all(len({problem[name] for name in free}) == 1 for problem in problems):
         yield (
-            f"every small problem is square, {' = '.join(free)} ({_listed(problems)}): axes and strides that are mixed "
-            "up do not show there; add one with unequal extents"
+            f"every small problem is square, {' = '.join(free)} ({_listed(problems)}), which hides swapped axes and "
+            "strides; add one with unequal extents"
         )
 
 
 def _without_tails(kernel: Kernel, config: Config, problems: list[Problem]) -> Iterator[str]:
-    """A block that is not full, or a row that is no power of two, is where bound checks are missed."""
+    """Report fields without a tail: only partial blocks or odd row lengths show missing bounds checks."""
     names = []
     for entry in kernel.fields:
         if _is_extent(entry):
@@ -176,23 +176,23 @@ def _without_tails(kernel: Kernel, config: Config, problems: list[Problem]) -> I
                 names.append(entry.name)
     if names:
         yield (
-            f"no small problem has a tail in {' or '.join(names)} ({_listed(problems)}): a missing bound check does "
-            "not show there; add one whose extents fill no whole number of blocks"
+            f"no small problem has a tail in {' or '.join(names)} ({_listed(problems)}), which hides missing bounds "
+            "checks; add one whose extents leave a block partly filled"
         )
 
 
 def _tail(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField) -> bool | None:
-    """Whether an extent leaves a block partly filled; None where the kernel takes none that does.
+    """Return whether an extent leaves a block partly filled, or None if the kernel accepts no such extent.
 
-    Where the grid grows with the extent, a block has room left if one step more needs no further block. Where it does
-    not, a loop inside the block has the tail, of which nothing can be seen but that powers of two have none.
+    If the grid grows with the extent, a block is partly filled when the next larger extent needs no further block.
+    Otherwise a loop inside the block has the tail; then every extent that is not a power of two counts as a tail.
     """
     steps = [_grid(kernel, config, problem, entry, count) for count in (0, 1, 2, 3)]
     taken = [grid for grid in steps if grid is not None]
     if len(taken) < len(steps):
-        return None  # the kernel refuses what would have a tail
+        return None  # the kernel rejects extents with a tail
     if len(set(taken)) == len(taken):
-        return None  # a block for each step: nothing is left over
+        return None  # one block for each step: no tail exists
     value = int(problem[entry.name])
     if taken[0] != taken[1]:
         return False
@@ -203,7 +203,7 @@ def _tail(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField)
 def _grid(
     kernel: Kernel, config: Config, problem: Problem, entry: ProblemField, steps: int
 ) -> tuple[tuple[int, int, int], ...] | None:
-    """Return the grids with an extent some steps larger, None where the kernel cannot run it."""
+    """Return the grids for an extent some steps larger, or None if the kernel cannot run it."""
     value = int(problem[entry.name]) + steps * entry.multiple_of
     if value > entry.most:
         return None

@@ -1,8 +1,8 @@
-"""Is a kernel folder sound? Everything that can be known without a GPU, each check with what it found.
+"""The checks of a kernel folder that need no GPU.
 
-The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
-reference, its tolerance, and a run of the default candidate on the PTX machine. A check that raises is a check that
-failed; the next ones run all the same, and where the same line of the kernel stops them too, it is not reported again.
+Their order is the order in which a new kernel usually fails: declaration, source, feasibility, compiler, reference,
+tolerance, and a run of the default candidate on the PTX simulator. A check that raises has failed. The later checks
+still run; if the same line of the kernel stops them too, they refer to the first report.
 """
 
 from __future__ import annotations
@@ -30,29 +30,25 @@ from evokern.measurement.roofline import arithmetic_of
 from evokern.wording import changed, several
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
-"""What the default candidate is compiled for: the three generations that evokern knows chips of."""
+"""Compile targets of the default candidate: the three chip generations that evokern supports."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found."""
+    """Result of one check."""
 
     check: str
     """Name of the check."""
     ok: bool | None
-    """Whether it holds; None when it could not be tried here."""
+    """Whether the check passed; None if it was skipped."""
     detail: str
-    """What was found, or what is wrong and what to do."""
+    """Finding, with the remedy if the check failed."""
     warning: bool = False
-    """Whether it holds, and something is worth mending all the same."""
+    """Whether the check passed with a warning."""
 
 
 def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
-    """Yield the findings of every check, as they are made.
-
-    Args:
-        kernel: a loaded kernel.
-    """
+    """Yield the result of each check as soon as it is known."""
     from evokern.cuda_source import read
 
     try:
@@ -63,7 +59,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         return
     if not problems:
         yield CheckResult(
-            "problems", False, "no problem is known: list some in the workload's small_problems, or in a study"
+            "problems", False, "no problem is known; add some to the workload's small_problems or to a study"
         )
         return
     yield CheckResult("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
@@ -74,10 +70,10 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         except RAISED as error:
             place = _place(error, kernel.folder)
             if not (place or isinstance(error, EvokernError)):
-                raise  # no doing of the kernel's
+                raise  # a bug in evokern, not in the kernel
             defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
             if defect in reported:
-                yield CheckResult(name, None, f"stopped by the error under {reported[defect]!r}")
+                yield CheckResult(name, None, f"skipped: stopped by the error under {reported[defect]!r}")
             else:
                 reported[defect] = name
                 yield CheckResult(name, False, _sentence(error, place))
@@ -89,7 +85,7 @@ def _named(name: str, results: Results) -> Iterator[CheckResult]:
 
 
 def _place(error: BaseException, folder: Path) -> str:
-    """Return file and line of the kernel's own code that raised, empty where none did."""
+    """Return file and line of the kernel's code that raised, or an empty string."""
     frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
     own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(folder.resolve())]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
@@ -105,7 +101,7 @@ def _text(problem: Problem) -> str:
 
 
 def _functions(folder: Folder) -> Results:
-    """Constraints, launches, tensors and macros raise for no configuration of a sample, on no chip and no problem."""
+    """Check that constraints, launches, tensors and macros do not raise for any sampled configuration."""
     kernel, rng = folder.kernel, random.Random(0)
     drawn = kernel.space.grid() if kernel.space.size <= SAMPLE else (kernel.space.draw(rng) for _ in range(SAMPLE))
     sample = list(dict.fromkeys((kernel.space.default(), *drawn)))
@@ -124,18 +120,18 @@ def _functions(folder: Folder) -> Results:
                 macros(kernel, config, problem)
     shares = ", ".join(f"{name} {100 * count / len(sample):.0f} %" for name, count in feasible.items())
     if negative:
-        yield False, f"launches makes what no launch can be, instead of a constraint that turns it away: {negative}"
-    yield any(feasible.values()), f"of {len(sample)} candidates these are feasible: {shares}"
+        yield False, f"launches returns an invalid launch; add a constraint that rejects the candidate: {negative}"
+    yield any(feasible.values()), f"feasible share of {len(sample)} candidates: {shares}"
 
 
 def _default_feasible(folder: Folder) -> Results:
-    """The default candidate is feasible somewhere, and says which problems and chips it cannot do."""
+    """Check that the default candidate is feasible on some chip; report problems and chips where it is not."""
     default = folder.kernel.space.default()
     anywhere = False
     notes: dict[str, list[Problem]] = {}
     problems = tuple(dict.fromkeys((*folder.problems, *folder.worded)))
     for problem in problems:
-        # A small problem may be a waste for the default candidate: it is only asked whether it can run there.
+        # Constraints about speed do not matter at a small problem: the default candidate only has to run there.
         tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem not in folder.studied)
         violations = {name: tried(chip) for name, chip in CHIPS.items()}
         fits = [name for name, violation in violations.items() if violation is None]
@@ -143,7 +139,7 @@ def _default_feasible(folder: Folder) -> Results:
         if len(fits) == len(violations):
             continue
         refused = [name for name, violation in violations.items() if violation is not None]
-        # What keeps it from every chip is not what an old one lacks.
+        # If no chip can run the candidate, the newest chip shows the reason; an old one may only lack a feature.
         chip = refused[0] if fits else max(refused, key=lambda name: CHIPS[name].compute_capability)
         why = violations[chip]
         where = f"only on {', '.join(fits)}" if fits else "on no chip"
@@ -156,7 +152,7 @@ def _default_feasible(folder: Folder) -> Results:
 
 
 def _starting_points(folder: Folder) -> Results:
-    """Each starting point is feasible on some chip at some problem; says on which chips."""
+    """Check that each starting point is feasible on some chip at some problem; report those chips."""
     genes, good = folder.kernel.genes, []
     for number, point in enumerate(folder.kernel.space.starting_configs(), 1):
         found = {
@@ -170,7 +166,7 @@ def _starting_points(folder: Folder) -> Results:
         else:
             (name, problem), violation = next(iter(found.items()))
             where = f"for example on {name} at {_text(problem)}"
-            yield False, f"number {number} ({changed(point, genes)}) is feasible nowhere, {where}: {violation}"
+            yield False, f"number {number} ({changed(point, genes)}) is feasible on no chip, {where}: {violation}"
     if good:
         yield True, f"{several(len(good), 'starting point')}: {'; '.join(good)}"
 
@@ -180,7 +176,7 @@ def _chip_for(architecture: str) -> Profile:
 
 
 def _compiles(folder: Folder) -> Results:
-    """The default candidate compiles for every architecture on which it is feasible."""
+    """Check that the default candidate compiles for every architecture on which it is feasible."""
     failures: dict[tuple[bool | None, str], list[str]] = {}
     for architecture in ARCHITECTURES:
         target, ok, detail = _compiled(folder, architecture)
@@ -193,7 +189,7 @@ def _compiles(folder: Folder) -> Results:
 
 
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
-    """Return the compiler's target, whether the default candidate compiles for it, and what was found."""
+    """Return the compile target, whether the default candidate compiles for it, and the detail text."""
     from evokern.compile.isolated import compile_program
     from evokern.compile.messages import of_later_architecture
     from evokern.compile.records import CompileFailure
@@ -202,12 +198,12 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     chip = _chip_for(architecture)
     possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
     if not possible:
-        return architecture, None, "not tried, the default candidate is not feasible there"
+        return architecture, None, "skipped: the default candidate is infeasible there"
     program = render(kernel, default, possible[0])
     target = architecture + program.architecture_suffix
     built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
     if isinstance(built, CompileFailure):
-        later = "; declare what needs a later one: Launch(cluster=…), or min_compute_capability of a gene"
+        later = "; declare the newer feature with Launch(cluster=…) or a gene's min_compute_capability"
         return target, False, built.message + (later if of_later_architecture(built.message) else "")
     uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
     return target, True, ", ".join(uses)
@@ -218,18 +214,18 @@ def _spills(spilled: int) -> str:
 
 
 def _workload(folder: Folder) -> Results:
-    """Every output has a tolerance, and FLOPs and bytes are positive numbers."""
+    """Check that every output has a tolerance, and that FLOPs and bytes are plausible."""
     kernel, problem = folder.kernel, folder.problems[0]
     tensors = workload_tensors(kernel, problem)
     outputs = _outputs(tensors)
     empty = not outputs
-    for worded in folder.worded:  # a word may bring an output along
+    for worded in folder.worded:  # another dtype or layout may have further outputs
         outputs |= _outputs(workload_tensors(kernel, worded))
     tolerated = set(kernel.workload.tolerance)
     if empty:
-        yield False, "no tensor has the role output: nothing could be checked"
+        yield False, "no tensor has the role output; declare at least one"
     elif outputs != tolerated:
-        yield False, f"tolerance names {sorted(tolerated)}, the outputs are {sorted(outputs)}"
+        yield False, f"tolerance names {sorted(tolerated)}, but the outputs are {sorted(outputs)}"
     else:
         flops, moved = declared_work(kernel, problem)
         arithmetic = arithmetic_of(kernel, tensors)
@@ -243,29 +239,29 @@ def _outputs(tensors: Mapping[str, Tensor]) -> set[str]:
 
 
 def _python_reference(folder: Folder) -> Results:
-    """The Python reference returns every output in the declared shape, in float64, without NaN."""
+    """Check that the Python reference returns every output in the declared shape, in float64, without NaN."""
     if not folder.small:
-        yield False, "the workload lists no small_problems, so its reference cannot be tried"
+        yield False, "the reference cannot be tested without small problems; list some in the workload's small_problems"
         return
     problems = (*folder.small, *folder.worded)
     for problem in problems:
         python_reference(folder.kernel, problem, workload_tensors(folder.kernel, problem))
-    yield True, f"right shapes and float64 at {len(problems)} small problems"
+    yield True, f"correct shapes, float64 and finite at {len(problems)} small problems"
 
 
 def _cpp_reference(folder: Folder) -> Results:
-    """`reference.h` computes what the Python reference computes."""
+    """Check that `reference.h` computes the same results as the Python reference."""
     from evokern.doctor import host_compiler
 
     compiler = host_compiler()
     if not folder.kernel.workload.cpp_reference:
-        yield None, "not tried: kernel.py says cpp_reference=False; an exported program needs reference.h"
+        yield None, "skipped: kernel.py sets cpp_reference=False; exported programs need a reference.h"
         return
     if not is_file(folder.kernel.folder / "reference.h"):
-        yield False, f"{folder.kernel.folder} has no reference.h, which the exported program checks itself against"
+        yield False, f"{folder.kernel.folder} has no reference.h; exported programs need it to check their results"
         return
     if compiler is None or not folder.small:
-        yield None, "not tried: it takes a C++ compiler (g++ or clang++ on PATH) and a small problem"
+        yield None, "skipped: the comparison needs a C++ compiler (g++ or clang++ on PATH) and a small problem"
         return
     expected = {}
     for problem in (*folder.small, *folder.worded):
@@ -273,7 +269,7 @@ def _cpp_reference(folder: Folder) -> Results:
         try:
             expected[problem] = python_reference(folder.kernel, problem, tensors)
         except KernelError:
-            yield None, "not tried: the Python reference fails"
+            yield None, "skipped: the Python reference fails"
             return
     worst = compare_with_cpp(folder.kernel, expected, compiler)
     agree = "agrees with" if worst <= AGREEMENT else "differs from"
@@ -281,7 +277,7 @@ def _cpp_reference(folder: Folder) -> Results:
 
 
 def _slices(folder: Folder) -> Results:
-    """Declared slices reach the outputs that they say, and their references are right."""
+    """Check that declared slices cover the outputs that they name, and that their references are correct."""
     declared = folder.kernel.workload.slices_at(folder.problems[0])
     if not declared:
         return
@@ -294,7 +290,7 @@ def _slices(folder: Folder) -> Results:
     for problem in problems:
         gate = Gate(folder.kernel, problem, GateSettings(), torch.device("cpu"), seed=0)
         gate.prove_slices(workload_tensors(folder.kernel, problem))
-    yield True, f"{len(declared)} agree with the whole reference at {len(problems)} problems"
+    yield True, f"{len(declared)} agree with the full reference at {len(problems)} problems"
 
 
 _CHECKS: dict[str, Callable[[Folder], Results]] = {

@@ -1,4 +1,4 @@
-"""Does the source say what the declaration says: entry points, macros, static asserts?"""
+"""Checks that a kernel's source matches its declaration: entry points, macros, state and static asserts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evokern.hardware.profiles import CHIPS
 
 
 def entries(folder: Folder) -> Results:
-    """Every launch names an entry of the source and gives it the arguments that it takes, outputs to be written."""
+    """Check that every launch names an entry point and passes matching arguments, with writable outputs."""
     kernel = folder.kernel
     seen = []
     rng = random.Random(0)
@@ -31,7 +31,7 @@ def entries(folder: Folder) -> Results:
             if not re.search(rf"__constant__[^;]*\b{re.escape(name)}\b\s*(?:\[|;|=)", text):
                 yield (
                     False,
-                    f"tensor {name!r} is a constant, and {kernel.source} has no __constant__ array of that name",
+                    f"tensor {name!r} is a constant, but {kernel.source} has no __constant__ array of that name",
                 )
                 return
         unwritten: dict[str, str] = {}
@@ -42,19 +42,22 @@ def entries(folder: Folder) -> Results:
                 given = ", ".join(a if isinstance(a, str) else f"{a.dtype} {a.value}" for a in launch.args)
                 yield (
                     False,
-                    f"{entry.signature} takes {len(entry.parameters)} arguments, the launch gives {len(launch.args)}: "
+                    f"{entry.signature} takes {len(entry.parameters)} arguments, the launch passes {len(launch.args)}: "
                     f"{given}",
                 )
                 return
             for parameter, argument in zip(entry.parameters, launch.args, strict=True):
                 if isinstance(argument, str) and argument not in tensors:
-                    yield False, f"{launch.entry}: argument {argument!r} is no tensor; there are {', '.join(tensors)}"
+                    yield (
+                        False,
+                        f"{launch.entry}: argument {argument!r} is not a tensor; the tensors are {', '.join(tensors)}",
+                    )
                     return
                 if parameter.pointer != isinstance(argument, str):
                     want, got = ("a tensor", argument) if parameter.pointer else ("a Scalar", argument)
                     yield (
                         False,
-                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, the launch gives {got}",
+                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, the launch passes {got}",
                     )
                     return
                 if isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
@@ -65,13 +68,13 @@ def entries(folder: Folder) -> Results:
             if entry.qualified not in seen:
                 seen.append(entry.qualified)
         for name in unwritten.keys() - written:
-            yield False, f"{unwritten[name]} gets the {tensors[name].role} {name!r}, which it cannot write"
+            yield False, f"{unwritten[name]} is const but receives the {tensors[name].role} {name!r}; drop the const"
             return
     yield True, ", ".join(seen)
 
 
 def declared_state(folder: Folder) -> Results:
-    """Every variable whose state is declared is in the source."""
+    """Check that the source has every variable of the declared state."""
     kernel = folder.kernel
     if not kernel.state:
         return
@@ -81,19 +84,19 @@ def declared_state(folder: Folder) -> Results:
     known = re.findall(r"__device__[^;(){}]*?(\w+)\s*(?:\[[^;]*\]\s*)?(?:=[^;]*|\{[^;]*)?;", text)
     for name in missing:
         remedy = nearest(name, dict.fromkeys(known)) or "the source has no __device__ variable"
-        yield False, f"state names {name!r}, and {kernel.source} has no variable of that name: {remedy}"
+        yield False, f"state names {name!r}, but {kernel.source} has no variable of that name: {remedy}"
     if not missing:
-        yield True, f"{', '.join(kernel.state)} restored before every call"
+        yield True, f"restored before every call: {', '.join(kernel.state)}"
 
 
 def _is_variable(name: str, text: str) -> bool:
-    """Whether a `__device__` variable, or a static one of a function, is declared in a text."""
+    """Return whether a text declares a `__device__` variable, or a static variable of a function."""
     declared = rf"(?:__device__|\bstatic\b|__managed__)[^;(){{}}]*\b{re.escape(name)}\b\s*(?:\[|;|=|\{{|,)"
-    return bool(re.search(declared, text)) or name.startswith("_Z")  # symbols stand in no source
+    return bool(re.search(declared, text)) or name.startswith("_Z")  # mangled names do not appear in the source
 
 
 def gene_macros(folder: Folder) -> Results:
-    """Every gene and problem macro is used in the source, and its absence is an `#error`."""
+    """Check that the source uses every gene and problem macro, and has an `#error` for a missing macro."""
     kernel = folder.kernel
     source, headers = read_source(kernel)
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", "\n".join([source, *headers.values()]), flags=re.DOTALL)
@@ -108,18 +111,21 @@ def gene_macros(folder: Folder) -> Results:
     lenient = [name for name in names if name not in required | launch_only]
     wrong = []
     if unused:
-        wrong.append(f"{kernel.source} never uses {', '.join(unused)}: changing it would change nothing")
+        wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so changing it has no effect")
     if lenient:
-        wrong.append(f"no #error in {kernel.source} when {', '.join(lenient)} is not defined: a silent default may win")
+        wrong.append(
+            f"no #error in {kernel.source} when {', '.join(lenient)} is not defined; add one, because a silent default "
+            "may apply"
+        )
     if wrong:
         yield False, "; ".join(wrong)
     else:
-        through = f"; {', '.join(sorted(launch_only))} act through the launch alone" if launch_only else ""
-        yield True, f"{len(names) - len(launch_only)} macros are used, and each one's absence is an #error{through}"
+        through = f"; used only by the launch: {', '.join(sorted(launch_only))}" if launch_only else ""
+        yield True, f"{len(names) - len(launch_only)} macros are used; each has an #error if undefined{through}"
 
 
 def _changes_the_launch(folder: Folder, name: str) -> bool:
-    """Whether a gene that the source does not name acts otherwise: on a launch, or on another macro."""
+    """Return whether a gene that the source does not name changes a launch or another macro."""
     kernel, problem, rng = folder.kernel, folder.problems[0], random.Random(0)
     if name not in {gene.name for gene in kernel.genes}:
         return False
@@ -129,7 +135,7 @@ def _changes_the_launch(folder: Folder, name: str) -> bool:
         return launches_of(kernel, config, problem), dict(kernel.macros(config, problem))
 
     if len(gene.values) == 1:
-        # What the space does not hold: whether the launch would notice is asked all the same.
+        # Try a value outside the space, because the gene has only one.
         (only,) = gene.values
         config = kernel.space.default()
         other = Config({**config, name: 2 * only if isinstance(only, int) else f"{only}_"})
@@ -146,12 +152,12 @@ def _changes_the_launch(folder: Folder, name: str) -> bool:
 
 
 def _tested(conditions: Sequence[str]) -> set[str]:
-    """Words whose *value* a condition uses; `defined(NAME)` alone is no use."""
+    """Return the names whose *value* a condition uses; `defined(NAME)` alone does not count."""
     return {word for line in conditions if "defined" not in line for word in re.findall(r"[A-Za-z_]\w*", line)[1:]}
 
 
 def static_asserts(folder: Folder) -> Results:
-    """Static asserts whose message starts with a name have a constraint of that name."""
+    """Check that each static assert whose message starts with a name has a constraint of that name."""
     source, headers = read_source(folder.kernel)
     text = "\n".join([source, *headers.values()])
     asserted = set(re.findall(r'static_assert\s*\([^;]*?"(\w+):', text))
@@ -160,12 +166,13 @@ def static_asserts(folder: Folder) -> Results:
     if missing:
         yield (
             False,
-            f"static_assert {', '.join(missing)} has no constraint of that name: candidates would fail to compile",
+            f"static_assert {', '.join(missing)} has no constraint of that name, so candidates would fail to compile; "
+            "add the constraint",
         )
         return
     conditions = " ".join(re.findall(r"static_assert\s*\(([^;]*?)\)\s*;", text))
     both = len(declared & (asserted | set(re.findall(r"\w+", conditions))))
     yield (
         True,
-        f"{both} of {len(declared)} constraints are static_asserts too" if declared else "no constraints declared",
+        f"{both} of {len(declared)} constraints also have a static_assert" if declared else "no constraints declared",
     )

@@ -1,7 +1,7 @@
-"""Can a study be searched? As far as can be told quickly, and without running a kernel's code: `kernel.py` is code.
+"""Quick validation of a study, without running the kernel's code (`kernel.py`).
 
-A search finds the same mistakes, in this order and these words, and those beyond them: whether a candidate is feasible,
-compiles and is right.
+A search reports the same errors in the same order and words. A search also finds infeasible, uncompilable and wrong
+candidates.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from evokern.study.settings import Study
 
 
 def require_sound(study: Study) -> None:
-    """Refuse a study that cannot be searched: kernel, device, problems, limits, genes or the sampler's options.
+    """Validate a study's kernel, device, problems, limits, genes and sampler options.
 
     Raises:
-        StudyError: it cannot be searched; the message says why in one line.
+        StudyError: the study cannot be searched; the message gives the reason in one line.
     """
     with study.blamed("device"):
         _check_device(study.device)
-    if not study.device.startswith("replay:"):  # its genes and its problem are the recording's
+    if not study.device.startswith("replay:"):  # genes and problem come from the recording
         try:
             folder = find_kernel_folder(study.kernel, study.path.parent if study.path else None)
         except KernelError as error:
@@ -40,7 +40,7 @@ def _check_device(name: str) -> None:
     kind, _, rest = name.strip().partition(":")
     if kind.lower() == "sim":
         chip(rest or TARGET)
-    elif kind.lower() not in ("auto", "cuda", "replay"):  # whether those are there is no matter of the study's
+    elif kind.lower() not in ("auto", "cuda", "replay"):  # whether these exist depends on the machine
         open_device(name)
 
 
@@ -58,7 +58,7 @@ def _check_against(study: Study, kernel: DeclaredKernel) -> None:
 
 
 def _check_limits(study: Study) -> None:
-    """Refuse limits above those of the study's chip; where it is not named, of every chip."""
+    """Reject limits above those of the study's chip, or of every chip if the study names none."""
     kind, _, name = study.device.strip().partition(":")
     bases = [chip(name or TARGET)] if kind.lower() == "sim" else [*CHIPS.values()]
     refused = None
@@ -73,7 +73,7 @@ def _check_limits(study: Study) -> None:
 
 
 def _check_options(study: Study) -> None:
-    """Refuse options that the study's sampler does not take; one without options need not be imported."""
+    """Reject options that the study's sampler does not accept."""
     if study.sampler.options:
         from evokern.samplers import make_sampler
 

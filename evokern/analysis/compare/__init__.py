@@ -1,1 +1,1 @@
-"""Whether a kernel became slower."""
+"""Comparison of two runs of a kernel, to detect slowdowns."""

@@ -1,9 +1,9 @@
-"""Is the new one slower? Two studies, or two exported programs, for a pull request or a new driver.
+"""Comparison of two studies or two exported programs, for a pull request or a new driver.
 
-From stored samples each problem is judged alone: slower means that the ratio of medians is above the threshold *and*
-that a one-sided Mann-Whitney test (Ann. Math. Statist. 18 (1947), 50) says that it is no accident, at a level shared
-out over the problems (Bonferroni). Where both can run side by side (`paired`), the playoff's test is used instead,
-which needs no assumption about two different days.
+With stored samples, each problem is tested separately. A run is slower if the ratio of medians exceeds the threshold
+*and* a one-sided Mann-Whitney test (Ann. Math. Statist. 18 (1947), 50) is significant. The level is divided by the
+number of problems (Bonferroni). If both programs can run on this machine (`paired`), the playoff's test is used
+instead; it does not depend on conditions that differ between two days.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from evokern.measurement.statistics import cliffs_delta, geometric_mean, median
 
 _RESAMPLES = 4000
 FEWEST_SAMPLES = 5
-"""Samples of each run with which the test can reach a level of 0.01 (1 of 252 orders is the most extreme)."""
+"""Fewest samples of each run for the test to reach a level of 0.01 (p is at least 1/252)."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One run's time at one problem."""
+    """Time of one run at one problem."""
 
     time_us: float
-    """Median, or predicted time, µs."""
+    """Median time or predicted time, µs."""
     ci95_us: tuple[float, float] | None = None
-    """95 % interval of the median, where one is known."""
+    """95 % confidence interval of the median, if known."""
     samples_us: tuple[float, ...] = ()
-    """Samples, where they were kept."""
+    """Stored samples, µs."""
     clock_mhz: float | None = None
-    """SM clock while sampling."""
+    """SM clock during sampling."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run that is compared: a champion of a study, or an exported program."""
+    """One side of a comparison: a study's champion or an exported program."""
 
     label: str
-    """What the user named."""
+    """Name that the user gave."""
     kernel: str
     """Name of the kernel."""
     device: str
-    """Model of the chip."""
+    """Chip model."""
     predicted: bool
-    """Whether times are predicted."""
+    """Whether the times are predicted."""
     readings: Mapping[str, Reading]
     """Problem → time."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The candidate's choices."""
+    """The candidate's gene values."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Versions and the like, for the eye."""
+    """Versions and other facts for display."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """Problem → what people read of it, where its fields' names are known."""
+    """Problem → readable form, if the names of its fields are known."""
 
 
 Change = Literal["same", "faster", "slower"]
@@ -64,58 +64,58 @@ Change = Literal["same", "faster", "slower"]
 
 @dataclass(frozen=True)
 class ProblemComparison:
-    """The comparison at one problem."""
+    """Comparison of the times at one problem."""
 
     problem: str
-    """The problem; `all` where several were paired as one."""
+    """The problem, or `all` for paired runs."""
     old_us: float
-    """Old time, µs."""
+    """Baseline time, µs."""
     new_us: float
     """New time, µs."""
     ratio: float
-    """New over old."""
+    """New time divided by baseline time."""
     ratio_ci95: tuple[float, float] | None
-    """95 % interval of the ratio, where there are samples."""
+    """95 % confidence interval of the ratio, or None without samples."""
     chance: float | None
-    """Probability of so large a difference in this direction between equals; None where it was not tested."""
+    """p-value of the one-sided test, or None if not tested."""
     delta: float | None
-    """Cliff's delta of the new samples against the old ones: 1 when each new one is faster."""
+    """Cliff's delta of the new samples relative to the baseline's; 1 if every new sample is faster."""
     verdict: Change
-    """What it means at the threshold and level."""
+    """Result at the threshold and level."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of it."""
+    """Result of a comparison."""
 
     old: ComparedRun
-    """The old run."""
+    """The baseline run."""
     new: ComparedRun
-    """The new run."""
+    """The run under test."""
     lines: tuple[ProblemComparison, ...]
-    """One per problem."""
+    """One entry per problem."""
     method: str
-    """How it was decided, in words."""
+    """Description of the method."""
     threshold: float
-    """Share by which slower is too slow."""
+    """Largest acceptable slowdown, as a fraction."""
     level: float
     """Probability of a false alarm."""
     remarks: tuple[str, ...] = ()
-    """What the user should know."""
+    """Notes for the user."""
 
     def in_words(self, line: ProblemComparison) -> str:
-        """Return what people read of a line's problem."""
+        """Return a line's problem in readable form."""
         return in_words(line.problem, self.new, self.old)
 
     @property
     def verdict(self) -> Change:
-        """`slower` when any problem is."""
+        """Overall result: `slower` if any problem is slower, else `faster` if any is faster, else `same`."""
         verdicts = {line.verdict for line in self.lines}
         return "slower" if "slower" in verdicts else "faster" if "faster" in verdicts else "same"
 
     @property
     def ratio(self) -> float:
-        """Geometric mean of new over old."""
+        """Geometric mean of the ratios new / old."""
         return geometric_mean([line.ratio for line in self.lines])
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,28 +137,28 @@ class Comparison:
 
 
 def compare(old: ComparedRun, new: ComparedRun, *, threshold: float = 0.03, level: float = 0.01) -> Comparison:
-    """Compare two runs from what was stored of them.
+    """Compare the stored times of two runs.
 
     Args:
-        old: the run that sets the standard.
-        new: the run that must not be slower.
-        threshold: share by which slower is too slow.
+        old: baseline run.
+        new: run to test.
+        threshold: largest acceptable slowdown, as a fraction.
         level: probability of a false alarm, over all problems.
 
     Raises:
-        UsageError: they cannot be compared: other kernels, chips or problems, or one is predicted.
+        UsageError: the runs have different kernels or chips, no common problem, or only one is predicted.
     """
     problems, remarks = comparable(old, new)
     lines = [_line(name, old, new, threshold, level / len(problems)) for name in problems]
     bare = not old.predicted and any(line.chance is None for line in lines)
     method = "predicted times, which have no noise" if old.predicted else "stored samples, Mann-Whitney test"
     if bare:
-        method = "95 % intervals of stored medians: different where they do not overlap"
+        method = "95 % intervals of stored medians, different if they do not overlap"
     return Comparison(old, new, tuple(lines), method, threshold, level, tuple(remarks))
 
 
 def compare_paired(old: ComparedRun, new: ComparedRun, played: Playoff, *, threshold: float = 0.03) -> Comparison:
-    """Compare two runs from a playoff in which candidate 0 is the old one and 1 the new one."""
+    """Compare two runs from a playoff of candidate 0 (the baseline) and candidate 1 (the run under test)."""
     _, remarks = comparable(old, new)
     by_index = {one.index: one for one in played.finalists}
     ratio = by_index[1].time_us / by_index[0].time_us
@@ -179,28 +179,30 @@ def compare_paired(old: ComparedRun, new: ComparedRun, played: Playoff, *, thres
 
 
 def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]]:
-    """Return the problems that both runs have, and remarks.
+    """Return the problems that both runs have, and notes for the user.
 
     Raises:
-        UsageError: there is nothing to compare; the message says what differs.
+        UsageError: the runs cannot be compared; the message gives the difference.
     """
     each = f"{old.label}: {old.kernel} on {old.device}; {new.label}: {new.kernel} on {new.device}"
     if old.kernel != new.kernel:
-        raise UsageError(f"these are different kernels, whose times say nothing about each other ({each})")
+        raise UsageError(f"the runs have different kernels, so their times are not comparable ({each})")
     if old.device != new.device:
         raise UsageError(
-            f"these were timed on different chips ({each}); compare on one chip, `evokern show` tells each one's times"
+            f"the runs were timed on different chips ({each}); compare on one chip, or see each with `evokern show`"
         )
     if old.predicted != new.predicted:
-        raise UsageError(f"one of these was predicted and the other measured; times of the two do not mix ({each})")
+        raise UsageError(
+            f"one run has predicted times and the other has measured times, so they are not comparable ({each})"
+        )
     common = [name for name in old.readings if name in new.readings]
     if not common:
         shapes = [f"{run.label} has {' and '.join(in_words(name, run) for name in run.readings)}" for run in (old, new)]
         raise UsageError(
-            f"there is no problem that both were timed at: {', '.join(shapes)}; `evokern show` tells each one's times"
+            f"the runs have no problem in common: {', '.join(shapes)}; see each run's times with `evokern show`"
         )
     remarks = [
-        f"only {run.label} was timed at {in_words(name, run)}: left out"
+        f"skipped {in_words(name, run)}: only {run.label} was timed there"
         for run, other in ((old, new), (new, old))
         for name in run.readings
         if name not in other.readings
@@ -209,17 +211,17 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
         clocks = old.readings[name].clock_mhz, new.readings[name].clock_mhz
         if clocks[0] and clocks[1] and abs(clocks[0] / clocks[1] - 1) > 0.03:
             told = in_words(name, new, old)
-            remarks.append(f"at {told} the SM clock was {clocks[0]:.0f} MHz then and {clocks[1]:.0f} MHz now")
+            remarks.append(f"at {told} the SM clock was {clocks[0]:.0f} MHz in the old run, {clocks[1]:.0f} in the new")
     return common, remarks
 
 
 def in_words(problem: str, *runs: ComparedRun) -> str:
-    """Return what people read of a problem, by the first of the runs that knows it; else its key."""
+    """Return a problem in readable form from the first run that has one, else its key."""
     return next((run.words[problem] for run in runs if problem in run.words), problem)
 
 
 def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
-    """Return what is not the same in both runs: choices and versions, name → (old, new)."""
+    """Return the gene values and versions that differ, as name → (old, new)."""
     one, two = {**old.facts, **old.config}, {**new.facts, **new.config}
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 
@@ -238,7 +240,9 @@ def _line(problem: str, before: ComparedRun, now: ComparedRun, threshold: float,
     else:
         if old.ci95_us is None or new.ci95_us is None:
             told = in_words(problem, now, before)
-            raise UsageError(f"at {told} neither samples nor an interval are known of one run: nothing to test with")
+            raise UsageError(
+                f"at {told} one run has neither samples nor a confidence interval; measure both runs again"
+            )
         certain = old.ci95_us[1] < new.ci95_us[0] or new.ci95_us[1] < old.ci95_us[0]
     change: Change = "same"
     if certain and ratio > 1 + threshold:
@@ -249,10 +253,10 @@ def _line(problem: str, before: ComparedRun, now: ComparedRun, threshold: float,
 
 
 def _ratio(old: Sequence[float], new: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Return the ratio of medians with its 95 % bootstrap interval."""
+    """Return the ratio of medians and its 95 % bootstrap interval."""
     import numpy as np
 
-    rng = np.random.default_rng(0)  # a fixed seed: the same samples give the same interval
+    rng = np.random.default_rng(0)  # fixed, so that results are reproducible
     drawn = [np.median(rng.choice(np.asarray(samples), (_RESAMPLES, len(samples))), axis=1) for samples in (old, new)]
     low, high = np.quantile(drawn[1] / drawn[0], [0.025, 0.975])
     return median(new) / median(old), (float(low), float(high))
@@ -278,8 +282,8 @@ def _run_table(run: ComparedRun) -> dict[str, Any]:
 
 
 def markdown(found: Comparison) -> str:
-    """Return the comparison as Markdown, for a comment on a pull request."""
-    heads = {"slower": "🔴 slower", "faster": "🟢 faster", "same": "⚪ no difference that matters"}
+    """Return the comparison as Markdown for a pull request comment."""
+    heads = {"slower": "🔴 slower", "faster": "🟢 faster", "same": "⚪ no relevant difference"}
     unit = "predicted µs" if found.old.predicted else "µs"
     lines = [
         f"### evokern: {in_markdown(f'{found.new.kernel} on {found.new.device}')}: {heads[found.verdict]}",
@@ -293,7 +297,8 @@ def markdown(found: Comparison) -> str:
         lines.append(f"| {in_markdown(found.in_words(line))} | {times} | {interval} | {line.verdict} |")
     lines += [
         "",
-        f"Slower means more than {100 * found.threshold:g} % and significant at {found.level:g}; {found.method}.",
+        f"Slower means a significant difference (level {found.level:g}) above {100 * found.threshold:g} %. "
+        f"Method: {found.method}.",
     ]
     changed = changes(found.old, found.new)
     if changed:

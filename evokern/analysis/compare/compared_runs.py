@@ -1,4 +1,4 @@
-"""From what a user names, `old.db:attention-s512` or `best.cu`, to a run that is compared."""
+"""Reading of the runs to compare, given as `old.db:attention-s512` or `best.cu`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TIME = re.compile(
 
 
 def compared_run(text: str) -> ComparedRun:
-    """Read a run.
+    """Return the run that a name refers to.
 
     Args:
         text: `FILE.db`, `FILE.db:STUDY`, or an exported `FILE.cu`.
 
     Raises:
-        UsageError: there is no such file or study, or nothing was measured in it.
+        UsageError: the file or study does not exist, or has no measured trial.
     """
     path, study = split(text)
     if path.suffix == ".cu":
@@ -34,24 +34,24 @@ def compared_run(text: str) -> ComparedRun:
 
 
 def split(text: str) -> tuple[Path, str | None]:
-    """Return file and study of a run's name.
+    """Split a run's name into file and study.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: the file does not exist.
     """
     if is_file(Path(text)):
         return Path(text), None
     file, colon, study = text.rpartition(":")
     if colon and is_file(Path(file)):
         return Path(file), study
-    raise UsageError(f"there is no file {file or text}; name FILE.db, FILE.db:STUDY or an exported FILE.cu")
+    raise UsageError(f"there is no file {file or text}; give FILE.db, FILE.db:STUDY or an exported FILE.cu")
 
 
 def _studied(reader: Reader, label: str, name: str | None) -> ComparedRun:
     record = reader.study(name)
     best = reader.best(record)
     if best is None:
-        raise StudyError(f"study {record.name} of {label} has no measured trial: there is nothing to compare")
+        raise StudyError(f"study {record.name} of {label} has no measured trial to compare; run `evokern search` first")
     sessions = reader.sessions(record)
     environment: dict[str, Any] = dict(sessions[-1].environment) if sessions else {}
     facts: dict[str, str] = {
@@ -87,7 +87,7 @@ def _exported(path: Path) -> ComparedRun:
     missing = [name for name in ("device", "time", "problem", "kernel") if name not in facts]
     if missing or time is None:
         raise UsageError(
-            f"{path} is no program that evokern exported: its first comment lacks {', '.join(missing) or 'a time'}"
+            f"{path} is not a program exported by evokern: its first comment lacks {', '.join(missing) or 'a time'}"
         )
     interval = (float(time["low"]), float(time["high"])) if time["low"] else None
     parts = facts["problem"].split(", ")

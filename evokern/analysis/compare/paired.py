@@ -1,4 +1,4 @@
-"""Two exported programs, run in turn on this machine: the fairest comparison there is, where it can be had."""
+"""Head-to-head comparison of two exported programs in interleaved runs on this machine."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ from evokern.files import read_text
 from evokern.measurement.playoff import Playoff, Rules, play
 
 RULES = Rules(samples=1)
-"""A run of a program is one round: it makes its own context, buffers and inputs, and prints its samples' median."""
+"""Playoff rules: one program run per round, because each run prints the median of its own samples."""
 BUILD_S, RUN_S = 300, 120
 
 _PRINTED_TIME = re.compile(r"^time: ([\d.]+) us", re.MULTILINE)
 
 Run = Callable[[Path], float]
-"""Runs a program and returns its time in µs."""
+"""Function that runs a program and returns its time in µs."""
 
 
 def why_not(device: str) -> str | None:
-    """Return why programs for a chip cannot be paired here, or None when they can.
-
-    Args:
-        device: model of the chip.
-    """
+    """Return why this machine cannot pair programs for a chip model, or None if it can."""
     from evokern.hardware.driver import probe
 
     if device.startswith("sim:"):
@@ -38,19 +34,19 @@ def why_not(device: str) -> str | None:
     if device not in models:
         return f"this machine has no {device}"
     if shutil.which("nvcc") is None:
-        return "nvcc, which builds exported programs, is not on the PATH"
+        return "nvcc, needed to build exported programs, is not on the PATH"
     return None
 
 
 def pair(sources: Sequence[Path], *, level: float = 0.01) -> Playoff:
-    """Build exported programs and run them in turn.
+    """Build exported programs and run them in interleaved rounds.
 
     Args:
-        sources: the programs.
-        level: probability that equals are called different.
+        sources: source files of the programs.
+        level: probability of declaring equal programs different.
 
     Raises:
-        UsageError: one does not build, or does not pass its own check.
+        UsageError: a program does not build or fails its own check.
     """
     with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
         binaries = [build(source, Path(scratch) / f"side{n}") for n, source in enumerate(sources)]
@@ -58,7 +54,7 @@ def pair(sources: Sequence[Path], *, level: float = 0.01) -> Playoff:
 
 
 def pair_programs(binaries: Sequence[Path], run: Run, rules: Rules = RULES) -> Playoff:
-    """Run programs in turn until the playoff is decided; each round begins with another one."""
+    """Run programs in interleaved rounds, in alternating order, until the playoff is decided."""
     turn = 0
 
     def measure(alive: Sequence[int], samples: int) -> list[list[float]]:
@@ -72,10 +68,10 @@ def pair_programs(binaries: Sequence[Path], run: Run, rules: Rules = RULES) -> P
 
 
 def build(source: Path, binary: Path) -> Path:
-    """Build an exported program with the command that its first comment names.
+    """Build an exported program with the nvcc options in its first comment.
 
     Raises:
-        UsageError: nvcc refuses it.
+        UsageError: nvcc fails.
     """
     text = read_text(source, "replace")
     line = next((part[2:].split() for part in text.splitlines()[:40] if part.startswith("//") and "nvcc " in part), [])
@@ -84,19 +80,19 @@ def build(source: Path, binary: Path) -> Path:
                           timeout=BUILD_S, check=False)  # fmt: skip
     if done.returncode:
         told = (done.stderr or done.stdout).strip()[-800:].splitlines()
-        raise UsageError(f"nvcc does not build {source}: {' / '.join(told)}")
+        raise UsageError(f"nvcc failed to build {source}: {' / '.join(told)}")
     return binary
 
 
 def run(binary: Path) -> float:
-    """Run a program at its own problem and return the time that it prints, µs.
+    """Run a program at its default problem and return the printed time in µs.
 
     Raises:
-        UsageError: it fails its own check, or prints no time.
+        UsageError: the program fails its check or prints no time.
     """
     done = subprocess.run([str(binary)], capture_output=True, text=True, timeout=RUN_S, check=False)
     printed = _PRINTED_TIME.search(done.stdout)
     if done.returncode or printed is None:
         last = (done.stdout + done.stderr).strip().splitlines()[-3:]
-        raise UsageError(f"{binary.name} ended with {done.returncode}: {' / '.join(last)}")
+        raise UsageError(f"{binary.name} exited with status {done.returncode}: {' / '.join(last)}")
     return float(printed[1])

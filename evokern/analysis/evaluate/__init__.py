@@ -1,4 +1,4 @@
-"""Foreign sources in a kernel's place: feasibility, gate, timing and baseline, in processes of their own."""
+"""Evaluation of external sources in place of a kernel's source, in separate processes."""
 
 from evokern.analysis.evaluate.evaluator import Evaluator, OnResult
 from evokern.analysis.evaluate.result import SourceResult

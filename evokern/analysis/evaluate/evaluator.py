@@ -1,4 +1,4 @@
-"""A warm device that evaluates foreign sources: started once, then asked as often as wanted."""
+"""Evaluator of external sources on a device that is started once and then reused."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
 
 SILENT_S = 600.0
-"""Seconds without an answer after which a device is given up."""
+"""Time without a result after which a device counts as failed, in seconds."""
 _NOTHING = ForeignSource("", "")
-_CLOSED = "this evaluator is closed, and its processes are gone; make another one"
+_CLOSED = "this evaluator is closed and its processes have ended; create a new one"
 OnResult = Callable[[SourceResult], None]
-"""Called with each result as it comes, in no certain order."""
+"""Function called with each result as it arrives, in any order."""
 
 
 class Evaluator:
-    """Evaluates foreign sources of one kernel at one problem on one device.
+    """Evaluator of external sources for one kernel, one problem and one device.
 
-    Everything that a source does happens in processes of its own kind: compile workers ahead of an executor, the ones
-    that a search uses. A crash, a hang or an exhausted memory ends such a process and is that source's outcome.
-    Nothing is written to a database; compiled programs go to the cache as those of a search do.
+    Sources are compiled and executed in the same separate worker processes as in a search. If a source crashes, hangs
+    or exhausts memory, only its worker process ends, and the source gets that outcome. Results are not written to a
+    database. Compiled programs are stored in the same cache as those of a search.
 
         with evokern.Evaluator("rmsnorm", problem="8192,8192") as judge:
             result = judge.evaluate(Path("candidate.cu"))
@@ -57,30 +57,30 @@ class Evaluator:
         study: Study | None = None,
         best_us: float | None = None,
     ) -> None:
-        """Find kernel, problem and device; the device starts with the first source, or with the `with` statement.
+        """Find kernel, problem and device; the device starts with the first source or the `with` statement.
 
         Args:
-            kernel: name or folder of the kernel whose signature the sources have, or the kernel itself.
-            problem: shapes and options, as `2,8,512,64`; None for that of the kernel's first study, else its first
-                small problem.
-            device: `auto`, `cuda:N`, `sim:CHIP`, or a device that was not started.
-            genes: gene → value, where the kernel's `launches` and macros are to have another one than the default.
-            grid: blocks of the launch, instead of what `launches` says.
-            block: threads of a block, instead of what `launches` says.
-            shared_bytes: dynamic shared memory of a block, instead of what `launches` says.
-            trust: remember that the kernel folder's `kernel.py` may run.
-            study: whose gate, timing and simulation settings hold; None for the kernel's first study.
-            best_us: the time to beat, in µs. A simulated device runs at the problem all of what is predicted to be
-                faster, as far as that is affordable, and of the rest some blocks. None: every source is run so far.
+            kernel: the kernel whose signature the sources have, or its name or folder.
+            problem: shapes and options such as `2,8,512,64`; None for the problem of the kernel's first study, else
+                its first small problem.
+            device: `auto`, `cuda:N`, `sim:CHIP`, or a device that is not started.
+            genes: gene values for `launches` and macros that differ from the default.
+            grid: blocks of the launch; overrides `launches`.
+            block: threads of a block; overrides `launches`.
+            shared_bytes: bytes of dynamic shared memory per block; overrides `launches`.
+            trust: whether to trust the kernel folder from now on.
+            study: study with the gate, timing and simulation settings; None for the kernel's first study.
+            best_us: time to beat in µs. A simulated device completely runs sources that are predicted to be faster,
+                if affordable, and some blocks of other sources. None treats every source as faster.
 
         Raises:
-            UsageError: kernel, problem, genes or device are not usable as asked.
+            UsageError: the kernel, problem, genes or device cannot be used.
         """
         self.kernel = kernel if isinstance(kernel, Kernel) else find_kernel(str(kernel), trust=trust)
         self.problem = _problem(self.kernel, problem)
         self._device = open_device(device) if isinstance(device, str) else device
         if not self._device.verifiable:
-            raise DeviceError(f"{self._device.identity} replays answers and runs no kernel; name cuda:N or sim:CHIP")
+            raise DeviceError(f"{self._device.identity} replays results and runs no kernel; use cuda:N or sim:CHIP")
         self._geometry = LaunchGeometry(grid, block, shared_bytes)
         self._like, self._best_us = study, best_us
         self._report: StartReport | None = None
@@ -91,12 +91,12 @@ class Evaluator:
             self._without_effect = self.kernel.space.without_effect(self._config, genes or {})
             self._candidate(_NOTHING)
         except BaseException:
-            self.close()  # it has begun to start processes
+            self.close()  # processes are already starting
             raise
 
     @property
     def device(self) -> str:
-        """Model of the device."""
+        """Device model."""
         return self._device.identity
 
     @property
@@ -106,20 +106,20 @@ class Evaluator:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: genes asked for that do not count, and what the device says of itself."""
+        """Notes for the user: given genes without effect, and notes of the device."""
         return (*self._without_effect, *self.start().notes)
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """Name and time in µs of the fastest baseline that was right; None where none ran."""
+        """Name and time in µs of the fastest correct baseline, or None."""
         timed = [(one.name, one.timings[0].median_us) for one in self.start().baselines if not one.error]
         return min(timed, key=lambda one: one[1], default=None)
 
     def start(self) -> StartReport:
-        """Start the device: workers, the gate's power, the baselines. Safe to call twice.
+        """Start the device: workers, test of the gate's sensitivity, baselines. Later calls have no effect.
 
         Raises:
-            UsageError: device, compiler, kernel folder or workload cannot work as asked.
+            UsageError: the device, compiler, kernel folder or workload does not work.
         """
         if self._report is None:
             if self._closed:
@@ -137,27 +137,27 @@ class Evaluator:
         """Evaluate one source.
 
         Args:
-            source: a path, the text itself, or a named source.
+            source: a path, a text, or a named source.
             on_result: called with the result.
 
         Raises:
-            UsageError: the source cannot be read, or the device cannot work.
+            UsageError: the source cannot be read, or the device does not work.
         """
         (result,) = self.evaluate_all([source], on_result)
         return result
 
     def evaluate_all(self, sources: Iterable[Source], on_result: OnResult | None = None) -> list[SourceResult]:
-        """Evaluate sources side by side: while one is executed, those behind it are compiled.
+        """Evaluate sources concurrently: while one is executed, the next ones are compiled.
 
         Args:
-            sources: paths, texts or named sources; asked for the next one while few are in flight.
-            on_result: called with each result as it comes.
+            sources: paths, texts or named sources; the iterable is consumed as the device has capacity.
+            on_result: called with each result as it arrives.
 
         Returns:
             Results in the order of the sources.
 
         Raises:
-            UsageError: a source cannot be read, or the device cannot work.
+            UsageError: a source cannot be read, or the device does not work.
         """
         found: dict[int, SourceResult] = {}
         for number, result in self._results(sources):
@@ -167,7 +167,7 @@ class Evaluator:
         return [found[number] for number in sorted(found)]
 
     def close(self) -> None:
-        """Stop every process; safe to call twice."""
+        """Stop all processes. Later calls have no effect."""
         self._closed = True
         self._device.close()
 
@@ -181,7 +181,7 @@ class Evaluator:
         self.close()
 
     def facts(self) -> dict[str, Any]:
-        """Return what all results share, as JSON values."""
+        """Return the common facts of all results as JSON values."""
         baseline = self.baseline
         return {
             "kernel": self.kernel.name,
@@ -192,7 +192,7 @@ class Evaluator:
         }
 
     def _results(self, sources: Iterable[Source]) -> Iterator[tuple[int, SourceResult]]:
-        """Yield number and result of each source, as they come."""
+        """Yield number and result of each source as they arrive."""
         self.start()
         if self._closed:
             raise UsageError(_CLOSED)
@@ -202,7 +202,7 @@ class Evaluator:
             self._candidate(given_source(source, number)) for number, source in enumerate(sources, first)
         )
         if isinstance(sources, Sequence):
-            # Known as a whole: a mistake in the last one is told before the first one costs time.
+            # Validate all sources first, so that an error in the last one is reported immediately.
             candidates = list(candidates)
         for number, candidate in enumerate(candidates, first):
             self._names.append(candidate.source.name)
@@ -217,22 +217,22 @@ class Evaluator:
         yield from self._collected(waiting, 0)
 
     def _collected(self, waiting: set[int], most: int) -> Iterator[tuple[int, SourceResult]]:
-        """Yield what is ready, and wait until at most so many sources are in flight.
+        """Yield the available results, and wait until at most `most` sources are in flight.
 
         Raises:
-            InternalError: no answer has come for long.
+            InternalError: the device returns no result for `SILENT_S` seconds.
         """
         last = time.monotonic()
         while True:
             for answer in self._device.poll(1.0 if len(waiting) > most else 0.0):
                 last = time.monotonic()
-                if answer.number in waiting:  # others are of a call that its caller broke off
+                if answer.number in waiting:  # other results belong to an interrupted call
                     waiting.discard(answer.number)
                     yield answer.number, self._result(answer)
             if len(waiting) <= most:
                 return
             if time.monotonic() - last > SILENT_S:
-                raise InternalError(f"{self.device} did not answer for {SILENT_S:g} s")
+                raise InternalError(f"{self.device} returned no result for {SILENT_S:g} s")
 
     def _result(self, answer: Answer) -> SourceResult:
         owner = answer.evaluation.evidence.get("duplicate_of")
@@ -246,10 +246,10 @@ class Evaluator:
         )
 
     def _candidate(self, source: ForeignSource) -> ForeignCandidate:
-        """Return a source as a candidate, with the genes and the launch that it brings along.
+        """Return a source as a candidate with its own genes and launch.
 
         Raises:
-            UsageError: there is no such gene or value, or nobody can tell what the geometry is for.
+            UsageError: a gene or value does not exist, or the launch to which the geometry applies is ambiguous.
         """
         config = self.kernel.space.with_changes(self._config, source.genes) if source.genes else self._config
         candidate = ForeignCandidate(config, source, self._geometry.changed(source.geometry))
@@ -258,9 +258,9 @@ class Evaluator:
         return candidate
 
     def _chosen(self, genes: Mapping[str, Value]) -> Config:
-        """Return the configuration that macros and launches are made from.
+        """Return the configuration for macros and launches.
 
-        With nothing asked for it is the default candidate, or where that cannot run here a feasible one near it.
+        Without given genes, return the default candidate, or a feasible candidate near it.
         """
         space = self.kernel.space
         if genes:
@@ -270,24 +270,24 @@ class Evaluator:
 
 
 def _study(kernel: Kernel, problem: Problem, like: Study | None) -> Study:
-    """Return the settings: gate, timing and simulation as in a study or the kernel's first one, without racing."""
+    """Return the settings of the given study or the kernel's first study, without racing."""
     name, folder, problems = f"evaluate-{kernel.name}", str(kernel.folder), (dict(problem),)
     like = like or next(studies_of(kernel), None) or Study(name, folder, problems)
-    # Each source is timed to the end, whatever others took.
+    # Without racing, every source is timed completely.
     timing = replace(like.timing, race=0.0)
     return Study(name, folder, problems, gate=like.gate, timing=timing, simulation=like.simulation)
 
 
 def _problem(kernel: Kernel, given: str | Mapping[str, Value | bool] | None) -> Problem:
-    """Return the problem that was asked for, or the first that is known of the kernel.
+    """Return the given problem, or the kernel's first known problem.
 
     Raises:
-        KernelError: the kernel does not take it, or none is known.
+        KernelError: the kernel does not accept the problem, or no problem is known.
     """
     if given is not None:
         return kernel.problem(given)
     known = known_problems(kernel)
     if not known:
         fields = ",".join(kernel.field_names)
-        raise KernelError(f"no problem of kernel {kernel.name} is known; name one with --problem {fields}")
+        raise KernelError(f"no problem of kernel {kernel.name} is known; give one with --problem {fields}")
     return known[0]

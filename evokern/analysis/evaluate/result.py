@@ -1,4 +1,4 @@
-"""What came of one foreign source."""
+"""Result of evaluating an external source."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from evokern.declaration.problem import ProblemField, words_of
 from evokern.study.trial import Evaluation, Outcome
 
 _KEPT = ("file", "line", "finding", "problem", "input_set", "foreign_load", "diagnosis")
-"""Evidence that a reader of the result can use; the rest is told by `check` and `reason`."""
+"""Evidence that is useful to readers of the result, in addition to `check` and `reason`."""
 
 
 @dataclass(frozen=True)
 class SourceResult:
-    """What came of one foreign source."""
+    """Result of evaluating one external source."""
 
     source: str
-    """Name of the source: a file's name, or `source_3.cu` of a text that was handed in."""
+    """Name of the source: a file name, or `source_3.cu` for a text."""
     evaluation: Evaluation
-    """What the device said, with all its evidence."""
+    """The device's evaluation with all evidence."""
     predicted: bool
-    """Whether the time is predicted, by a simulated device."""
+    """Whether the time is predicted by a simulated device."""
     baseline: tuple[str, float] | None = None
-    """Name and time in µs of the fastest baseline that was right."""
+    """Name and time in µs of the fastest correct baseline."""
     duplicate_of: str | None = None
-    """Another source, an earlier one unless it took long to compile, with the same machine code and launch: it was
-    evaluated in this one's place."""
+    """Source with the same machine code and launch that was evaluated instead, or None."""
     fields: tuple[ProblemField, ...] = ()
-    """The fields of the kernel's problems."""
+    """Fields of the kernel's problems."""
 
     @property
     def right(self) -> bool:
-        """Whether it passed feasibility, compiler and gate."""
+        """Whether the source passed feasibility, compiler and gate."""
         return self.evaluation.passed_gate
 
     @property
     def outcome(self) -> str:
-        """How it ended: a value of `evokern.study.trial.Outcome`."""
+        """Outcome of the source, a value of `evokern.study.trial.Outcome`."""
         return self.evaluation.outcome.value
 
     @property
     def check(self) -> str | None:
-        """The check of the gate that it failed, the constraint that it violates, or the error that it crashed with."""
+        """The failed check, the violated constraint or the error of a crash; None for other outcomes."""
         evidence = self.evaluation.evidence
         match self.evaluation.outcome:
             case Outcome.WRONG:
@@ -56,7 +55,7 @@ class SourceResult:
 
     @property
     def reason(self) -> str:
-        """Why it ended so, in one line."""
+        """Reason of the outcome in one line."""
         evidence = self.evaluation.evidence
         if self.evaluation.outcome is Outcome.DUPLICATE:
             return f"same machine code and launch as {self.duplicate_of}"
@@ -66,12 +65,12 @@ class SourceResult:
 
     @property
     def share(self) -> float | None:
-        """Blocks that ran at the problem ÷ all of its blocks, on a simulated device; None on a GPU, which runs all."""
+        """Share of the problem's blocks that ran on a simulated device; None on a GPU, which runs all blocks."""
         return self.evaluation.own_problem_share if self.right else None
 
     @property
     def covered(self) -> bool | None:
-        """Whether every element of the outputs is known to be written at the problem; None where `share` is."""
+        """Whether all output elements are known to be written at the problem; None if `share` is None."""
         return None if self.share is None else all(one["covered"] for one in self._own.values())
 
     @property
@@ -80,28 +79,28 @@ class SourceResult:
 
     @property
     def doubt(self) -> str:
-        """What is not known of a right source, in a sentence; empty where it ran whole."""
+        """Limits of the verification of a correct source, or an empty string if it ran completely."""
         if self.share is None or (self.share == 1 and self.covered):
             return ""
         scaled = ", ".join(words_of(self.fields, problem) for problem in self.evaluation.scaled_problems)
         told = f"{100 * self.share:.2g} % of its blocks ran" + (f", and all of them at {scaled}" if scaled else "")
-        return told if self.covered else f"{told}; whether every output is written is not known"
+        return told if self.covered else f"{told}; could not confirm that every output is written"
 
     @property
     def time_us(self) -> float | None:
-        """Median time of a call in µs; None of what is not right."""
+        """Median time of a call in µs, or None if the source is not correct."""
         return self.evaluation.time_us if self.right else None
 
     @property
     def ci95_us(self) -> tuple[float, float] | None:
-        """95 % interval of the median in µs; None where nothing was measured: a predicted time has no noise."""
+        """95 % confidence interval of the median in µs, or None for predicted times and incorrect sources."""
         if not self.right or self.predicted or not self.evaluation.timings:
             return None
         return self.evaluation.timings[0].ci95_us
 
     @property
     def speedup(self) -> float | None:
-        """Time of the fastest baseline over its own; None where there is none."""
+        """Time of the fastest baseline divided by the source's time, or None without a baseline."""
         return self.baseline[1] / self.time_us if self.baseline and self.time_us else None
 
     def as_dict(self) -> dict[str, Any]:

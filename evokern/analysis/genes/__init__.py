@@ -1,1 +1,1 @@
-"""What the choices of a kernel are worth."""
+"""Analysis of genes: their effects, failures and ablation."""

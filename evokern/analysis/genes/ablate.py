@@ -1,9 +1,8 @@
-"""Why the champion wins: each of its choices taken back alone, and the greedy path that leads to it.
+"""Ablation of a champion: each changed gene is reset alone, and a greedy path leads from the default to the champion.
 
-Taking a choice back says what it is worth beside all others; the path says in which order they would have been found,
-each step being the single change that helps most. A change whose candidate cannot run, or is wrong, says so in its row:
-that too is a reason for the choice. On a GPU every row is measured in rounds, in turn with the champion, as in a
-playoff; on a simulated device times are predicted and have no interval.
+Resetting a gene shows its gain in combination with all others. Each step of the path is the single change with the
+largest gain. If a candidate cannot run or is wrong, its row gives the reason. On a GPU, all rows and the champion are
+measured in interleaved rounds, as in a playoff. On a simulated device, times are predicted and have no interval.
 """
 
 from __future__ import annotations
@@ -29,49 +28,49 @@ class Row:
     """One candidate of an ablation."""
 
     gene: str
-    """The gene that was changed; empty for the champion and the default."""
+    """The changed gene; empty for the champion and the default."""
     value: Value | None
-    """Its value in this candidate."""
+    """The gene's value in this candidate."""
     instead_of: Value | None
-    """Its value in the candidate that it is compared with."""
+    """The gene's value in the reference candidate."""
     config: Mapping[str, Value]
-    """The candidate."""
+    """Configuration of the candidate."""
     time_us: float | None
-    """Its time, µs; None where it cannot be had."""
+    """Time in µs, or None if unavailable."""
     ratio: float | None
-    """Its time over that of the champion."""
+    """Time divided by the champion's time."""
     ratio_ci95: tuple[float, float] | None
-    """95 % interval of the ratio; None for predictions."""
+    """95 % confidence interval of the ratio, or None for predictions."""
     gb_per_s: float | None
-    """Bytes that the workload must move over the time, GB/s."""
+    """Bytes of the workload divided by the time, GB/s."""
     occupancy: float | None
-    """Resident warps over the SM's limit, the lowest of its launches."""
+    """Resident warps divided by the SM's limit, lowest of all launches."""
     speedup: float | None
-    """Baseline's time over this one's; None without a baseline."""
+    """Baseline's time divided by the candidate's time, or None without a baseline."""
     note: str = ""
-    """Why there is no time: the outcome and its reason."""
+    """Outcome and reason if there is no time."""
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What an ablation found."""
+    """Result of an ablation."""
 
     study: str
     """Name of the study."""
     trial: int
-    """The trial taken apart."""
+    """Number of the analysed trial."""
     device: str
-    """Model of the device."""
+    """Device model."""
     predicted: bool
     """Whether times are predicted."""
     champion: Row
-    """The candidate itself."""
+    """The analysed candidate."""
     alone: tuple[Row, ...]
-    """Each choice back at the default, the one that costs most first."""
+    """Each gene reset to its default alone, largest slowdown first."""
     path: tuple[Row, ...]
-    """From the default to the champion, a change at a time; the default first."""
+    """Path from the default to the champion, one change per step."""
     baseline: str | None = None
-    """Name of the baseline that speedups refer to."""
+    """Name of the speedups' baseline."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -81,17 +80,17 @@ class Ablation:
 def ablate(
     subject: TrialUnderTest, device: Device, *, path: bool = True, on_step: Callable[[str], None] = lambda text: None
 ) -> Ablation:
-    """Take a candidate's choices back one at a time, and find the greedy path to it.
+    """Reset a candidate's changed genes one at a time, and find the greedy path to the candidate.
 
     Args:
         subject: the study and the trial.
-        device: where candidates are run; it is started and closed.
-        path: look for the path too, which takes about half the square of the number of changed genes in candidates.
-        on_step: called with what is done next.
+        device: device for the candidates; started and closed here.
+        path: whether to find the path, which needs about n²/2 candidates for n changed genes.
+        on_step: called with a description of the next step.
 
     Raises:
         StudyError: the candidate is the default, or is wrong on this device.
-        UsageError: device, compiler or kernel cannot work.
+        UsageError: the device, compiler or kernel does not work.
     """
     space = narrowed(subject.kernel.space, subject.study.genes)
     champion, default = subject.trial.config, space.default()
@@ -100,18 +99,18 @@ def ablate(
         raise StudyError(nothing(subject))
     with started(device, subject.task()) as report:
         runs = _Runs(subject, device)
-        on_step(f"choices taken back alone, on {device.identity}: {len(genes)}")
+        on_step(f"resetting each changed gene alone on {device.identity}: {len(genes)}")
         singles = {name: space.with_changes(champion, {name: default[name]}) for name in genes}
         runs.evaluate([champion, default, *singles.values()])
         if runs.time(champion) is None:
-            raise StudyError(f"trial {subject.trial.number} does not pass here: {runs.note(champion)}")
+            raise StudyError(f"trial {subject.trial.number} fails on this device: {runs.note(champion)}")
         steps = _path(runs, space.with_changes, champion, default, genes, on_step) if path else []
         fastest = min(
             ((geometric_mean([t.median_us for t in b.timings]), b.name) for b in report.baselines if b.timings),
             default=None,
         )
         if isinstance(device, Interleaving):
-            on_step("measuring every row in turn with the champion")
+            on_step("measuring all rows and the champion in interleaved rounds")
             fastest = runs.measure(device, fastest, [champion, *singles.values(), *(config for _, config in steps)])
     table = _Table(runs, champion, fastest[0] if fastest else None)
     alone = [
@@ -129,15 +128,15 @@ def ablate(
 
 
 def choices(subject: TrialUnderTest) -> list[str]:
-    """Return the genes in which a candidate differs from its study's default."""
+    """Return the genes that differ from the study's default candidate."""
     space = narrowed(subject.kernel.space, subject.study.genes)
     champion, default = subject.trial.config, space.default()
     return [gene.name for gene in space.genes if champion.get(gene.name) != default.get(gene.name)]
 
 
 def nothing(subject: TrialUnderTest) -> str:
-    """Return the sentence for a candidate without such a gene."""
-    return f"trial {subject.trial.number} is the default candidate: there is no choice to take back"
+    """Return the message for a candidate without changed genes."""
+    return f"trial {subject.trial.number} is the default candidate, so there is no changed gene to reset"
 
 
 def _path(
@@ -148,11 +147,11 @@ def _path(
     genes: Sequence[str],
     on_step: Callable[[str], None],
 ) -> list[tuple[str, Config]]:
-    """Return the greedy path: at each step the change that gives the fastest candidate, as long as one can run."""
+    """Return the greedy path: each step is the change with the fastest feasible candidate."""
     here, left = default, list(genes)
     steps: list[tuple[str, Config]] = [("", default)]
     while left:
-        on_step(f"path: step {len(steps)}, choices left: {len(left)}")
+        on_step(f"path: step {len(steps)}, changes left: {len(left)}")
         options = {name: change(here, {name: champion[name]}) for name in left}
         moved = {name: config for name, config in options.items() if config != here}
         runs.evaluate(list(moved.values()))
@@ -165,13 +164,13 @@ def _path(
         steps.append((best, here))
         left = [name for name in left if name != best and here.get(name) != champion.get(name)]
     if steps[-1][1] != champion:
-        # The rest works only together: no single change of it can run.
+        # No single remaining change can run, so the last step applies all of them.
         steps.append(("", champion))
     return steps
 
 
 class _Runs:
-    """Evaluations by candidate, each asked for once."""
+    """Cached evaluations by candidate."""
 
     def __init__(self, subject: TrialUnderTest, device: Device) -> None:
         self.subject, self._device = subject, device
@@ -215,7 +214,7 @@ class _Runs:
     def measure(
         self, device: Interleaving, fastest: tuple[float, str] | None, configs: Sequence[Config]
     ) -> tuple[float, str] | None:
-        """Measure candidates in turn; returns the baseline's time as measured beside them."""
+        """Measure candidates and baseline in interleaved rounds; return the baseline's time and name."""
         timed = [config for config in dict.fromkeys(configs) if self.time(config) is not None]
         entrants: list[Config | str] = [*timed, *([fastest[1]] if fastest else [])]
         found = effects(device.rounds(self.subject.task(), entrants), len(entrants))
@@ -254,9 +253,9 @@ def markdown(found: Ablation) -> str:
     lines = [f"### Ablation of trial {found.trial}, {in_markdown(f'{found.study} on {found.device}')}", "", *head]
     lines += ["| " + _cells(row, "the champion") + " |" for row in (found.champion, *found.alone)]
     if found.path:
-        lines += ["", "From the default to the champion, a change at a time:", "", *head]
+        lines += ["", "From the default to the champion, one change per row:", "", *head]
         lines += [
-            "| " + _cells(row, "the default" if n == 0 else "all other choices together") + " |"
+            "| " + _cells(row, "the default" if n == 0 else "all other changes together") + " |"
             for n, row in enumerate(found.path)
         ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Failures that follow a pattern: pairs of values at which nothing works, although each value works elsewhere."""
+"""Detection of failing pairs: two gene values that never work together, although each works with other values."""
 
 from __future__ import annotations
 
@@ -15,67 +15,67 @@ from evokern.samplers.genome import Genome
 from evokern.study.trial import Evaluation, Outcome, Trial
 
 CHANCE = 0.01
-"""Probability below which failures in a row are no accident, over all pairs that are looked at."""
+"""Significance level of a failing pair, over all tested pairs."""
 LEAST_FAILURES = 5
-"""Failures below which nothing is reported."""
+"""Fewest failures that are reported."""
 
 _ENDED: Mapping[Outcome, str] = {
-    Outcome.WRONG: "gave wrong answers",
+    Outcome.WRONG: "gave wrong results",
     Outcome.CRASHED: "crashed",
     Outcome.HUNG: "hung",
-    Outcome.OVER_RESOURCES: "needed too much",
+    Outcome.OVER_RESOURCES: "exceeded resource limits",
     Outcome.COMPILE_ERROR: "did not compile",
 }
 
 
 @dataclass(frozen=True)
 class Failing:
-    """Trials that share two values and all failed."""
+    """A failing pair of gene values."""
 
     values: tuple[tuple[str, Value], ...]
-    """Gene and value of both."""
+    """The two genes and their values."""
     where: str
-    """The choices that make them matter, `WARP_ROLES=loaders`; empty where they always do."""
+    """Values of other genes that make the pair active, such as `WARP_ROLES=loaders`; empty if always active."""
     count: int
-    """Trials with these values; none of them worked."""
+    """Number of trials with these values, all failed."""
     outcome: Outcome
-    """How most of them ended."""
+    """Most frequent outcome."""
     reason: str
-    """Why most of those failed."""
+    """Most frequent reason of this outcome."""
     reason_count: int
-    """Trials that failed for that reason."""
+    """Number of trials with this reason."""
 
     @property
     def text(self) -> str:
-        """The finding in a sentence, with its numbers."""
+        """The finding as text."""
         values = " with ".join(f"{name}={value}" for name, value in self.values)
         whole = self.reason_count == self.count
-        how = f"{self.count} of {self.count}" if whole else f"none of {self.count} trials did, {self.reason_count}"
+        how = f"{self.count} of {self.count}" if whole else f"0 of {self.count} trials passed, {self.reason_count}"
         how += f" {_ENDED.get(self.outcome, self.outcome.value)}"
-        where = f", where they matter ({self.where})," if self.where else ""
+        where = f" (active with {self.where})" if self.where else ""
         return f"{values}{where} never works: {how}, {self.reason}"
 
 
 def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[Failing]:
-    """Return pairs of values at which nothing worked, although each value worked elsewhere; the surest first.
+    """Return pairs of values that never work together, although each works with other values; most trials first.
 
-    A pair is shown when so many failures in a row would be an accident with less than 1 % probability at the share of
-    failures among all trials, corrected for the number of pairs (Bonferroni).
+    A pair is reported if so many failures have a probability below 1 % at the overall failure rate. The level is
+    corrected for the number of pairs (Bonferroni).
 
     Args:
         space: the genes.
-        trials: every trial.
-        barred: genes of which single values explain failures already.
-        most: how many to return.
+        trials: all trials.
+        barred: genes with single values that already explain failures.
+        most: largest number of pairs to return.
     """
-    # What was predicted to be slow was not checked, and what was lost not run: it neither worked nor failed.
+    # Skip trials that neither passed nor failed: predicted slow (not checked), infeasible and lost (not run).
     unknown = (Outcome.INFEASIBLE, Outcome.SLOW, Outcome.LOST)
     tried = [t for t in trials if t.outcome not in unknown or t.evaluation.passed_gate]
     rows = Genome(space).rows(t.config for t in tried)
     right = np.array([t.evaluation.passed_gate for t in tried], dtype=bool)
     sizes = [len(gene.values) for gene in space.genes]
     works = [np.bincount(rows[right, column], minlength=size) > 0 for column, size in enumerate(sizes)]
-    # A failure that a single value explains says nothing of pairs.
+    # Skip failures that a single value explains.
     kept = np.ones(len(tried), dtype=bool)
     for column, gene in enumerate(space.genes):
         if gene.name in barred:
@@ -88,7 +88,7 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
     for column, gene in enumerate(space.genes):
         if len(gene.values) < 2:
             continue
-        # A value that does not matter beside the others is no value of the trial.
+        # Ignore the value of a gene in trials where the gene is inactive.
         active = np.ones(len(tried), dtype=bool)
         for other, allowed in gene.when.items():
             matter = [space.genes[at[other]].values.index(value) for value in allowed]
@@ -102,7 +102,7 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
     together, passed = np.triu(has.T @ has, 1), np.triu(has[right].T @ has[right], 1)
     limit = CHANCE / max(int(np.count_nonzero(together)), 1)
     groups: dict[tuple[tuple[str, Value], ...], list[Trial]] = {}
-    # In the order in which trials meet them, as ties below are in it too.
+    # Sort by first occurrence, so that ties below have a fixed order.
     pairs = np.argwhere((together >= LEAST_FAILURES) & (passed == 0)).tolist()
     members = {(one, two): np.flatnonzero(has[:, one] * has[:, two]).tolist() for one, two in pairs}
     for one, two in sorted(members, key=lambda pair: (members[pair][0], pair)):
@@ -113,7 +113,7 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
     distinct_members: list[set[int]] = []
     for failing in sorted(found, key=lambda failing: -failing.count):
         numbers = {trial.number for trial in groups[failing.values]}
-        # A pair that only repeats a larger one, on the same trials, tells nothing new.
+        # Skip a pair if most of its trials belong to a larger pair.
         if all(len(numbers - other) > len(numbers) / 2 for other in distinct_members):
             distinct.append(failing)
             distinct_members.append(numbers)
@@ -121,7 +121,7 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
 
 
 def pattern(evaluation: Evaluation) -> str:
-    """Return why a candidate failed, without the numbers, indices and addresses that differ between candidates."""
+    """Return the reason of a failure without candidate-specific numbers, indices and addresses."""
     evidence = evaluation.evidence
     finding = evidence.get("finding")
     if isinstance(finding, dict) and finding.get("kind"):
@@ -145,7 +145,7 @@ def pattern(evaluation: Evaluation) -> str:
 
 
 def _where(space: Space, pair: Sequence[tuple[str, Value]]) -> str:
-    """Return at which choices of other genes two values matter, those that both allow; empty where always."""
+    """Return the values of other genes with which a pair is active, or an empty string if always."""
     named = [name for name, _ in pair]
     allowed: dict[str, list[Value]] = {}
     for name in named:

@@ -1,6 +1,6 @@
-"""Forests over the measured trials, one for each bootstrap repeat, fitted here or in a process of their own.
+"""Fitting of forests to the measured trials, one per bootstrap repeat, here or in a separate process.
 
-What they are asked for, and where it comes from, says `evokern.analysis.genes.importance`.
+`evokern.analysis.genes.importance` describes their use.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ Floats = npt.NDArray[np.float64]
 _T = TypeVar("_T")
 
 TREES = 32
-"""Trees of each repeat's forest."""
+"""Number of trees per forest."""
 MOST_ROWS = 200
-"""Trials over which partial dependence is averaged."""
+"""Most trials for averaging the partial dependence."""
 MANY_BYTES = 4 * 2**20
-"""Size of a database that takes longer to read than a process takes to start, which then fits the forests."""
+"""Database size in bytes from which a separate process fits the forests; reading takes longer than starting it."""
 FIT_S = 600.0
-"""Most seconds for all repeats in a process of their own."""
+"""Time limit for all repeats in a separate process, in seconds."""
 
 
 @dataclass(frozen=True)
 class ForestFit:
-    """What one repeat's forest says."""
+    """Result of one repeat's forest."""
 
     losses: Floats
-    """Gene → loss of explained variance where its values are permuted."""
+    """Loss of explained variance per gene if its values are permuted, shape [genes]."""
     dependence: list[Floats]
-    """Gene → mean predicted log(time) at each of its values, NaN for one that was never measured."""
+    """For each gene, mean predicted log(time) at each value; NaN for values that were never measured."""
     explained: float
-    """Share of the variance that it explains on trials it has not seen."""
+    """Share of the variance explained on held-out trials."""
 
 
 @dataclass(frozen=True)
 class Forests:
-    """What the forests are fitted to."""
+    """Training data and settings of the forests."""
 
     genes: Sequence[Gene]
-    """The genes with more than one value among the trials."""
+    """Genes with more than one value among the trials."""
     levels: npt.NDArray[np.int_]
-    """Trials × genes: which of its values each gene has."""
+    """Index of each gene's value, shape [trials, genes]."""
     active: npt.NDArray[np.bool_]
-    """Trials × genes: whether the gene matters there."""
+    """Whether each gene is active, shape [trials, genes]."""
     times: Floats
-    """Each trial's log(time)."""
+    """log(time) of each trial."""
     rng: np.random.Generator
-    """Draws trials and trees."""
+    """Random generator for trials and trees."""
     repeats: int
-    """How many there are."""
+    """Number of bootstrap repeats."""
 
     def fit(self) -> list[ForestFit]:
-        """Return what each repeat says."""
+        """Return the result of each repeat."""
         return [_repeat(self.genes, self.levels, self.active, self.times, self.rng) for _ in range(self.repeats)]
 
 
 class ForestProcess:
-    """Fits forests in a process of its own; a context manager.
+    """Context manager of a separate process that fits forests.
 
-    Importing scikit-learn takes 0.8 s of a core. That process begins with it at once, while the caller reads trials.
-    `beside` runs what waits for it in a thread, so that the caller need not.
+    The process imports scikit-learn (0.8 s) while the caller reads trials. `beside` runs a function that waits for the
+    process in a thread.
     """
 
     def __init__(self) -> None:
@@ -85,37 +85,37 @@ class ForestProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.shutdown(cancel_futures=True)  # what was begun ends: a second or two
+        self._thread.shutdown(cancel_futures=True)  # a running fit ends within seconds
         self._pool.close()
 
     def beside(self, act: Callable[[], _T]) -> Callable[[], _T]:
-        """Begin something that asks for forests in a thread; what is returned waits for it and returns its answer."""
+        """Run a function in a thread; return a function that waits for its result."""
         return self._thread.submit(act).result
 
     def fit(self, forests: Forests) -> list[ForestFit]:
-        """Return what each repeat says: the same as `Forests.fit`.
+        """Return the result of each repeat, as `Forests.fit` does.
 
         Raises:
-            EvokernError: the process cannot be started, died twice, or took more than `FIT_S`.
+            EvokernError: the process cannot be started, died twice, or exceeded `FIT_S`.
         """
         found: list[ForestFit] = run_single_job(self._pool, forests, FIT_S, "the model of the genes")
         return found
 
 
 def forest_process(path: Path) -> AbstractContextManager[ForestProcess | None]:
-    """Return a process to fit the forests of a database's studies; none where to start one takes longer than to fit."""
+    """Return a process that fits the forests of a large database, or a null context for a small database."""
     large = path.exists() and path.stat().st_size >= MANY_BYTES
     return ForestProcess() if large else nullcontext()
 
 
 class ForestWorker:
-    """Fits what it is sent."""
+    """Worker that fits forests."""
 
     def __init__(self, init: None) -> None:
         pass
 
     def handle(self, forests: Forests) -> list[ForestFit]:
-        """Return what each repeat says."""
+        """Return the result of each repeat."""
         return forests.fit()
 
 
@@ -146,7 +146,7 @@ def _repeat(
             asked += rows
         else:
             curve[measured] = 0.0
-    # All at once: asking a forest costs milliseconds, however little is asked.
+    # Predict everything in one call, because each call costs milliseconds.
     predicted = _predict(forest, genes, asked)
     errors = np.array([np.square(one - times[rest]).mean() for one in predicted[: len(genes) + 1]])
     for curve, measured, first in waiting:
@@ -157,9 +157,9 @@ def _repeat(
 def _changed(
     levels: npt.NDArray[np.int_], active: npt.NDArray[np.bool_], index: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int_], list[npt.NDArray[np.int_]]]:
-    """Return a gene's values where it matters, and for each the trials with that value; no trials with fewer than two.
+    """Return a gene's measured values, and for each value a set of trials changed to that value.
 
-    The mean prediction over each is the gene's partial dependence.
+    The mean prediction over each set is the gene's partial dependence. With fewer than two values, there are no sets.
     """
     matters = np.flatnonzero(active[:, index])
     measured = np.unique(levels[matters, index])
@@ -177,8 +177,8 @@ def _changed(
 def _forest(features: npt.NDArray[np.float32], times: Floats, seed: int) -> list[Any]:
     """Return extremely randomised trees (Geurts, Ernst and Wehenkel, Machine Learning 63 (2006), 3).
 
-    They are those of scikit-learn's `ExtraTreesRegressor`, which takes as long again to see to its threads and to check
-    what each of its trees is given.
+    The trees equal those of scikit-learn's `ExtraTreesRegressor`, which takes twice as long because of threads and
+    input checks.
     """
     from sklearn import config_context
     from sklearn.tree import ExtraTreeRegressor
@@ -193,7 +193,7 @@ def _forest(features: npt.NDArray[np.float32], times: Floats, seed: int) -> list
 
 
 def _predict(trees: Sequence[Any], genes: Sequence[Gene], asked: Sequence[npt.NDArray[np.int_]]) -> list[Floats]:
-    """Return the predicted log(time) of each of several lists of trials: the mean over the trees."""
+    """Return the predicted log(time), averaged over the trees, for each list of trials."""
     ends = np.cumsum([len(rows) for rows in asked])[:-1]
     features = _features(genes, np.concatenate(asked))
     total = np.zeros(len(features))
@@ -203,7 +203,7 @@ def _predict(trees: Sequence[Any], genes: Sequence[Gene], asked: Sequence[npt.ND
 
 
 def _features(genes: Sequence[Gene], levels: npt.NDArray[np.int_]) -> npt.NDArray[np.float32]:
-    """Return numbers by their rank, and code choices one column per value."""
+    """Return the features: parameters by rank, other genes as one column per value."""
     columns: list[npt.NDArray[np.generic]] = []
     for index, gene in enumerate(genes):
         if gene.layer == "parameter" or len(gene.values) == 2:

@@ -1,8 +1,8 @@
-"""Everything that a study learned of its genes, in one record: for `show --genes`.
+"""Report on a study's genes, for `show --genes`.
 
-Pairs of trials that differ in one gene come first (`evokern.analysis.genes.genes`). Where a search has no such pairs,
-a forest over all its trials tells what decides the time (`evokern.analysis.genes.importance`). Failures that need two
-values at once come last (`evokern.analysis.genes.failures`).
+The main source is pairs of trials that differ in one gene (`evokern.analysis.genes.genes`). If there are no such pairs,
+a forest over all trials estimates the effects (`evokern.analysis.genes.importance`). Failures of value pairs come last
+(`evokern.analysis.genes.failures`).
 """
 
 from __future__ import annotations
@@ -24,64 +24,63 @@ from evokern.store import Reader, StudyRecord
 from evokern.study.trial import Outcome, Trial
 
 DECISIVE_SHARE = 0.02
-"""Least lower bound of the share of a gene that a forest calls decisive."""
+"""Smallest lower bound of a decisive gene's share in a forest."""
 DECISIVE_RATIO = 1.02
-"""Least lower bound of its worst time ÷ its best."""
+"""Smallest lower bound of a decisive gene's worst time divided by its best time."""
 TRUSTED = 0.5
-"""Share of the variance of trials it has not seen below which a forest's ranking of genes is a hint and no finding."""
+"""Smallest share of explained variance on held-out trials for a forest's ranking to count as a finding."""
 
 
 @dataclass(frozen=True)
 class GenesReport:
-    """What a study learned of its genes."""
+    """Report on a study's genes."""
 
     study: str
-    """Its name."""
+    """Name of the study."""
     trials: int
-    """Recorded trials."""
+    """Number of recorded trials."""
     timed: int
-    """Those that a time is known of, duplicates apart."""
+    """Number of trials with a time, without duplicates."""
     predicted: bool
     """Whether times are predicted, not measured."""
     findings: tuple[GeneFinding, ...]
     """Dead, locked, barred and decisive genes."""
     effects: Mapping[str, GeneEffect] = field(default_factory=dict)
-    """Gene → what the forest says of it; empty with too few trials."""
+    """Gene → effect estimated by the forest; empty with too few trials."""
     explained: float | None = None
-    """Share of the variance of log(time) that the forest explains on trials it has not seen; None without one."""
+    """Share of the variance of log(time) that the forest explains on held-out trials, or None without a forest."""
     combinations: tuple[Failing, ...] = ()
-    """Pairs of values at which nothing worked, although each works elsewhere."""
+    """Pairs of values that never work together, although each works with other values."""
     quiet: tuple[str, ...] = ()
-    """Genes with several values of which nothing is known."""
+    """Genes with several values but without findings."""
     single: tuple[str, ...] = ()
-    """Genes that the study gives one value."""
+    """Genes with a single value in the study."""
     slow: int = 0
-    """How many of `timed` are of slow trials, of which a part of the time is known."""
+    """Number of slow trials among `timed`, with a time from partial measurements."""
     partial: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """Gene → its values that were never timed to the end: a model knows of them what was seen of slow trials alone."""
+    """Gene → values that occur only in slow trials, which were not timed completely."""
 
     @property
     def trusted(self) -> bool:
-        """Whether the forest explains enough of trials it has not seen to rank genes by it."""
+        """Whether the forest explains enough variance on held-out trials to rank genes."""
         return self.explained is not None and self.explained >= TRUSTED
 
     def having(self, kind: Kind) -> list[GeneFinding]:
-        """Return the findings of a kind; decisive genes by their share, the largest first, then by their effect."""
+        """Return the findings of a kind; decisive genes are sorted by share, then by effect, in descending order."""
         found = [finding for finding in self.findings if finding.kind == kind]
         if kind == "decisive":
             found.sort(key=lambda f: (-self._shares.get(f.gene, 0.0), -f.effect))
         return found
 
     def share(self, gene: str) -> str:
-        """Return a gene's share of what decides, with its interval, as text; empty where the forest does not tell it.
+        """Return a gene's share of the forest's importance with its interval as text, or an empty string.
 
-        A gene that is decisive by its pairs may well have no share: a few per cent are nothing beside what another gene
-        decides over all trials, and its pairs say it more exactly.
+        A gene that is decisive by its pairs may have no share, because the effects of other genes are much larger.
         """
         if gene not in self._shares:
             return ""
         low, high = self.effects[gene].share_ci95
-        return f"{100 * self._shares[gene]:.0f} % [{100 * low:.0f} %, {100 * high:.0f} %] of what decides"
+        return f"{100 * self._shares[gene]:.0f} % [{100 * low:.0f} %, {100 * high:.0f} %] of the importance"
 
     @property
     def _shares(self) -> dict[str, float]:
@@ -108,14 +107,14 @@ class GenesReport:
 
 
 def genes_report(reader: Reader, record: StudyRecord) -> GenesReport:
-    """Return what a recorded study learned of its genes.
+    """Return the report on a stored study's genes.
 
     Raises:
-        StudyError: it has no finished trial.
+        StudyError: the study has no finished trial.
     """
     trials = list(reader.trials(record))
     if not trials:
-        raise StudyError(f"study {record.name} has no finished trial to learn from; search it first")
+        raise StudyError(f"study {record.name} has no finished trial to analyse; run `evokern search` first")
     return report(record.name, Space(record.genes), trials, predicted=record.predicted)
 
 
@@ -128,21 +127,21 @@ def report(
     effort: Effort = FULL,
     fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit,
 ) -> GenesReport:
-    """Return what trials tell of a space's genes.
+    """Return the report on the genes of some trials.
 
     Args:
-        study: a name for the report.
+        study: name for the report.
         space: the genes.
-        trials: what was tried.
+        trials: the trials.
         predicted: whether times are predicted.
-        effort: what the forest may cost.
-        fit: fits forests, here or in another process.
+        effort: effort of the forest.
+        fit: function that fits forests, in this or another process.
     """
     timed = [
         (t, v) for t in trials if t.outcome is not Outcome.DUPLICATE and (v := objective(t.evaluation)) is not None
     ]
     configs, values = [trial.config for trial, _ in timed], [value for _, value in timed]
-    # Beside the rest, which needs no model: where another process fits it this one only waits.
+    # Concurrently with the rest, which needs no model: a separate process may fit the forests.
     with ThreadPoolExecutor(1) as beside:
         fitted = beside.submit(importance, space, configs, values, effort=effort, fit=fit)
         findings = list(learned(space.genes, trials))
@@ -177,7 +176,7 @@ def report(
 
 
 def _lacking(gene: str, values: Iterable[Value], configs: Iterable[Config]) -> tuple[Value, ...]:
-    """Return a gene's values that no configuration has; of many the first few mostly have them all."""
+    """Return a gene's values that no configuration has."""
     left = dict.fromkeys(values)
     for config in configs:
         left.pop(config[gene], None)
@@ -187,18 +186,18 @@ def _lacking(gene: str, values: Iterable[Value], configs: Iterable[Config]) -> t
 
 
 def decides(effect: GeneEffect) -> bool:
-    """Tell whether a forest's intervals leave no doubt that a gene moves the time."""
+    """Return whether a gene is decisive: a forest's intervals exclude a negligible effect."""
     return effect.share_ci95[0] > DECISIVE_SHARE and effect.ratio_ci95[0] > DECISIVE_RATIO
 
 
 def model_finding(gene: str, effect: GeneEffect, trials: int, partial: Sequence[Value]) -> GeneFinding:
-    """Return what a model says of a gene that decides.
+    """Return the finding about a gene that is decisive in a model.
 
     Args:
-        gene: its name.
-        effect: by the model.
-        trials: that the model knows.
-        partial: values of it that were never timed to the end.
+        gene: name of the gene.
+        effect: effect estimated by the model.
+        trials: number of trials in the model.
+        partial: values of the gene that were never timed completely.
     """
     worst = max(effect.relative, key=lambda value: effect.relative[value])
     low, high = (bound - 1 for bound in effect.ratio_ci95)

@@ -1,7 +1,7 @@
-"""What a search learned of its genes: which change nothing, which values cannot work, which decide the time.
+"""Findings about genes: genes without effect, values that never work, genes that decide the time.
 
-Everything comes from recorded trials, mostly from *pairs*: two trials that differ in one gene only. The sampler uses
-the same evidence while it searches (`evokern.samplers.evo`); here it is put into words and intervals.
+The findings come from recorded trials, mostly from *pairs*: two trials that differ in one gene only. The sampler uses
+the same evidence during the search (`evokern.samplers.evo`).
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from evokern.samplers.inert_genes import InertGenes, single_gene_pairs
 from evokern.study.trial import Outcome, Trial
 
 TIMED = frozenset({Outcome.MEASURED, Outcome.DUPLICATE})
-"""Outcomes with a time that can be compared."""
+"""Outcomes with a comparable time."""
 FAILED = frozenset({Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG, Outcome.OVER_RESOURCES, Outcome.COMPILE_ERROR})
-"""Outcomes that say a candidate cannot work."""
+"""Outcomes of candidates that do not work."""
 NEGLIGIBLE = 0.01
-"""Relative change of the time below which a gene counts as dead: about the noise of a repeated measurement."""
+"""Relative change of the time below which a gene counts as dead; about the noise of a repeated measurement."""
 LEAST_PAIRS = 3
-"""Pairs from which an interval is made."""
+"""Fewest pairs for an interval."""
 LEAST_FAILURES = 5
-"""Failures, and no success, from which a value counts as barred."""
+"""Fewest failures, without a success, for a value to count as barred."""
 
 Kind = Literal["dead", "locked", "barred", "decisive"]
 
 
 @dataclass(frozen=True)
 class GeneFinding:
-    """One thing that was learned of a gene."""
+    """A finding about a gene."""
 
     gene: str
     """The gene's name."""
     kind: Kind
-    """`dead`: changes nothing. `locked`: one value works. `barred`: a value never works. `decisive`: moves the time."""
+    """`dead`: no effect. `locked`: one value works. `barred`: a value never works. `decisive`: affects the time."""
     text: str
-    """The finding in a sentence, with its numbers."""
+    """The finding as text."""
     trials: int
-    """Trials or pairs of trials that it rests on."""
+    """Number of supporting trials or pairs."""
     effect: float = 0.0
-    """Relative change of the time: 0.27 for 27 % slower than the gene's best value; 0 where it is none of time."""
+    """Relative change of the time: 0.27 for 27 % slower than the best value; 0 for findings not about time."""
     interval: tuple[float, float] | None = None
-    """95 % interval of the effect."""
+    """95 % confidence interval of the effect."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
@@ -60,11 +60,11 @@ class GeneFinding:
 
 
 def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[GeneFinding, ...]:
-    """Return what trials say of genes: dead ones, then locked and barred ones, then decisive ones by effect.
+    """Return the findings about genes: dead, locked, barred, then decisive genes by effect.
 
     Args:
         genes: the study's genes.
-        trials: its recorded trials; infeasible ones say nothing here.
+        trials: the study's trials; infeasible ones are ignored.
     """
     genome = Genome(Space(tuple(genes)))
     ran = [trial for trial in trials if trial.outcome in TIMED | FAILED]
@@ -89,7 +89,7 @@ def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[
         if inert.context is not None:
             other = genome.genes[inert.context[0]]
             where = f" while {other.name}={other.values[inert.context[1]]}"
-        text = f"{gene.name} changes no machine code{where}: equal in {inert.pairs} of {inert.pairs} pairs"
+        text = f"{gene.name} does not change the machine code{where}: equal in {inert.pairs} of {inert.pairs} pairs"
         yield GeneFinding(gene.name, "dead", text, inert.pairs)
 
 
@@ -106,7 +106,7 @@ def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneF
             spread = values[pairs[:, 1]] - values[pairs[:, 0]]
             low, high = _interval(spread)
             if max(abs(low), abs(high)) < NEGLIGIBLE:
-                text = f"{gene.name} changes no time: {_percent(spread.mean())} [{_percent(low)}, "
+                text = f"{gene.name} does not change the time: {_percent(spread.mean())} [{_percent(low)}, "
                 text += f"{_percent(high)}] over {len(pairs)} pairs"
                 yield GeneFinding(gene.name, "dead", text, len(pairs), float(spread.mean()), (low, high))
         else:
@@ -116,7 +116,7 @@ def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneF
 def _largest_effect(
     gene: Gene, column: npt.NDArray[np.int16], values: npt.NDArray[np.float64], pairs: npt.NDArray[np.intp]
 ) -> GeneFinding | None:
-    """Return the largest slowdown between two values of a gene whose interval excludes the negligible."""
+    """Return the largest slowdown between two values of a gene whose interval excludes negligible effects."""
     one, two = pairs.T
     swapped = column[one] > column[two]
     one, two = np.where(swapped, two, one), np.where(swapped, one, two)
@@ -136,7 +136,7 @@ def _largest_effect(
             continue
         text = (
             f"{gene.name}: {gene.values[slow]} takes {_percent(abs(mean))} longer than {gene.values[fast]} "
-            f"[{_percent(low)}, {_percent(high)}] over {len(spread)} pairs that differ in it alone"
+            f"[{_percent(low)}, {_percent(high)}] over {len(spread)} pairs that differ only in this gene"
         )
         best = GeneFinding(gene.name, "decisive", text, len(spread), effect, bounds)
     return best
@@ -145,7 +145,7 @@ def _largest_effect(
 def _grouped(
     values: npt.NDArray[np.float64], kinds: npt.NDArray[np.int64]
 ) -> tuple[list[npt.NDArray[np.float64]], list[int]]:
-    """Return the values of each kind, and the kinds; equal ones stand beside each other."""
+    """Return the values grouped by kind, and the kinds; `kinds` must be sorted."""
     begins = np.flatnonzero(np.diff(kinds, prepend=-1))
     return np.split(values, begins[1:]), kinds[begins].tolist()
 
@@ -181,10 +181,10 @@ def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterat
 
 
 _VERB: Mapping[Outcome, str] = {
-    Outcome.WRONG: "gave wrong answers",
+    Outcome.WRONG: "gave wrong results",
     Outcome.CRASHED: "crashed",
     Outcome.HUNG: "hung",
-    Outcome.OVER_RESOURCES: "needed too much",
+    Outcome.OVER_RESOURCES: "exceeded resource limits",
     Outcome.COMPILE_ERROR: "did not compile",
 }
 
@@ -197,7 +197,7 @@ def _commonest_reason(failures: Sequence[Trial]) -> str:
 
 
 def _interval(differences: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 95 % interval of a mean by Student's t."""
+    """Return the 95 % confidence interval of a mean by Student's t."""
     half = student_quantile(len(differences) - 1) * float(differences.std(ddof=1)) / math.sqrt(len(differences))
     mean = float(differences.mean())
     return mean - half, mean + half

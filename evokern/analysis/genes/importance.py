@@ -1,9 +1,9 @@
-"""Which genes decide the time: a forest over the measured trials, with intervals from bootstrap repeats.
+"""Importance and effects of genes: forests over the measured trials, with intervals from bootstrap repeats.
 
-Importance is the loss of explained variance when one gene's values are permuted among trials that the forest has not
-seen (Breiman, Random Forests, Machine Learning 45 (2001), section 10). The effect of a value is its partial dependence
-(Friedman, Greedy function approximation, Annals of Statistics 29 (2001), section 8.2): the mean predicted log(time)
-when every trial is given that value. Each repeat fits a forest to trials drawn with replacement, judged on the rest.
+Importance is the loss of explained variance when a gene's values are permuted in held-out trials (Breiman, Random
+Forests, Machine Learning 45 (2001), section 10). The effect of a value is its partial dependence (Friedman, Greedy
+function approximation, Annals of Statistics 29 (2001), section 8.2): the mean predicted log(time) with every trial set
+to that value. Each repeat fits a forest to trials drawn with replacement and evaluates it on the others.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ from evokern.declaration.genes import Config, Value
 from evokern.declaration.space import Space
 
 LEAST_TRIALS = 24
-"""Measured trials below which a forest says nothing that would hold."""
+"""Fewest measured trials for a useful forest."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is spent on the answer."""
+    """Computational effort of the analysis."""
 
     repeats: int = 16
-    """Bootstrap repeats: their 3rd and 97th percentiles are the intervals told as 95 %."""
+    """Number of bootstrap repeats; their 2.5 and 97.5 % quantiles are the 95 % intervals."""
     most: int = 2_000
-    """Trials that are looked at, the fastest ones first and the rest by lot: more change nothing and cost seconds."""
+    """Most trials to use: half are the fastest, the others a random sample. More trials do not improve the result."""
 
 
 FULL = Effort()
-"""For a command that is asked for nothing else."""
+"""Effort of the command `show --genes`."""
 
 
 @dataclass(frozen=True)
 class GeneEffect:
-    """What one gene does to the time."""
+    """Effect of one gene on the time."""
 
     share: float
-    """Its part of all genes' importances, 0 to 1."""
+    """Share in the total importance of all genes, 0 to 1."""
     share_ci95: tuple[float, float]
-    """95 % interval of the share."""
+    """95 % confidence interval of the share."""
     ratio: float
-    """Predicted time at its worst value ÷ at its best value, everything else as it is."""
+    """Predicted time at the worst value divided by that at the best value, with other genes unchanged."""
     ratio_ci95: tuple[float, float]
-    """95 % interval of the ratio."""
+    """95 % confidence interval of the ratio."""
     relative: Mapping[Value, float]
-    """Value → predicted time ÷ that of the best value; only values that were measured."""
+    """Measured value → predicted time divided by that of the best value."""
 
     @property
     def best(self) -> Value:
-        """The value with the least predicted time."""
+        """Value with the shortest predicted time."""
         return min(self.relative, key=lambda value: self.relative[value])
 
 
 @dataclass(frozen=True)
 class Importance:
-    """What the forest says of every gene."""
+    """Effects of all genes, estimated by forests."""
 
     effects: Mapping[str, GeneEffect]
-    """Gene → its effect; genes that were measured at one value only are left out."""
+    """Gene → effect, without genes that were measured at one value only."""
     explained: float
-    """Share of the variance of log(time) that the forests explain on trials they have not seen, at most 1."""
+    """Share of the variance of log(time) that the forests explain on held-out trials, at most 1."""
     trials: int
-    """Measured trials that it is fitted to."""
+    """Number of trials in the fit."""
 
 
 def importance(
@@ -77,15 +77,15 @@ def importance(
     effort: Effort = FULL,
     fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit,
 ) -> Importance | None:
-    """Return each gene's importance and effect; None with fewer than `LEAST_TRIALS` trials, or times all alike.
+    """Return each gene's importance and effect, or None with fewer than `LEAST_TRIALS` trials or equal times.
 
     Args:
         space: the genes.
         configs: configuration of each measured trial.
-        logs: its log(time).
-        seed: of the bootstrap.
-        effort: how much is spent on it.
-        fit: fits the forests, here or in another process.
+        logs: log(time) of each measured trial.
+        seed: seed of the bootstrap.
+        effort: computational effort.
+        fit: function that fits the forests, in this or another process.
     """
     rng = np.random.default_rng(seed)
     kept = _kept(np.asarray(logs, dtype=float), effort.most, rng)
@@ -100,7 +100,9 @@ def importance(
     shares = np.maximum(losses, 0) / np.maximum(np.maximum(losses, 0).sum(axis=1, keepdims=True), 1e-12)
     effects = {}
     for index, gene in enumerate(genes):
-        curves = np.array([repeat.dependence[index] for repeat in found])  # repeats × values, NaN where never measured
+        curves = np.array(
+            [repeat.dependence[index] for repeat in found]
+        )  # shape [repeats, values]; NaN if never measured
         measured = ~np.isnan(curves).all(axis=0)
         spread = np.nanmax(curves, axis=1) - np.nanmin(curves, axis=1)
         middle = np.nanmedian(curves[:, measured], axis=0)

@@ -1,1 +1,1 @@
-"""What bounds a candidate."""
+"""Profiling of a candidate and analysis of its bottleneck."""

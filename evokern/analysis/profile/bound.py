@@ -1,7 +1,7 @@
-"""What bounds a candidate, by which numbers, and which of its genes could ease that.
+"""Bottleneck analysis of a candidate: its bound, the evidence, and the genes that could help.
 
-Two sources give the numbers: Nsight Compute's counters on a GPU, and the time model's terms on a simulated chip. The
-words for the answer are the same: a kernel is bound by the unit that is busiest, and where none is busy by latency.
+The numbers come from Nsight Compute's counters on a GPU, or from the time model on a simulated chip. In both cases, a
+kernel is bound by its busiest unit, or by latency if no unit is busy.
 """
 
 from __future__ import annotations
@@ -17,70 +17,70 @@ from evokern.simt.time_model.prediction import CAUSES
 from evokern.study.trial import Outcome, Trial
 
 BUSY_PERCENT = 60.0
-"""Share of its peak from which a unit bounds a kernel; with no unit there it waits (Nsight Compute's rule
-`SOLBottleneck` draws the line between throughput and latency at the same place)."""
+"""Share of a unit's peak from which the unit bounds a kernel; below it, the kernel is latency-bound.
+Nsight Compute's rule `SOLBottleneck` uses the same threshold."""
 MOST_SUGGESTIONS = 5
-"""Genes named at most."""
+"""Largest number of suggested genes."""
 
 ADVICE: Mapping[str, str] = {
-    "memory-bound": "move fewer bytes through L2 and DRAM: wider accesses, larger tiles, an order with more reuse",
-    "shared-memory-bound": "fewer wavefronts of shared memory: a layout without bank conflicts, operands in registers",
-    "latency-bound": "more work in flight: deeper pipelines, loads further ahead, more warps, a shorter chain",
-    "tensor-bound": "the tensor cores are the limit: a cheaper number format or instruction, or work left out",
-    "launch-bound": "the launch itself is the limit: fewer launches, or a grid that starts and ends faster",
-    "arithmetic-bound": "fewer instructions: cheaper functions, packed arithmetic, constants known to the compiler",
+    "memory-bound": "move fewer bytes through L2 and DRAM: use wider accesses, larger tiles, an order with more reuse",
+    "shared-memory-bound": "reduce shared-memory wavefronts: avoid bank conflicts, keep operands in registers",
+    "latency-bound": "keep more work in flight: deeper pipelines, earlier loads, more warps, shorter dependency chains",
+    "tensor-bound": "the tensor cores are saturated: use a cheaper number format or instruction, or skip work",
+    "launch-bound": "the launch dominates: use fewer launches, or a grid that starts and ends faster",
+    "arithmetic-bound": "issue fewer instructions: cheaper functions, packed arithmetic, compile-time constants",
 }
-"""Bound → what eases it in general."""
+"""Bound → general advice."""
 
 _WITHOUT = frozenset({"none", "off", "no", "scalar", "simt", "fma", "cuda_cores", "false"})
-"""What kernels call it when a product is made without tensor cores."""
+"""Gene values that disable the tensor cores."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A gene that could ease what bounds a candidate."""
+    """A gene whose other values could relieve the bottleneck."""
 
     gene: str
-    """Its name."""
+    """Name of the gene."""
     doc: str
-    """What it changes, in the kernel's own words."""
+    """The gene's description from the kernel."""
     value: Value
     """The candidate's value."""
     untried: tuple[Value, ...]
-    """Other values that no trial had beside the candidate's other choices."""
+    """Other values that no trial combined with the candidate's other genes."""
     tried: Mapping[Value, str]
-    """Other values that one had → what came of it, against the candidate."""
+    """Other values that were tried → the result relative to the candidate."""
 
     @property
     def text(self) -> str:
-        """The suggestion in one line: what to try, what the candidate has, and what came of the values tried."""
+        """The suggestion in one line: values to try, the current value, and the results of tried values."""
         now = f"now {self.value}: {self.doc}" if self.doc else f"now {self.value}"
         outcomes = "; ".join(f"{value} was {what}" for value, what in self.tried.items())
         if not self.untried:
-            return f"{self.gene} ({now}) is tried out: {outcomes}"
+            return f"{self.gene} ({now}): all values were tried: {outcomes}"
         values = " or ".join(map(str, self.untried))
         return f"{self.gene} = {values} ({now})" + (f"; {outcomes}" if outcomes else "")
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What bounds a candidate."""
+    """The bottleneck of a candidate."""
 
     bound: str
     """`memory-bound`, `shared-memory-bound`, `latency-bound`, `tensor-bound`, `launch-bound`, `arithmetic-bound`, or
-    `unknown` where the counters do not tell."""
+    `unknown` if no counter is available."""
     evidence: tuple[str, ...]
-    """The numbers it rests on, a sentence each."""
+    """The supporting numbers, one statement each."""
     shares: Mapping[str, float]
-    """Bound → how much of its limit the candidate reaches there, percent, where it is known."""
+    """Bound → utilisation in percent, if known."""
     suggestions: tuple[Suggestion, ...] = ()
-    """Genes that could ease it, what was not tried first."""
+    """Genes that could help, those with untried values first."""
     undeclared: bool = False
-    """Whether the kernel says of none of its genes what it relieves."""
+    """Whether no gene of the kernel declares `relieves`."""
 
     @property
     def advice(self) -> str:
-        """What eases this bound in general; empty where it is not known."""
+        """General advice for this bound, or an empty string."""
         return ADVICE.get(self.bound, "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -104,11 +104,11 @@ class Bottleneck:
 
 
 def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
-    """Return what bounds a candidate whose time a model splits into terms.
+    """Return a candidate's bottleneck from the components of its predicted time.
 
     Args:
-        terms_us: resource → the time it alone would take, µs.
-        time_us: the predicted time, µs.
+        terms_us: resource → time with this resource alone, µs.
+        time_us: predicted time, µs.
     """
     largest = sorted(terms_us, key=lambda name: -terms_us[name])[:3]
     shares: dict[str, float] = {}
@@ -119,12 +119,12 @@ def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
 
 
 def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Bottleneck:
-    """Return what bounds a candidate that was counted on a GPU.
+    """Return a candidate's bottleneck from hardware counters.
 
     Args:
-        values: counters by the keys of `evokern.analysis.profile.nsight.METRICS`, None where unknown.
-        launch_us: what starting and draining its launches takes on this chip, µs.
-        time_us: its time, µs; None where it is not known.
+        values: counters by the keys of `evokern.analysis.profile.nsight.METRICS`, None if unknown.
+        launch_us: time to start and drain its launches on this chip, µs.
+        time_us: the candidate's time, µs, or None if unknown.
     """
     shares = {
         "memory-bound": _most(values.get("dram_percent"), values.get("l2_percent")),
@@ -135,8 +135,8 @@ def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: f
     }
     known = {name: share for name, share in shares.items() if share is not None}
     if not set(known) - {"launch-bound"}:
-        return Bottleneck("unknown", ("no unit's counter could be read",), known)
-    # The tensor pipe and shared memory are part of what SM throughput counts: where they are as busy, they are meant.
+        return Bottleneck("unknown", ("no utilisation counter could be read",), known)
+    # SM throughput includes the tensor pipe and shared memory, so these take precedence if they are as busy.
     order = sorted(known, key=lambda name: (-known[name], name == "arithmetic-bound"))
     inner = [name for name in order if name != "arithmetic-bound" and known[name] >= 0.9 * known[order[0]]]
     first = inner[0] if inner else order[0]
@@ -165,14 +165,14 @@ def _evidence(
     launch_us: float,
     time_us: float | None,
 ) -> list[str]:
-    """Return the numbers that speak for a bound, the weightiest first."""
+    """Return the evidence for a bound, most important first."""
     get = values.get
     if bound == "memory-bound":
         return _known(("DRAM is at {:.0f} % of its peak", get("dram_percent")),
                       ("L2 is at {:.0f} % of its peak", get("l2_percent")),
-                      ("{:.0f} % of L2's sectors were there already", get("l2_hit_percent")))  # fmt: skip
+                      ("the L2 hit rate is {:.0f} %", get("l2_hit_percent")))  # fmt: skip
     if bound == "shared-memory-bound":
-        return [*_known(("the pipe of shared memory is busy {:.0f} % of the time", get("shared_percent"))),
+        return [*_known(("the shared-memory pipe is busy {:.0f} % of the time", get("shared_percent"))),
                 *_conflicts(values)]  # fmt: skip
     if bound == "launch-bound":
         took = time_us or 0.0
@@ -183,10 +183,10 @@ def _evidence(
         return _known(("the SMs' instruction pipes are busy {:.0f} % of the time", get("sm_percent")),
                       ("the tensor pipe {:.0f} %", get("tensor_percent")),
                       ("{:.0f} % of the issue slots are used", get("issue_percent")))  # fmt: skip
-    evidence = [f"no unit is busy: {_UNITS[busiest]} comes first with {shares[busiest]:.0f} % of its peak"]
-    evidence += _known(("of {:.1f} cycles between two instructions of a warp", get("warp_cycles")))
+    evidence = [f"no unit is busy; the busiest, {_UNITS[busiest]}, reaches {shares[busiest]:.0f} % of its peak"]
+    evidence += _known(("a warp issues one instruction every {:.1f} cycles", get("warp_cycles")))
     evidence += [line for _, line in _stalls(values)]
-    return [*evidence, *_conflicts(values), *_known(("{:.0f} % of the warps an SM can hold are active",
+    return [*evidence, *_conflicts(values), *_known(("{:.0f} % of the SM's warp slots are occupied",
                                                  get("warps_percent")))]  # fmt: skip
 
 
@@ -195,12 +195,12 @@ def _known(*pairs: tuple[str, float | None]) -> list[str]:
 
 
 def _stalls(values: Mapping[str, float | None]) -> list[tuple[str, str]]:
-    """Return what warps wait for, the longest first: key of the counter and a sentence."""
+    """Return the stall reasons, longest first, as pairs of counter key and description."""
     causes = {
-        "long_scoreboard": "{:.1f} cycles wait for global or local memory (long scoreboard)",
-        "short_scoreboard": "{:.1f} cycles wait for shared memory or special functions (short scoreboard)",
-        "mio_throttle": "{:.1f} cycles wait for a place in the queue to shared memory (MIO)",
-        "barrier": "{:.1f} cycles wait at a barrier",
+        "long_scoreboard": "{:.1f} stall cycles per instruction on global or local memory (long scoreboard)",
+        "short_scoreboard": "{:.1f} stall cycles per instruction on shared memory or special units (short scoreboard)",
+        "mio_throttle": "{:.1f} stall cycles per instruction on the queue to shared memory (MIO)",
+        "barrier": "{:.1f} stall cycles per instruction at barriers",
     }
     found = [(values[key] or 0.0, key, text) for key, text in causes.items() if values.get(key) is not None]
     return [(key, text.format(cycles)) for cycles, key, text in sorted(found, reverse=True) if cycles >= 0.05]
@@ -213,27 +213,27 @@ def _conflicts(values: Mapping[str, float | None]) -> list[str]:
     if loads + stores == 0:
         return ["no bank conflicts"]
     of = f" of {all_:,.0f} wavefronts" if all_ else ""
-    return [f"bank conflicts cost {loads:,.0f} wavefronts of loads and {stores:,.0f} of stores{of}"]
+    return [f"bank conflicts add {loads:,.0f} wavefronts to loads and {stores:,.0f} to stores{of}"]
 
 
 def suggested(
     bottleneck: Bottleneck, subject: ProfileSubject, values: Mapping[str, float | None] | None = None
 ) -> Bottleneck:
-    """Return a bottleneck with the candidate's genes that may relieve what bounds it, as its kernel declares them.
+    """Return a bottleneck with suggestions: genes that the kernel declares to relieve it.
 
-    A candidate that waits is asked what for: waits for shared memory point to the genes of shared memory.
+    If a latency-bound candidate stalls on shared memory, genes that relieve shared memory are included.
 
     Args:
-        bottleneck: what bounds the candidate.
-        subject: the candidate, and what its study tried.
-        values: counters, where there are some.
+        bottleneck: the candidate's bottleneck.
+        subject: the candidate with its study's trials.
+        values: hardware counters, if any.
     """
     config, record = subject.config, subject.record
     causes = [bottleneck.bound.removesuffix("-bound")]
     waits = [key for key, _ in _stalls(values or {})] if bottleneck.bound == "latency-bound" else []
     if waits and waits[0] in ("short_scoreboard", "mio_throttle"):
         causes.append("shared-memory")
-    relieves = {gene.name: gene.relieves for gene in subject.kernel.genes}  # a stored study keeps less of its genes
+    relieves = {gene.name: gene.relieves for gene in subject.kernel.genes}  # not part of a stored study
     space = Space(record.genes if record else subject.kernel.genes)
     single_changes = _single_changes(space, config, subject.history)
     time_us = subject.trial.evaluation.time_us if subject.trial else None
@@ -246,7 +246,7 @@ def suggested(
             value: single_changes[gene.name, value] for value in gene.values if (gene.name, value) in single_changes
         }
         others = [value for value in gene.values if value != config[gene.name] and value not in tried]
-        # Values that could not run are not worth a word, nor those that leave the unit which bounds the candidate idle.
+        # Skip infeasible values, and values that avoid the saturated tensor cores.
         others = [value for value in others if not (bottleneck.bound == "tensor-bound" and _leaves_out(value))]
         untried = tuple(v for v in others if subject.feasible(space.canonical({**config, gene.name: v})))
         if untried or tried:
@@ -258,12 +258,12 @@ def suggested(
 
 
 def _leaves_out(value: Value) -> bool:
-    """Tell whether a value does the tensor cores' work without them, which takes longer however busy they are."""
+    """Return whether a value computes without the tensor cores, which is slower even if they are saturated."""
     return str(value).lower() in _WITHOUT
 
 
 def _single_changes(space: Space, config: Config, trials: Sequence[Trial]) -> dict[tuple[str, Value], Trial]:
-    """Return the trials that are the candidate with one gene changed: (gene, its other value) → trial."""
+    """Return the trials that differ from the candidate in one gene, as (gene, other value) → trial."""
     found: dict[tuple[str, Value], Trial] = {}
     for trial in (t for t in trials if t.outcome is not Outcome.LOST):
         changed = [name for name in config if trial.config.get(name) != config[name]]

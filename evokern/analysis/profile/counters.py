@@ -1,4 +1,4 @@
-"""What a candidate does on a GPU, by the hardware's own counters: Nsight Compute around one call of it."""
+"""Profiling of a candidate with the GPU's hardware counters, by Nsight Compute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evokern.hardware.profiles import CHIPS
 from evokern.simt.time_model.latencies import latencies_of
 
 Values = Mapping[str, float | None]
-"""Counter, by the keys of `METRICS` → value; None where the GPU or this Nsight Compute does not have it."""
+"""Key of `METRICS` → value, or None if the GPU or Nsight Compute lacks the counter."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class CountedLaunch:
     """One launch of a candidate."""
 
     entry: str
-    """The kernel."""
+    """Name of the launched kernel function."""
     grid: tuple[int, int, int]
     """Blocks along x, y, z."""
     block: tuple[int, int, int]
     """Threads along x, y, z."""
     counters: Values
-    """What Nsight Compute counted."""
+    """Values of the counters."""
 
 
 @dataclass(frozen=True)
 class CountedCandidate:
-    """A candidate at a problem on a GPU."""
+    """Hardware profile of a candidate at a problem."""
 
     title: str
-    """Which candidate it is."""
+    """Description of the candidate."""
     kernel: str
     """The kernel's name."""
     config: Mapping[str, Any]
@@ -54,23 +54,23 @@ class CountedCandidate:
     problem: str
     """The problem's key."""
     in_words: str
-    """What people read of the problem."""
+    """The problem in readable form."""
     device: str
     """The GPU's model."""
     time_us: float | None
-    """Time of a call as the search measured it, µs; None where it is no trial at its study's problem."""
+    """Time of a call measured by the search, µs, or None if the candidate is not a trial at this problem."""
     duration_us: float | None
-    """Time of a call under Nsight Compute, launches together, µs."""
+    """Time of a call under Nsight Compute, total of all launches, µs."""
     counters: Values
-    """Of the whole call: durations and counts added, everything else weighted by the launches' durations."""
+    """Counters of the call: sums of durations and counts, other values averaged by duration."""
     launches: tuple[CountedLaunch, ...]
     """The launches, in order."""
     verdict: Bottleneck
-    """What bounds it, and what could ease that."""
+    """The bottleneck with suggestions."""
     command: str
-    """The command line that gave the counters."""
+    """Command line that produced the counters."""
     report: str | None = None
-    """Nsight Compute's report, where it was kept."""
+    """Path of Nsight Compute's report, if kept."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""
@@ -80,38 +80,38 @@ class CountedCandidate:
 
 
 def missing_profiler() -> str | None:
-    """Return why there are no hardware counters on this machine, None where Nsight Compute is installed."""
+    """Return why hardware counters are unavailable, or None if Nsight Compute is installed."""
     if find_ncu():
         return None
     return (
-        "Nsight Compute (ncu) is not installed, so nothing was counted on the GPU: what follows is simulated; "
-        "it comes with the CUDA toolkit, or as nsight-compute from NVIDIA's package repository"
+        "Nsight Compute (ncu) is not installed, so this profile is simulated; to count on the GPU, install ncu from "
+        "the CUDA toolkit or the package nsight-compute from NVIDIA's repository"
     )
 
 
 def profile_counted(
     subject: ProfileSubject, keep: Path | None = None, on_command: Callable[[str], None] = lambda text: None
 ) -> CountedCandidate:
-    """Count one call of a candidate on its GPU.
+    """Profile one call of a candidate with hardware counters.
 
     Args:
-        subject: the candidate; its `gpu` is where it runs.
-        keep: where Nsight Compute's report shall stay.
+        subject: the candidate; runs on `subject.gpu`.
+        keep: path for Nsight Compute's report, or None to discard it.
         on_command: called with each command line before it runs.
 
     Raises:
-        UsageError: the candidate cannot run there, or the counters cannot be read; the message says what to do.
+        UsageError: the candidate cannot run or the counters cannot be read; the message gives the remedy.
     """
     gpu, ncu = subject.gpu, find_ncu()
     if gpu is None or ncu is None:
-        raise DeviceError("counters of the hardware need a GPU and Nsight Compute")
+        raise DeviceError("hardware counters need a GPU and Nsight Compute; profile with --device sim:CHIP instead")
     built = subject.built()
     launches = built.build(subject.problem).launches
     symbols = tuple(built.programs[0].lowered[launch.entry] for launch in launches)
     how = ProfilerSettings(
         symbols=symbols, profiler_range_only=True, flush=subject.study.timing.cache == "flush", keep=_report(keep)
     )
-    # The same lock as a search's: counting beside one would disturb its times.
+    # Take the lock that searches use, because profiling would disturb their measurements.
     lock = GpuLock(gpu.uuid, f"cuda:{gpu.index} ({gpu.model})")
     try:
         with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
@@ -127,16 +127,16 @@ def profile_counted(
     finally:
         lock.release()
     if len(found.launches) != len(launches):
-        raise DeviceError(f"Nsight Compute saw {len(found.launches)} launches of {len(launches)}")
+        raise DeviceError(f"Nsight Compute profiled {len(found.launches)} of {len(launches)} launches")
     counted = tuple(_launch(launch, values) for launch, values in zip(launches, found.launches, strict=True))
     return _candidate(subject, gpu, counted, shell_line(found.command), how.keep)
 
 
 def _report(keep: Path | None) -> Path | None:
-    """Return where the report goes: with the ending that Nsight Compute gives it anyway.
+    """Return the report's path, with the suffix that Nsight Compute adds.
 
     Raises:
-        UsageError: there is no such folder.
+        UsageError: the folder does not exist.
     """
     if keep is None:
         return None
@@ -148,7 +148,7 @@ def _report(keep: Path | None) -> Path | None:
 
 def _with_remedy(error: DeviceError, gpu: LiveGpu) -> DeviceError:
     chip = gpu.profile.name if gpu.profile.name in CHIPS else "CHIP"
-    return DeviceError(f"{error}; --device sim:{chip} profiles on a simulated chip meanwhile")
+    return DeviceError(f"{error}; or use --device sim:{chip} to profile on a simulated chip")
 
 
 def _launch(launch: Launch, values: Values) -> CountedLaunch:
@@ -172,7 +172,7 @@ def _candidate(
 
 
 def _searched(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
-    """Return what the search measured for the candidate at this problem on this model, µs."""
+    """Return the candidate's time in µs from the search at this problem on this model, or None."""
     record, trial = subject.record, subject.trial
     if record is None or trial is None or record.device != gpu.model or subject.problem.key not in record.problems:
         return None
@@ -182,7 +182,7 @@ def _searched(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
 
 
 def combined(launches: Sequence[Values]) -> dict[str, float | None]:
-    """Return the counters of launches that follow one another, as if they were one."""
+    """Return the combined counters of consecutive launches."""
     if len(launches) == 1:
         return dict(launches[0])
     weights = [values.get("duration_ns") or 1.0 for values in launches]

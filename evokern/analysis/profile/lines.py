@@ -1,8 +1,8 @@
-"""What each source line of a launch issues and moves, the time it takes, and which of its call sites pay for it.
+"""Profile of each source line of a launch: instructions, memory traffic, time, and cost per call site.
 
-A line's own time is what the time model gives for its instructions alone on the busiest SM, on the resource they load
-most (of L2 and DRAM its share by sectors); lines overlap, so that these times need not add up to the launch's. A line
-of an inline function stands in the machine code once for every place that it was inlined at: its cost is split by them.
+A line's time is the time model's prediction for its instructions alone on the busiest SM, for the resource that they
+use most. L2 and DRAM time is divided by sectors. Lines overlap, so the times do not add up to the launch's time. A line
+of an inline function occurs in the machine code once per call site; its cost is split between the call sites.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from evokern.simt import Counters
 from evokern.simt.time_model import prediction as timemodel
 
 Chain = tuple[tuple[str, int], ...]
-"""(header or empty, line) of the calls through which a line was inlined, innermost first."""
+"""Calls through which a line was inlined, innermost first, as (header or empty, line)."""
 
 
 @dataclass(frozen=True)
 class CallShare:
-    """What one call site has of a line of an inline function."""
+    """Share of one call site in the cost of a line of an inline function."""
 
     calls: Chain
-    """(header or empty, line) of the calls that lead there, the innermost first."""
+    """The chain of calls, innermost first, as (header or empty, line)."""
     source: str
-    """Text of the innermost call's line."""
+    """Source text of the innermost call."""
     time_us: float
-    """Its part of the line's time, µs."""
+    """Share of the line's time, µs."""
     warp_instructions: int
-    """Its part of the line's warp instructions."""
+    """Share of the line's warp instructions."""
 
 
 @dataclass(frozen=True)
 class LineProfile:
-    """One source line; counts are of the whole grid, estimated from the sampled blocks."""
+    """Profile of one source line; counts for the whole grid are estimated from the sampled blocks."""
 
     file: str
-    """The kernel's header that holds it, empty for the source itself."""
+    """Header name, or empty for the source file."""
     line: int
-    """Line, 0 for what the compiler names no line for."""
+    """Line number, or 0 for instructions without a line."""
     source: str
-    """Its text."""
+    """Source text of the line."""
     time_us: float
-    """Time that its instructions alone take on the busiest SM, on the resource they load most, µs."""
+    """Time of the line's instructions alone on the busiest SM and its main resource, µs."""
     resource: str
-    """That resource."""
+    """The resource that the line uses most."""
     warp_instructions: int
-    """Instructions issued for a warp."""
+    """Instructions issued, counted per warp."""
     thread_instructions: int
-    """The same, counted per active thread."""
+    """Instructions issued, counted per active thread."""
     divergent: int
-    """Warp instructions issued while live lanes of the warp were elsewhere."""
+    """Warp instructions issued while other lanes of the warp were on another path."""
     shared_wavefronts: int
-    """Wavefronts of shared memory."""
+    """Shared-memory wavefronts."""
     ideal_wavefronts: int
-    """The same without bank conflicts."""
+    """Shared-memory wavefronts without bank conflicts."""
     global_sectors: int
     """32-byte sectors of global memory, loads and stores."""
     ideal_sectors: int
-    """The least for that many bytes."""
+    """Fewest sectors for the same number of bytes."""
     stall_clocks: float
-    """SM clocks that a mean warp of a block waits at it: for operands, copies, products, a barrier."""
+    """SM clocks that an average warp waits at the line for operands, copies, products or barriers."""
     pipes: Mapping[str, int]
     """Pipe → warp instructions."""
     calls: tuple[CallShare, ...] = ()
-    """For a line of an inline function: its call sites, the most expensive first."""
+    """Call sites of an inline function's line, most expensive first."""
 
 
 def line_profiles(
@@ -83,15 +83,15 @@ def line_profiles(
     terms_us: Mapping[str, float],
     stalls: Mapping[int, float] | None = None,
 ) -> tuple[LineProfile, ...]:
-    """Return every line that issued something, scaled from the sampled blocks to the grid, the most expensive first.
+    """Return the profiles of all executed lines, most expensive first.
 
     Args:
-        counters: of the sampled blocks.
-        launch: what was launched.
-        chip: where.
-        texts: the user's files by header name as included, the source itself under the empty name.
-        terms_us: the launch's predicted terms.
-        stalls: instruction number → clocks that a mean warp waits at it.
+        counters: counters of the sampled blocks.
+        launch: the launch.
+        chip: the simulated chip.
+        texts: source files by header name as included; the main source under the empty name.
+        terms_us: components of the launch's predicted time, µs.
+        stalls: instruction number → clocks that an average warp waits at it.
     """
     found = _Lines(counters, launch, chip, {name: text.splitlines() for name, text in texts.items()}, terms_us,
                    stalls or {})  # fmt: skip
@@ -100,7 +100,7 @@ def line_profiles(
 
 @dataclass(frozen=True)
 class _Lines:
-    """One launch's counters, and what turns those of some instructions into times."""
+    """Counters of one launch, with the conversion of instructions into times."""
 
     counters: Counters
     launch: Launch
@@ -111,16 +111,16 @@ class _Lines:
 
     @property
     def scale(self) -> float:
-        """Blocks of the grid for each sampled one."""
+        """Number of grid blocks per sampled block."""
         return self.launch.blocks / max(len(self.counters.blocks) * self.counters.launches, 1)
 
     @cached_property
     def _whole(self) -> Mapping[str, float]:
-        """Clocks that all lines of a mean block hold each pipe."""
+        """Pipe → clocks that an average block uses it."""
         return timemodel.block_clocks(self.counters, self.chip)
 
     def profiles(self) -> Iterator[LineProfile]:
-        """Yield the lines in the order of the code."""
+        """Yield the profiles in instruction order."""
         scale, moved = self.scale, max(_sectors(self.counters), 1)
         for (file, line), numbers in _places(self.counters).items():
             selected = _only(self.counters, numbers)
@@ -154,13 +154,13 @@ class _Lines:
         for chain, part in chains.items():
             selected = _only(self.counters, part)
             if chain and selected.total_warp_instructions:
-                # A call that issues nothing to the line's resource has no part in its time.
+                # A call without instructions for the line's resource has no share of its time.
                 time_us = self._times(selected, moved).get(resource, 0.0)
                 issued = round(selected.total_warp_instructions * self.scale)
                 yield CallShare(chain, self._text(*chain[0]), time_us, issued)
 
     def _times(self, selected: Counters, moved: int) -> dict[str, float]:
-        """Return resource → µs on the SM that is done last: a line has its part of the launch's term."""
+        """Return the selected instructions' share of each component of the launch's time, in µs."""
         clocks = timemodel.block_clocks(selected, self.chip)
         times = {name: self.terms_us[name] * value / self._whole[name] for name, value in clocks.items() if value}
         return times | {name: self.terms_us.get(name, 0.0) * _sectors(selected) / moved for name in ("l2", "dram")}
@@ -175,7 +175,7 @@ def _sectors(counters: Counters) -> int:
 
 
 def _places(counters: Counters) -> dict[tuple[str, int], list[int]]:
-    """Return (file, line) → the numbers of its instructions."""
+    """Return the instruction numbers of each (file, line)."""
     places: dict[tuple[str, int], list[int]] = {}
     for number, place in enumerate(zip(counters.files, counters.lines.tolist(), strict=True)):
         places.setdefault(place, []).append(number)
@@ -183,7 +183,7 @@ def _places(counters: Counters) -> dict[tuple[str, int], list[int]]:
 
 
 def _only(counters: Counters, numbers: Sequence[int]) -> Counters:
-    """Return the counters of some instructions, without what is known of the launch as a whole only."""
+    """Return the counters of some instructions, without counters that exist only for the whole launch."""
     changes: dict[str, Any] = {"record": (), "unique_load_sectors": {}, "unique_store_sectors": {}}
     size = len(counters.instructions)
     for item in fields(counters):
@@ -197,7 +197,7 @@ def _only(counters: Counters, numbers: Sequence[int]) -> Counters:
 
 
 def _matrix_work(counters: Counters, numbers: Sequence[int]) -> dict[str, tuple[int, float]]:
-    """Return what these instructions have of the matrix work, by the names that the counters use."""
+    """Return the share of these instructions in the matrix work, by the names in the counters."""
     work: dict[str, tuple[int, float]] = {}
     for number in numbers:
         opcode = re.sub(r"^@\S+\s+", "", counters.instructions[number]).split(None, 1)[0]

@@ -1,7 +1,7 @@
-"""Nsight Compute around a command: what it is asked, how its words are read, why it may refuse.
+"""Profiling of a command with Nsight Compute: options, output parser and error messages.
 
-Names of metrics are those of Nsight Compute's profiling guide, for compute capability 8.0 to 9.0. A metric that this
-chip or this version does not know is left out and asked for by its other name, if it has one.
+Metric names follow Nsight Compute's profiling guide, for compute capability 8.0 to 9.0. If the chip or the version
+does not know a metric, its alternative names are tried.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from evokern.errors import DeviceError
 from evokern.escaping import shell_line
 
 USUAL_PLACE = "/usr/local/cuda/bin"
-"""Where a CUDA toolkit that is not on PATH has its tools."""
+"""Folder of the CUDA tools when they are not on PATH."""
 MARK = "evokern: "
-"""What a line of the profiled program begins with that says why it failed."""
+"""Prefix of the line in which the profiled program reports an error."""
 _ATTEMPTS = 6
 _WORDS = re.compile(r"[a-z0-9]+__[a-z0-9_]+")
 
@@ -35,13 +35,13 @@ class Metric:
     """One counter of a launch."""
 
     key: str
-    """Its name in results."""
+    """Name in results."""
     label: str
-    """Its name for people."""
+    """Displayed name."""
     unit: Literal["ns", "%", "cycles", ""]
-    """Unit; none for a count."""
+    """Unit, or empty for a count."""
     names: tuple[str, ...]
-    """Nsight Compute's names: the first that the chip knows counts."""
+    """Nsight Compute's names in order of preference."""
 
 
 def _stall(reason: str) -> tuple[str, ...]:
@@ -91,52 +91,52 @@ METRICS: tuple[Metric, ...] = (
     Metric("mio_throttle", "stall: MIO queue", "cycles", _stall("mio_throttle")),
     Metric("barrier", "stall: barrier", "cycles", _stall("barrier")),
 )  # fmt: skip
-"""What `profile` reads. A scoreboard is long for global and local memory, short for shared memory and special
-functions; a stall is the mean number of cycles for which a warp waited between two of its instructions."""
+"""Metrics that `profile` reads. The long scoreboard covers global and local memory, the short scoreboard shared memory
+and special functions. A stall is the mean number of cycles that a warp waits between two instructions."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """One launch under Nsight Compute."""
+    """Counters of one launch, as printed by Nsight Compute."""
 
     kernel: str
-    """The kernel's name as Nsight Compute prints it."""
+    """The kernel's name as printed by Nsight Compute."""
     values: Mapping[str, float | None]
-    """Nsight Compute's metric → value in base units; None where it gave none."""
+    """Metric name → value in base units, or None if missing."""
 
 
 @dataclass(frozen=True)
 class ProfilerSettings:
-    """How a command is profiled."""
+    """Settings for profiling a command."""
 
     metrics: tuple[Metric, ...] = METRICS
-    """What is asked for."""
+    """Metrics to read."""
     flush: bool = False
-    """Empty the caches before every pass; otherwise they stay as the launches before left them."""
+    """Whether to empty the caches before every pass."""
     symbols: tuple[str, ...] = ()
-    """Names of the kernels in the machine code; empty profiles every launch."""
+    """Mangled names of the kernels to profile; empty for every launch."""
     profiler_range_only: bool = False
-    """Profile only between `cuProfilerStart` and `cuProfilerStop`."""
+    """Whether to profile only between `cuProfilerStart` and `cuProfilerStop`."""
     keep: Path | None = None
-    """Where the report stays, `.ncu-rep`."""
+    """Path for the report (`.ncu-rep`), or None to discard it."""
     limit_s: float = 300.0
-    """Seconds after which it is given up."""
+    """Time limit in seconds."""
 
 
 @dataclass(frozen=True)
 class CountedRun:
-    """What became of a profiled command."""
+    """Result of profiling a command."""
 
     launches: tuple[Mapping[str, float | None], ...]
-    """Key of each metric → value, for each launch in order."""
+    """Metric key → value, for each launch in order."""
     command: tuple[str, ...]
-    """The command line that gave them."""
+    """Command line that produced the values."""
     unknown: tuple[str, ...]
-    """Keys of metrics that this chip or version does not have."""
+    """Keys of metrics that the chip or version lacks."""
 
 
 def find_ncu() -> str | None:
-    """Return the path of Nsight Compute's command line, None where it is not installed."""
+    """Return the path of `ncu`, or None if it is not installed."""
     return shutil.which("ncu") or shutil.which("ncu", path=USUAL_PLACE)
 
 
@@ -150,14 +150,14 @@ def profile_command(
     """Run a command under Nsight Compute and read its counters.
 
     Args:
-        ncu: path of Nsight Compute's command line.
-        program: the command.
-        how: what to read.
-        environment: variables of the command beside this process's own.
+        ncu: path of `ncu`.
+        program: the command to profile.
+        how: profiler settings.
+        environment: additional environment variables of the command.
         on_command: called with each command line before it runs.
 
     Raises:
-        DeviceError: it may not read the counters, the command failed, or nothing was launched.
+        DeviceError: reading counters is not permitted, the command failed, or it launched no kernel.
     """
     places = dict.fromkeys((metric.key for metric in how.metrics), 0)
     by_key = {metric.key: metric for metric in how.metrics}
@@ -184,14 +184,14 @@ def profile_command(
                 places[key] += 1
             continue
         first = first or command
-        how = replace(how, keep=None)  # what other names are asked for would overwrite the report
+        how = replace(how, keep=None)  # later attempts would overwrite the report
         found = found or [{} for _ in rows]
         for launch, row in zip(found, rows, strict=False):
             launch |= {key: row.values[name] for key, name in missing.items() if row.values[name] is not None}
         for key in missing:
             places[key] += found[0].get(key) is None
     if not found:
-        raise DeviceError("Nsight Compute knows none of the counters of this GPU; a newer one may")
+        raise DeviceError("this version of Nsight Compute knows no counters of this GPU; install a newer version")
     unknown = tuple(key for key in places if found[0].get(key) is None)
     launches = tuple({key: launch.get(key) for key in places} for launch in found)
     return CountedRun(launches, first, unknown)
@@ -201,8 +201,8 @@ _PRINT = ("--csv", "--page", "raw", "--print-units", "base")
 
 
 def options(names: Sequence[str], how: ProfilerSettings) -> tuple[str, ...]:
-    """Return Nsight Compute's options, before the command that it profiles."""
-    # Clocks stay as they are when candidates are timed.
+    """Return Nsight Compute's options, which precede the profiled command."""
+    # Keep the clocks as in the timing of candidates.
     given = ["--clock-control", "none", "--cache-control", "all" if how.flush else "none", "--metrics", ",".join(names)]
     if how.profiler_range_only:
         given += ["--profile-from-start", "off"]
@@ -215,18 +215,18 @@ def options(names: Sequence[str], how: ProfilerSettings) -> tuple[str, ...]:
 
 
 def read(text: str, names: Sequence[str]) -> list[Counted]:
-    """Return the launches in the table that Nsight Compute printed (`--csv --page raw`), in order.
+    """Parse Nsight Compute's table (`--csv --page raw`) and return its launches in order.
 
     Args:
-        text: everything that was printed.
-        names: the metrics that were asked for; a missing one reads as None.
+        text: complete output.
+        names: requested metrics; missing values are None.
     """
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         return []
     table = csv.DictReader(io.StringIO("\n".join(line for line in lines[start:] if line.startswith('"'))))
-    # The row below the header holds units; only launches have a number.
+    # The row below the header has units and no ID.
     rows = [row for row in table if row["ID"]]
     return [Counted(row.get("Kernel Name") or "", {name: _number(row.get(name)) for name in names}) for row in rows]
 
@@ -240,7 +240,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _run(command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None) -> str:
-    # Numbers in the C locale; a session of its own, so that the profiled program ends with its watcher.
+    # C locale for the numbers; a new session, so that killing the group also ends the profiled program.
     settings = {**os.environ, "LC_ALL": "C", **(environment or {})}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=settings, start_new_session=True
@@ -249,36 +249,36 @@ def _run(command: Sequence[str], limit_s: float, environment: Mapping[str, str] 
             return process.communicate(timeout=limit_s)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            raise DeviceError(f"Nsight Compute did not end within {limit_s:g} s: {' '.join(command[:1])}") from None
+            raise DeviceError(f"Nsight Compute ({' '.join(command[:1])}) did not finish within {limit_s:g} s") from None
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
 
 
 def _named_in_errors(text: str) -> set[str]:
-    """Return the metrics that Nsight Compute complains about, without their suffixes."""
+    """Return the metrics named in Nsight Compute's errors and warnings, without their suffixes."""
     complaints = [line for line in text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     return {word for line in complaints for word in _WORDS.findall(line)}
 
 
 def _why(text: str) -> str:
-    """Return why there is no table of counters, and what to do."""
+    """Return why there are no counters, with the remedy."""
     if "ERR_NVGPUCTRPERM" in text:
         return (
-            "Nsight Compute may not read the GPU's counters (ERR_NVGPUCTRPERM): the driver keeps them for "
-            "administrators. Run this command as root (in a container with --cap-add=SYS_ADMIN), or let every user: "
+            "no permission to read the GPU's counters (ERR_NVGPUCTRPERM): the driver restricts them to "
+            "administrators. Run this command as root (in a container with --cap-add=SYS_ADMIN), or allow all users: "
             "write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to /etc/modprobe.d/nvidia-profiling.conf "
             "and reboot"
         )
     reported = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
     if reported:
-        return f"the candidate does not run under Nsight Compute: {reported[-1]}"
+        return f"the candidate failed under Nsight Compute: {reported[-1]}"
     if "driver resource was unavailable" in text:
         return (
-            "another program reads the GPU's counters (==ERROR== driver resource unavailable): end it, or pause a "
-            "monitor with `dcgmi profiling --pause`"
+            "another program is using the GPU's counters (==ERROR== driver resource unavailable): end it, or pause "
+            "DCGM monitoring with `dcgmi profiling --pause`"
         )
     if "No kernels were profiled" in text:
-        return "Nsight Compute saw no launch of the candidate; its version may not know this GPU"
+        return "Nsight Compute profiled no launch of the candidate; install a version that supports this GPU"
     last = [line for line in text.strip().splitlines() if line.strip()][-4:]
-    return f"Nsight Compute gave no counters: {' | '.join(last) or 'it printed nothing'}"
+    return f"Nsight Compute returned no counters: {' | '.join(last) or 'it printed nothing'}"

@@ -1,9 +1,9 @@
-"""The program that Nsight Compute profiles: one candidate, launched warm once between the profiler's start and stop.
+"""Program that Nsight Compute profiles: one warm call of a candidate between profiler start and stop.
 
     python -m evokern.analysis.profile.profiled_call JOB
 
-JOB is a file with a pickled `ProfiledCall`. Buffers and inputs are made as the gate makes them, and the launches are
-those that the search times; nothing is checked or timed here.
+JOB is a file with a pickled `ProfiledCall`. The buffers, inputs and launches are the same as in a search; this program
+neither checks nor times them.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _WARM_CALLS = 2
 
 
 def main() -> None:
-    """Run the job named on the command line; a failure is told in one line, and ends with exit code 1."""
+    """Run the job named on the command line; on failure print one line and exit with 1."""
     job: ProfiledCall = pickle.loads(Path(sys.argv[1]).read_bytes())
     try:
         launch(job)
     except RunFailed as failed:
         sys.exit(_failure_exit(f"{failed.outcome.value}, {failed.evidence.get('error') or dict(failed.evidence)}"))
     except (EvokernError, RuntimeError) as error:
-        # torch raises a RuntimeError where memory is full, and where a launch broke the context.
+        # torch raises RuntimeError when memory is full and when a launch corrupted the context.
         sys.exit(_failure_exit(str(error).splitlines()[0]))
 
 
 def launch(job: ProfiledCall) -> None:
-    """Launch a candidate until it is warm, then once while the profiler counts.
+    """Warm up a candidate, then launch it once while the profiler counts.
 
     Raises:
         RunFailed: a launch failed.
-        EvokernError: the kernel folder is unsound.
+        EvokernError: the kernel folder is invalid.
     """
     torch.cuda.set_device(job.device_index)
     device = torch.device("cuda", job.device_index)

@@ -1,8 +1,7 @@
-"""Where a candidate's time goes: counters per source line, and which term of the time bounds it.
+"""Profiling of a candidate on a simulated chip: counters per source line and components of the predicted time.
 
-The records say nothing about where counters come from. `profile_simulated` fills them from the simulated device:
-sampled blocks of the problem itself are executed, their mean stands for the grid, and the time model turns the sums
-into predicted times (`evokern.analysis.profile.lines` those of each line).
+`profile_simulated` executes some blocks of the problem and scales their mean to the grid. The time model converts the
+counters into predicted times; `evokern.analysis.profile.lines` does so for each line.
 """
 
 from __future__ import annotations
@@ -25,67 +24,67 @@ from evokern.study.trial import Resources
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """One launch of a candidate."""
+    """Profile of one launch of a candidate."""
 
     entry: str
-    """The kernel."""
+    """Name of the launched kernel function."""
     grid: tuple[int, int, int]
     """Blocks along x, y, z."""
     block: tuple[int, int, int]
     """Threads along x, y, z."""
     sampled_blocks: tuple[int, ...]
-    """Linear ids of the blocks that were executed."""
+    """Linear ids of the executed blocks."""
     resources: Resources
     """Registers, spills, shared memory, occupancy."""
     blocks_per_sm: int
-    """Blocks resident on an SM at once."""
+    """Number of blocks resident on an SM."""
     time_us: float
     """Predicted time, µs."""
     terms_us: Mapping[str, float]
-    """Resource → the time it alone would take, µs."""
+    """Resource → time with this resource alone, µs."""
     bound: str
-    """The largest term."""
+    """Resource with the largest time."""
     waits_clocks: Mapping[str, float]
-    """Mean SM clocks that a warp of a block waited, by cause: `barrier`, `async_copy`, `memory` (operands, among them
-    products of a warpgroup), `pipes` (those that other warps of its SM use)."""
+    """Mean SM clocks that a warp waited, by cause: `barrier`, `async_copy`, `memory` (operands, including warpgroup
+    products) and `pipes` (in use by other warps)."""
     lines: tuple[LineProfile, ...]
-    """Lines, the most expensive first."""
+    """Source lines, most expensive first."""
 
 
 @dataclass(frozen=True)
 class CandidateProfile:
-    """A candidate at a problem."""
+    """Simulated profile of a candidate at a problem."""
 
     title: str
-    """Which candidate it is."""
+    """Description of the candidate."""
     kernel: str
     """The kernel's name."""
     file: str
-    """Its source file."""
+    """The kernel's source file."""
     config: Mapping[str, Any]
     """Gene → value."""
     problem: str
     """The problem's key."""
     in_words: str
-    """What people read of the problem."""
+    """The problem in readable form."""
     device: str
-    """Where the counters come from, for example `sim:l4`."""
+    """Source of the counters, for example `sim:l4`."""
     predicted: bool
     """Whether times are predicted, not measured."""
     time_us: float
     """Time of the whole call, µs."""
     terms_us: Mapping[str, float]
-    """Resource → the time it alone would take, all launches together, µs."""
+    """Resource → time with this resource alone, total of all launches, µs."""
     bound: str
-    """The largest term."""
+    """Resource with the largest time."""
     cause: str
-    """What a kernel with this bound is called, for example `shared-memory-bound`."""
+    """Name of this bound, for example `shared-memory-bound`."""
     launches: tuple[LaunchProfile, ...]
     """The launches, in order."""
     verdict: Bottleneck
-    """What bounds it, and what could ease that."""
+    """The bottleneck with suggestions."""
     fault: str | None = None
-    """What is wrong with the results, None where nothing is or it was not checked."""
+    """Error in the results, or None if they are correct or were not checked."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""
@@ -98,17 +97,17 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     """Profile a candidate on a simulated chip.
 
     Raises:
-        UsageError: it is not feasible there, does not compile, fails, or uses what the PTX machine does not execute.
-        DeviceError: its buffers are larger than the machine's memory, or what is left of it.
+        UsageError: the candidate is infeasible, does not compile, fails, or uses instructions that are not simulated.
+        DeviceError: the buffers do not fit into the machine's free memory.
     """
-    # The predictor needs torch, which the records do not.
+    # These imports need torch; the dataclasses above do not.
     from evokern.device.sim.host_memory import workers_that_fit
     from evokern.device.sim.predict import Predictor
     from evokern.gate.comparison import tolerances
 
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built, rendered = _built(subject)
-    remedy = "give a smaller one (--problem), or profile it on a GPU (--device cuda)"
+    remedy = "use a smaller one (--problem), or profile it on a GPU (--device cuda)"
     workers_that_fit(kernel, config, [problem], remedy=remedy)
     study = subject.study
     allowed = tolerances(kernel, study.gate.atol, study.gate.rtol)
@@ -117,9 +116,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
         predicted = predictor.predict(config, built, problem)
     except RunFailed as failed:
         reason = failed.message or failed.outcome
-        raise UsageError(
-            f"{subject.title} does not run at {problem}: {reason}; `evokern sanitize` tells more"
-        ) from None
+        raise UsageError(f"{subject.title} failed at {problem}: {reason}; run `evokern sanitize` for details") from None
     launches = built.build(problem).launches
     uses = built.programs[0].uses
     texts = {"": rendered.source, **rendered.headers}
@@ -150,7 +147,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
 
 
 def _built(subject: ProfileSubject) -> tuple[Built, Rendered]:
-    """Compile for the chip, and once more to PTX with line information: the same PTX, with its lines named."""
+    """Compile for the chip, and a second time to the same PTX with line information."""
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built = subject.built()
     rendered = render(kernel, config, problem)

@@ -1,4 +1,4 @@
-"""What a command on one candidate is about: kernel, candidate, problem and chip, from the words a user gives."""
+"""Selection of the candidate for `profile` and similar commands: kernel, configuration, problem and chip."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from evokern.study.trial import Trial
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """How a user names a candidate."""
+    """A candidate as named by the user."""
 
     name: str | None = None
-    """A study's name or file, or a kernel's name or folder; None for the study searched last."""
+    """Name or file of a study, or name or folder of a kernel; None for the latest study."""
     db: Path = Path("evokern.db")
-    """Database with results; it need not exist where no trial of it is meant."""
+    """Database with results; optional unless a trial is named."""
     trial: int | None = None
-    """A trial of the study; None for the champion."""
+    """Number of a trial; None for the champion."""
     changes: Mapping[str, str] | None = None
-    """Genes of the default candidate that differ; None where none is named."""
+    """Gene values that replace those of the default candidate, or None."""
     problem: str | None = None
     """A problem; None for the study's first."""
     device: str | None = None
-    """`sim:CHIP` or `cuda:N`; None for the study's own GPU where it is here, else for its chip, simulated."""
+    """`sim:CHIP` or `cuda:N`; None for the study's GPU if present, else its simulated chip."""
     trust: bool = False
-    """Whether the kernel's declaration may run wherever it lies; of a study in the database, the copy that it keeps."""
+    """Whether to trust the kernel's code, which may be the copy in the database."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ProfileSubject:
     """A candidate at a problem on a chip."""
 
     title: str
-    """Which candidate it is, in a few words."""
+    """Short description of the candidate."""
     kernel: Kernel
     """The kernel."""
     config: Config
@@ -63,29 +63,29 @@ class ProfileSubject:
     problem: Problem
     """The problem."""
     chip: Profile
-    """The chip, under the study's limits."""
+    """The chip with the study's resource limits."""
     study: Study
-    """Settings of timing and simulation; for a kernel without a study the usual ones."""
+    """Study with the timing and simulation settings; default settings for a kernel without a study."""
     gpu: LiveGpu | None = None
-    """The GPU that it is; None for a simulated chip."""
+    """The GPU, or None for a simulated chip."""
     record: StudyRecord | None = None
-    """The study in the database, where the candidate is one of its trials or a change of one."""
+    """The stored study, or None."""
     trial: Trial | None = None
-    """The trial that the candidate is, where it is one."""
+    """The candidate's trial, or None."""
     history: tuple[Trial, ...] = ()
-    """Every trial of that study."""
+    """All trials of the stored study."""
     remarks: tuple[str, ...] = ()
-    """What was chosen for the user."""
+    """Notes about automatic choices."""
 
     def feasible(self, config: Config) -> bool:
-        """Tell whether a candidate could run here."""
+        """Return whether a candidate is feasible at this problem on this chip."""
         return check(self.kernel, config, [self.problem], self.chip) is None
 
     def built(self) -> Built:
         """Compile the candidate for the chip.
 
         Raises:
-            UsageError: it is not feasible there, or does not compile.
+            UsageError: the candidate is infeasible or does not compile.
         """
         violation = check(self.kernel, self.config, [self.problem], self.chip)
         if violation:
@@ -98,26 +98,26 @@ class ProfileSubject:
 
 @contextmanager
 def subject_of(request: ProfileRequest) -> Iterator[ProfileSubject]:
-    """Find the candidate; the kernel's folder may be a copy that lives as long as the context.
+    """Return the requested candidate; its kernel folder may be a copy that exists only inside the context.
 
     Raises:
-        UsageError: there is no such study, kernel, trial, gene, problem or chip.
+        UsageError: the study, kernel, trial, gene, problem or chip does not exist.
     """
     if request.trial is not None and request.changes:
-        raise UsageError("--trial and --set both name a candidate; leave one out")
+        raise UsageError("--trial and --set both choose a candidate; drop one of them")
     with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
         stored = _stored(request, Path(scratch))
         yield stored or _declared(request)
 
 
 def _stored(request: ProfileRequest, scratch: Path) -> ProfileSubject | None:
-    """Return a candidate of a study in the database; None where the words mean a study file or a kernel."""
+    """Return a candidate of a stored study, or None if the name is a study file or a kernel."""
     if not is_file(request.db):
         if request.name is None or request.trial is not None:
             raise StudyError(
-                f"there is no database {request.db} to take "
+                f"there is no database {request.db} to read "
                 f"{'a trial' if request.trial is not None else 'a study'} from; "
-                "say --db FILE, or name a study or kernel and no --trial, for example attention-s512"
+                "use --db FILE, or give a study or kernel without --trial, for example attention-s512"
             )
         return None
     with open_readonly(request.db) as reader:
@@ -132,10 +132,12 @@ def _stored(request: ProfileRequest, scratch: Path) -> ProfileSubject | None:
 
 def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scratch: Path) -> ProfileSubject:
     if record.device.startswith("replay:"):
-        raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
+        raise StudyError(
+            f"study {record.name} was replayed from a recording, which has no kernel; choose a study with a kernel"
+        )
     study, sessions, trial = study_of(record), reader.sessions(record), None
     if request.changes:
-        otherwise = "name the kernel's folder instead of the study to profile it as it is now"
+        otherwise = "give the kernel's folder instead of the study to profile the current code"
         kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust, otherwise=otherwise)
         config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
@@ -149,7 +151,7 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
         here = [gpu.index for gpu in probe().gpus if gpu.model == record.device]
         device = f"cuda:{here[0]}" if here else None
         if not here:
-            remarks.append(f"the study ran on {record.device}, which is not here; what follows is simulated")
+            remarks.append(f"the study ran on {record.device}, which this machine lacks; this profile is simulated")
     gpu, base = _device(device) if device else (None, chip_of(record.device, sessions))
     problem = _problem(study, kernel, request)
     return ProfileSubject(
@@ -159,7 +161,7 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
 
 
 def _declared(request: ProfileRequest) -> ProfileSubject:
-    """Return a candidate of a study file, or of a kernel."""
+    """Return a candidate of a study file or a kernel."""
     name = request.name or ""
     if name in study_files() or name.endswith(".toml"):
         study = find_study(name)
@@ -170,7 +172,7 @@ def _declared(request: ProfileRequest) -> ProfileSubject:
         kernel = _kernel(name, request.trust)
         known = (kernel.problem(request.problem),) if request.problem else known_problems(kernel)[:1]
         if not known:
-            raise KernelError(f"no problem of {kernel.name} is known; name one with --problem")
+            raise KernelError(f"no problem of {kernel.name} is known; give one with --problem")
         problem, device, title = known[0], request.device or "auto", kernel.name
         study = Study(kernel.name, kernel.name, (dict(problem),))
     config = _changed(kernel, request)
@@ -178,7 +180,7 @@ def _declared(request: ProfileRequest) -> ProfileSubject:
     remarks = [*kernel.space.without_effect(config, request.changes or {})]
     if device == "auto":
         device = "cuda:0" if probe().gpus else f"sim:{TARGET}"
-        remarks.append(f"no --device was given: {device}")
+        remarks.append(f"--device not given; using {device}")
     gpu, base = _device(device)
     return ProfileSubject(
         title, kernel, config, problem, limits_for(base, study.limits), study, gpu, remarks=tuple(remarks)
@@ -205,7 +207,7 @@ def _problem(study: Study, kernel: Kernel, request: ProfileRequest) -> Problem:
 
 
 def _device(device: str) -> tuple[LiveGpu | None, Profile]:
-    """Return the GPU that is meant, None for a simulated chip, and what it can do."""
+    """Return the GPU (None for a simulated chip) and the chip's profile."""
     kind, _, name = device.strip().partition(":")
     match kind.lower():
         case "sim":
@@ -213,6 +215,4 @@ def _device(device: str) -> tuple[LiveGpu | None, Profile]:
         case "auto" | "cuda" if not name or name.isdecimal():
             gpu = live_gpu(int(name or 0))
             return gpu, gpu.profile
-    raise DeviceError(
-        f"device {device!r} has no counters; they come from a GPU, cuda:N, or from a simulated chip, for example sim:l4"
-    )
+    raise DeviceError(f"device {device!r} has no counters; use a GPU (cuda:N) or a simulated chip, for example sim:l4")

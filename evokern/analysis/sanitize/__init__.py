@@ -1,1 +1,1 @@
-"""A candidate or a CUDA file run on the CPU with every access checked."""
+"""Sanitizer runs of a candidate or a CUDA file, on the CPU with every access checked."""

@@ -1,14 +1,14 @@
-"""What a kernel of a plain file is launched with, as `--arg` says it.
+"""Launch arguments of a kernel in a plain file, as given with `--arg`.
 
 =====================  ==========================================================================================
-in:f16[2,128,64]       an input: normal random numbers (integers: 0 to 127); a write to it is a finding
-out:f16[2,128,64]      an output: reading it before writing it is a finding
-inout:f32[64]          random as an input, and may be written
-zero:f32[64]           zeros, and may be written
-in:i32[64]=0..9        random from a range, for in and inout
-in:f32[64]=1           one value everywhere, for in and inout
-i32=128, f32=0.5       a number passed by value
-null                   a null pointer
+in:f16[2,128,64]       input: normal random numbers (integers: 0 to 127). A write to it is a finding.
+out:f16[2,128,64]      output: A read before a write is a finding.
+inout:f32[64]          random like an input, and writable.
+zero:f32[64]           zeros, and writable.
+in:i32[64]=0..9        random from a range, for in and inout.
+in:f32[64]=1           one value everywhere, for in and inout.
+i32=128, f32=0.5       a number passed by value.
+null                   a null pointer.
 =====================  ==========================================================================================
 """
 
@@ -30,9 +30,9 @@ from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.simt.numerics.encoding import encode
 
 ROLES = ("in", "out", "inout", "zero")
-"""What a buffer is for."""
+"""Roles of a buffer."""
 SUGGESTED = 1024
-"""Elements of a buffer, and value of a whole number, in the arguments that a message suggests."""
+"""Buffer size in elements, and value of an integer, in suggested arguments."""
 
 _BUFFER = re.compile(r"(?P<role>\w*):(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?:=(?P<fill>.+))?")
 _SCALAR = re.compile(r"(?P<dtype>\w+)=(?P<value>.+)")
@@ -41,7 +41,7 @@ _INTEGERS: dict[str, Any] = {
     "i64": np.int64, "u64": np.uint64,
 }  # fmt: skip
 _FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
-_FORMS = "write for example in:f16[2,128,64], out:f32[1024], zero:i32[1], i32=128, f32=0.5 or null"
+_FORMS = "use for example in:f16[2,128,64], out:f32[1024], zero:i32[1], i32=128, f32=0.5 or null"
 _UNWRITTEN = 0xFF
 
 
@@ -50,39 +50,39 @@ class Argument:
     """One argument of a launch."""
 
     text: str
-    """As the user wrote it."""
+    """Text given by the user."""
     role: str
     """One of `ROLES`, `scalar` or `null`."""
     dtype: str = "u64"
     """Element type."""
     shape: tuple[int, ...] = ()
-    """Extents of a buffer, elements."""
+    """Shape of a buffer, in elements."""
     low: float | None = None
-    """Least value of a buffer's elements, or the scalar's value; None draws the usual random numbers."""
+    """Smallest value of a buffer's elements, or the scalar's value; None for default random numbers."""
     high: float | None = None
-    """Largest value of a buffer's elements; equal to `low` for one value everywhere."""
+    """Largest value of a buffer's elements; equal to `low` for a constant buffer."""
 
     @property
     def elements(self) -> int:
-        """Elements of a buffer, 1 for a number."""
+        """Number of elements of a buffer; 1 for a scalar."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Bytes of a buffer, of a number, or of a null pointer."""
+        """Size in bytes of a buffer, scalar or null pointer."""
         return self.elements * _width(self.dtype)
 
     @property
     def is_buffer(self) -> bool:
-        """Whether memory stands behind it."""
+        """Whether the argument is a buffer."""
         return self.role in ROLES
 
 
 def parse_argument(text: str) -> Argument:
-    """Return the argument that `--arg` names.
+    """Parse a value of `--arg`.
 
     Raises:
-        UsageError: the text has none of the forms, or a type, shape or value that does not exist.
+        UsageError: the form, type, shape or value is invalid.
     """
     word = text.strip()
     if word == "null":
@@ -91,14 +91,14 @@ def parse_argument(text: str) -> Argument:
     if buffer:
         role = buffer["role"]
         if role not in ROLES:
-            raise UsageError(f"--arg {text!r}: {role!r} is no role: {nearest(role, ROLES)}")
+            raise UsageError(f"--arg {text!r}: {role!r} is not a role: {nearest(role, ROLES)}")
         low, high = _fill(text, buffer["dtype"], buffer["fill"])
         if role in ("out", "zero") and low is not None:
-            raise UsageError(f"--arg {text!r}: only in: and inout: take values; {role}: has its own")
+            raise UsageError(f"--arg {text!r}: drop the values; only in: and inout: accept them, not {role}:")
         return Argument(word, role, _dtype(text, buffer["dtype"]), _shape(text, buffer["shape"]), low, high)
     scalar = _SCALAR.fullmatch(word)
     if scalar is None:
-        raise UsageError(f"--arg {text!r} is no argument; {_FORMS}")
+        raise UsageError(f"--arg {text!r} is not a valid argument; {_FORMS}")
     dtype = _dtype(text, scalar["dtype"])
     value = _number(text, dtype, scalar["value"])
     return Argument(word, "scalar", dtype, (), value, value)
@@ -107,7 +107,7 @@ def parse_argument(text: str) -> Argument:
 def _dtype(text: str, dtype: str) -> str:
     known = (*_FLOATS, *_INTEGERS)
     if dtype not in known:
-        raise UsageError(f"--arg {text!r}: {dtype!r} is no element type: {nearest(dtype, known)}")
+        raise UsageError(f"--arg {text!r}: {dtype!r} is not an element type: {nearest(dtype, known)}")
     return dtype
 
 
@@ -118,7 +118,7 @@ def _width(dtype: str) -> int:
 def _shape(text: str, shape: str) -> tuple[int, ...]:
     parts = [part.strip() for part in shape.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"--arg {text!r}: the shape is whole numbers of at least 1, for example [2,128,64]")
+        raise UsageError(f"--arg {text!r}: the shape must be positive integers, for example [2,128,64]")
     return tuple(int(part) for part in parts)
 
 
@@ -129,7 +129,7 @@ def _fill(text: str, dtype: str, fill: str | None) -> tuple[float | None, float 
     least = _number(text, dtype, low)
     most = _number(text, dtype, high) if dots else least
     if most < least:
-        raise UsageError(f"--arg {text!r}: the range {fill} is empty; the smaller number stands first")
+        raise UsageError(f"--arg {text!r}: the range {fill} is empty; put the smaller number first")
     return least, most
 
 
@@ -140,33 +140,33 @@ def _number(text: str, dtype: str, value: str) -> float:
             return float(value)
         whole = int(value, 0)
     except ValueError:
-        raise UsageError(f"--arg {text!r}: {value!r} is no {dtype} value") from None
+        raise UsageError(f"--arg {text!r}: {value!r} is not a value of type {dtype}") from None
     limits = np.iinfo(_INTEGERS[dtype])
     if not limits.min <= whole <= limits.max:
-        raise UsageError(f"--arg {text!r}: {whole} does not fit {dtype}, which takes {limits.min} to {limits.max}")
+        raise UsageError(f"--arg {text!r}: {whole} does not fit {dtype}; use {limits.min} to {limits.max}")
     return whole
 
 
 def match(arguments: Sequence[Argument], entry: KernelFunction, params: Sequence[Param]) -> list[str]:
-    """Make sure that arguments suit a kernel.
+    """Check that arguments match a kernel's parameters.
 
     Args:
-        arguments: what the user gives.
-        entry: the kernel as the source declares it.
-        params: the same kernel's parameters in the PTX.
+        arguments: arguments given by the user.
+        entry: the kernel's declaration in the source.
+        params: the kernel's parameters in the PTX.
 
     Returns:
-        Remarks: element types that differ from the declared ones, which a kernel may mean.
+        Notes on element types that differ from the declaration, which may be intended.
 
     Raises:
-        UsageError: the number of arguments, their kinds or sizes do not match; the message lists the parameters.
+        UsageError: the number, kinds or sizes of the arguments do not match; the message lists the parameters.
     """
     listed = _signature(entry, params)
     if len(arguments) != len(params):
         wanted = " ".join(f"--arg {_suggestion(item)}" for item in entry.parameters)
         count = "1 argument" if len(params) == 1 else f"{len(params)} arguments"
         raise UsageError(
-            f"{entry.qualified} takes {count}, was given {len(arguments)}: {listed}; give one --arg for each, in "
+            f"{entry.qualified} takes {count}, but {len(arguments)} were given: {listed}; give one --arg for each, in "
             f"order{f', for example {wanted}' if wanted else ''}"
         )
     remarks = []
@@ -177,19 +177,19 @@ def match(arguments: Sequence[Argument], entry: KernelFunction, params: Sequence
             raise UsageError(f"--arg {argument.text!r} does not fit {name}: {wrong}; {entry.qualified} takes {listed}")
         element = ELEMENT_TYPES.get(declared.base)
         if argument.is_buffer and element and _width(element) != _width(argument.dtype):
-            remarks.append(f"{name} is declared {declared.type}, and is given {argument.dtype} elements")
+            remarks.append(f"{name} is declared as {declared.type}, but its elements are {argument.dtype}")
     return remarks
 
 
 def names(entry: KernelFunction, params: Sequence[Param]) -> list[str]:
-    """Return what to call each argument in a report."""
+    """Return the names of the arguments in a report."""
     return [
         item.name or f"argument {number}" for number, item in enumerate(_declared(entry, params), 1)
     ]  # fmt: skip
 
 
 def _declared(entry: KernelFunction, params: Sequence[Param]) -> Sequence[Parameter]:
-    """The source's parameters; those of the PTX alone where a macro or a pack hides them."""
+    """Return the parameters from the source, or from the PTX if a macro or a pack hides them."""
     if len(entry.parameters) == len(params):
         return entry.parameters
     return [Parameter(f".{param.type}", "", "", False, False, False) for param in params]
@@ -208,44 +208,44 @@ def _suggestion(parameter: Parameter) -> str:
 
 
 def _mismatch(argument: Argument, declared: Parameter, param: Param) -> str:
-    """Return why an argument cannot stand for a parameter, or nothing."""
+    """Return why an argument does not match a parameter, or an empty string."""
     plain = ELEMENT_TYPES.get(declared.base)
     if declared.pointer and argument.role == "scalar":
-        return "it is a pointer, so give a buffer such as in:f32[1024], or null"
+        return "the parameter is a pointer; give a buffer such as in:f32[1024], or null"
     if not declared.pointer and plain and argument.role != "scalar":
-        return f"it is a number, so give for example {_suggestion(declared)}"
+        return f"the parameter is a number; give for example {_suggestion(declared)}"
     size = 8 if argument.is_buffer or argument.role == "null" else argument.bytes
     if size != param.size:
-        structure = " (a structure by value, which --arg cannot give)" if param.type == "b8" and not plain else ""
-        return f"it is {param.size} bytes{structure}, and this is {size}"
+        structure = " (a structure by value, which --arg does not support)" if param.type == "b8" and not plain else ""
+        return f"the parameter has {param.size} bytes{structure}, the argument {size}"
     if argument.role == "scalar" and param.type[0] in "fsu":
         real = param.type[0] == "f"
         if real != (argument.dtype in _FLOATS):
-            kind = "a floating-point number" if real else "a whole number"
-            return f"it is {kind}, so give for example {_suggestion(declared)}"
+            kind = "a floating-point number" if real else "an integer number"
+            return f"the parameter is {kind}; give for example {_suggestion(declared)}"
     return ""
 
 
 def place(
     arguments: Sequence[Argument], labels: Sequence[str], memory: Memory, seed: int
 ) -> list[Buffer | np.generic[Any]]:
-    """Allocate and fill the buffers and make the numbers.
+    """Allocate and fill the buffers, and encode the scalars.
 
     Args:
         arguments: the launch's arguments, in order.
         labels: names of the allocations in findings, one per argument.
-        memory: where.
+        memory: memory for the buffers.
         seed: seed of the random numbers.
 
     Raises:
-        UsageError: the buffers together are larger than the PTX machine's memory.
+        UsageError: the buffers exceed the simulator's memory.
     """
     total = sum(argument.bytes for argument in arguments if argument.is_buffer)
     if total > MEMORY_LIMIT:
         largest = max((argument for argument in arguments if argument.is_buffer), key=lambda argument: argument.bytes)
         raise UsageError(
-            f"the buffers take {total / 2**30:.1f} GiB, {largest.text} alone {largest.bytes / 2**30:.1f}, and the "
-            f"PTX machine holds {MEMORY_LIMIT >> 30} GiB: give smaller shapes, a defect shows there as well"
+            f"the buffers need {total / 2**30:.1f} GiB ({largest.text} alone {largest.bytes / 2**30:.1f}), but the "
+            f"simulator holds {MEMORY_LIMIT >> 30} GiB; use smaller shapes, which show the same bugs"
         )
     rng = np.random.default_rng(seed)
     placed: list[Buffer | np.generic[Any]] = []
@@ -283,7 +283,7 @@ def _contents(argument: Argument, rng: np.random.Generator) -> Any:
 
 
 def _encoded(values: Any, dtype: str) -> Any:
-    """Return numbers in the PTX machine's storage of a type."""
+    """Return numbers in the simulator's storage format of a type."""
     if dtype in _INTEGERS:
         return values.astype(_INTEGERS[dtype])
     return encode(dtype, values.astype(np.float64 if dtype == "f64" else np.float32))

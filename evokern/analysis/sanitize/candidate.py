@@ -1,7 +1,7 @@
-"""Running a kernel on the simulated device to find its defects: what is reported, and how a launch is run.
+"""Sanitizer runs of a kernel folder's candidate on the simulated device, with reports and single launches.
 
-A kernel folder's candidate is run here; `sanitize_file` runs a kernel of a plain CUDA file. Nothing is compared with a
-reference: a kernel without findings may still compute the wrong numbers.
+`sanitize_file` runs kernels of plain CUDA files. Results are not compared with a reference, so a kernel without
+findings may still compute wrong numbers.
 """
 
 from __future__ import annotations
@@ -29,73 +29,73 @@ from evokern.simt.sanitizer.findings import ERROR
 from evokern.simt.sanitizer.hang import REPEATS
 
 INSTRUCTION_LIMIT = 20_000_000
-"""Warp instructions of a launch after which it counts as a hang, as in a study's `[simulation]`."""
+"""Warp instructions after which a launch counts as a hang, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
-"""Blocks of a launch; more would take hours here, and a smaller grid shows the same defects."""
+"""Most blocks of a launch; more would take hours, and smaller grids show the same bugs."""
 UNWRITTEN = "unwritten_output"
-"""Kind of a finding on an output of which some elements are as they were before the launch."""
+"""Kind of a finding about output elements that the launch did not write."""
 KEPT_STATE = "kept_state"
-"""Kind of a finding on variables of the module that a call leaves changed for the next one."""
-_UNWRITTEN_HINT = "No thread writes these elements: check the grid, its rounding up, and early returns."
+"""Kind of a finding about module variables that a call changes."""
+_UNWRITTEN_HINT = "No thread writes these elements: check the grid size, its rounding, and early returns."
 _CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
 
 
 def architecture(name: str) -> Profile:
-    """Return the chip whose limits stand for an architecture.
+    """Return a chip with the limits of an architecture.
 
     Args:
         name: `sm_80`, `sm_86`, `sm_89`, `sm_90` or `sm_90a`.
 
     Raises:
-        DeviceError: the PTX machine does not know it.
+        DeviceError: the simulator does not support the architecture.
     """
     word = name.strip().lower()
     if word in _CHIPS:
         return CHIPS[_CHIPS[word]]
-    if word == "sm_86":  # consumer Ampere: an L4's limits but for resident blocks (CUDA Programming Guide)
+    if word == "sm_86":  # consumer Ampere: L4's limits except for resident blocks (CUDA Programming Guide)
         return replace(CHIPS["l4"], model="a GPU of sm_86", compute_capability=(8, 6), blocks_per_sm=16)
     known = (*_CHIPS, "sm_86")
     raise DeviceError(
-        f"--arch {name!r} is no architecture that the PTX machine runs: {nearest(word, sorted(known))}; a kernel of an "
-        "older or newer one can be tried on the nearest"
+        f"--arch {name!r} is not supported by the simulator: {nearest(word, sorted(known))}; for an older or newer "
+        "architecture, try the nearest one"
     )
 
 
 @dataclass(frozen=True)
 class SanitizedRun:
-    """One problem's launches, or the launch of a plain file."""
+    """Result of the launches at one problem, or of a plain file's launch."""
 
     title: str
-    """What was run, in a line."""
+    """Description of the run in one line."""
     findings: tuple[Finding, ...]
-    """What the sanitizer saw, in order."""
+    """Findings in order."""
     completed: bool
-    """Whether every thread ran to its end."""
+    """Whether every thread finished."""
     printed: str = ""
-    """Device printf."""
+    """Output of device printf."""
 
 
 @dataclass(frozen=True)
 class SanitizeReport:
-    """What sanitizing a kernel gave."""
+    """Result of sanitizing a kernel."""
 
     name: str
-    """The kernel."""
+    """Name of the kernel."""
     file: str
-    """Name of its source file."""
+    """Name of the source file."""
     sources: Mapping[str, str]
-    """Texts of the user's files by header name as included, the source itself under the empty name."""
+    """Source texts by header name as included; the main source under the empty name."""
     runs: tuple[SanitizedRun, ...]
-    """What was run."""
+    """The runs."""
     remarks: tuple[str, ...] = field(default=())
-    """What the user should know about how it was run."""
+    """Notes for the user about the launch."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The findings of all runs, one per kind and pair of lines, counts added up."""
+        """Findings of all runs, merged by kind and pair of lines, with summed counts."""
         groups: dict[tuple[object, ...], Finding] = {}
         for finding in (finding for run in self.runs for finding in run.findings):
-            line = finding.line or finding.instruction or finding.hint  # of outputs one for each problem
+            line = finding.line or finding.instruction or finding.hint  # for outputs, the hint names the problem
             key = (finding.kind, finding.file, line, finding.other_file, finding.other_line)
             known = groups.get(key)
             count = finding.count + (known.count if known else 0)
@@ -105,12 +105,12 @@ class SanitizeReport:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that make a kernel wrong; the others are warnings."""
+        """Findings that are errors, not warnings."""
         return tuple(finding for finding in self.findings if finding.matters)
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not any(run.findings for run in self.runs)
 
     def text(self, file: str, line: int) -> str:
@@ -131,14 +131,14 @@ class SanitizeReport:
 
 
 def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: str, where: str = "") -> Finding | None:
-    """Return a finding on an output of which launches left elements as they were, None where they wrote all.
+    """Return a finding about unwritten elements of an output, or None if all were written.
 
     Args:
-        record: what they wrote.
+        record: record of the writes.
         buffer: the output.
         itemsize: bytes of an element.
-        level: of the finding.
-        where: the problem, for the message.
+        level: level of the finding.
+        where: text about the problem for the message.
     """
     missing = np.flatnonzero(~record.written(buffer, itemsize))
     if not missing.size:
@@ -152,7 +152,7 @@ def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: st
 
 
 def kept_state(names: Sequence[str], problem: Problem, declared: State) -> Finding:
-    """Return a finding on variables of the module that a call left changed, and that the kernel does not declare."""
+    """Return a finding about module variables that a call changed and that the kernel does not declare."""
     hint = state_evidence(names, problem, declared)["message"]
     return Finding(
         kind=KEPT_STATE, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
@@ -169,19 +169,19 @@ def run_launch(
     limit: int,
     blocks: Sequence[int] | None = None,
 ) -> simt.LaunchResult:
-    """Run one launch with every check on.
+    """Run one launch with all checks enabled.
 
     Args:
         program: the kernel's program.
-        launch: entry point, grid, block, dynamic shared memory and the names of its arguments.
-        arguments: what the names stand for.
-        memory: where the buffers live.
-        limit: warp instructions after which it counts as a hang.
+        launch: entry point, grid, block, dynamic shared memory and argument names.
+        arguments: values of the named arguments.
+        memory: memory with the buffers.
+        limit: warp instructions after which the launch counts as a hang.
         blocks: linear ids of the blocks to run; None for all.
 
     Raises:
-        UsageError: the grid is larger than can be run here, or the arguments do not match.
-        SourceError: the kernel uses what the PTX machine does not execute.
+        UsageError: the grid is too large for the simulator, or the arguments do not match.
+        SourceError: the kernel uses an instruction that the simulator does not support.
     """
     if blocks is None:
         refuse_huge(launch)
@@ -190,23 +190,23 @@ def run_launch(
 
 
 def refuse_huge(launch: Launch) -> None:
-    """Refuse a grid that cannot be run here.
+    """Reject a grid that is too large for the simulator.
 
     Raises:
-        UsageError: it has more than `MOST_BLOCKS` blocks.
+        UsageError: the grid has more than `MOST_BLOCKS` blocks.
     """
     if launch.blocks > MOST_BLOCKS:
         raise UsageError(
-            f"a grid of {launch.blocks:,} blocks is more than the PTX machine runs ({MOST_BLOCKS:,}): give a smaller "
-            "grid or smaller shapes, a defect shows there as well"
+            f"a grid of {launch.blocks:,} blocks exceeds the simulator's limit of {MOST_BLOCKS:,}; use a smaller grid "
+            "or smaller shapes, which show the same bugs"
         )
 
 
 def _readable(finding: Finding, limit: int) -> Finding:
-    """Return a finding with what a person has to know or would not call so."""
+    """Return a finding with the value of --limit added to its hint if the limit was reached."""
     hint = finding.hint
     if finding.kind == "instruction_limit" and REPEATS not in hint:
-        hint += f" (here: --limit, above {limit})"
+        hint += f" (set --limit above {limit})"
     return replace(finding, hint=hint)
 
 
@@ -222,13 +222,13 @@ def sanitize_kernel(
     Args:
         kernel: the kernel.
         config: the candidate.
-        problems: what it is run at, whole.
-        chip: whose limits it must keep, and what it is compiled for.
+        problems: problems to run completely.
+        chip: target chip; its limits apply.
         limit: warp instructions after which a launch counts as a hang.
 
     Raises:
-        UsageError: the candidate cannot run there, does not compile, or uses what the PTX machine does not execute.
-        DeviceError: its buffers are larger than the machine's memory, or what is left of it.
+        UsageError: the candidate is infeasible, does not compile, or uses an unsupported instruction.
+        DeviceError: the buffers do not fit into the machine's free memory.
     """
     runs: list[SanitizedRun] = []
     sources: Mapping[str, str] = {}
@@ -245,12 +245,12 @@ def sanitize_kernel(
 def _run(
     kernel: Kernel, config: Config, problem: Problem, chip: Profile, limit: int
 ) -> tuple[SanitizedRun, dict[str, str]]:
-    # Both need torch, which a plain file does without.
+    # These imports need torch; sanitizing a plain file does not.
     from evokern.compile.build import tensors_of
     from evokern.device.sim.arguments import draw_buffers
     from evokern.device.sim.host_memory import workers_that_fit
 
-    workers_that_fit(kernel, config, [problem], remedy="give a smaller one, a defect shows there as well")
+    workers_that_fit(kernel, config, [problem], remedy="use a smaller one, which shows the same bugs")
     program = compile_simulated(render(kernel, config, problem), chip)
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
@@ -263,13 +263,13 @@ def _run(
         for launch in launches:
             results.append(run_launch(program, launch, buffers, memory, limit))
             if results[-1].fatal is not None:
-                break  # a GPU would not have begun the next one
+                break  # a GPU would not start the next launch
             for name in launch.args:
                 if isinstance(name, str):
-                    buffers[name].initialised = True  # what a launch wrote is there for the next one
+                    buffers[name].initialised = True  # the next launch may read the outputs
     findings = [finding for result in results for finding in result.findings]
     completed = all(result.finished for result in results) and len(results) == len(launches)
-    if completed:  # what ended early had no time to write
+    if completed:  # launches that ended early may not have written everything
         findings += [
             finding
             for name, tensor in tensors.items()
@@ -284,13 +284,13 @@ def _run(
 
 
 def described(launch: Launch) -> str:
-    """Return a launch's geometry in a few words."""
+    """Return a short description of a launch's geometry."""
     shared = f", {launch.shared_bytes} bytes of dynamic shared memory" if launch.shared_bytes else ""
     cluster = f", clusters of {extent_text(launch.clustered)}" if launch.clustered else ""
     return f"grid {extent_text(launch.grid)}, block {extent_text(launch.block)}{cluster}{shared}"
 
 
 def extent_text(extent: tuple[int, int, int]) -> str:
-    """Return an extent as options take it: `4,2`, without ones at its end."""
+    """Return an extent in the format of the options, such as `4,2`, without trailing ones."""
     x, y, z = extent
     return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)

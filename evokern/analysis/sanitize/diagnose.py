@@ -1,8 +1,8 @@
-"""Why a candidate crashes or hangs on a GPU: the same launch on the simulated device, where every access is checked.
+"""Diagnosis of crashes and hangs: repeats the launch on the simulated device with every access checked.
 
-A GPU says "misaligned address" and no more. The small problems of the kernel are run whole with every check on; where
-they are clean, a sample of the blocks of the problem itself follows, of which only what would end a launch counts,
-since the other blocks' work is missing.
+A GPU reports only "misaligned address". First the kernel's small problems run completely with all checks. If they have
+no findings, some blocks of the full-size problem follow. There, only findings that end a launch count, because the
+results of other blocks are missing.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from evokern.simt.sanitizer.hang import REPEATS
 from evokern.study.discovery import WorkerContext
 
 INSTRUCTION_LIMIT = 5_000_000
-"""Warp instructions of a launch: about a second, and the next trial is worth more than a longer search for a cause."""
+"""Most warp instructions of a launch, about a second; longer diagnoses would delay the search."""
 SAMPLED_BLOCKS = 6
-"""Blocks of the problem itself that are run: the first, the last, and some between."""
+"""Number of blocks to run at the full-size problem: the first, the last and some between."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a candidate does wrong."""
+    """Cause of a candidate's crash or hang."""
 
     sentence: str
-    """Kind, line with its text, block and thread, memory, usual cause: for the trial's record."""
+    """Text for the trial's record: kind, source line, block and thread, memory, usual cause."""
     finding: dict[str, Any]
-    """The finding as `sanitize --json` prints it."""
+    """The finding as printed by `sanitize --json`."""
     problem: str
-    """The key of the problem at which it showed."""
+    """Key of the problem with the finding."""
     certain: bool
-    """Whether it is a defect that ends a launch on a GPU; otherwise it may only be related."""
+    """Whether the finding ends a launch on a GPU; otherwise it may be unrelated."""
 
 
 class DiagnosisWorker:
-    """Diagnoses candidates of a study in a process of its own, whenever nothing else wants the CPU."""
+    """Worker process that diagnoses a study's candidates at the lowest CPU priority."""
 
     def __init__(self, context: WorkerContext) -> None:
         os.nice(19)
-        import torch  # imported after the line above, and kept to one core: both before the kernel's own import of it
+        import torch  # after lowering the priority, and before the kernel imports it; limited to one core
 
         torch.set_num_threads(1)
         self._context, self._kernel = context, context.kernel()
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: DiagnosisJob) -> Mapping[str, Any]:
-        """Return the evidence that belongs on the candidate's record."""
+        """Diagnose a candidate and return the evidence for its trial."""
         found: Diagnosis | None = None
         for problem in self._context.problems:
             here = diagnose(self._kernel, job.config, problem, self._context.profile, hung=job.hung)
@@ -69,8 +69,8 @@ class DiagnosisWorker:
             if found is not None and found.certain:
                 break
         if found is None:
-            return {"undiagnosed": "the simulated device finds nothing wrong with it, or cannot run it"}
-        text = found.sentence if found.certain else f"perhaps {found.sentence}"
+            return {"undiagnosed": "the simulated device has no findings, or cannot run the candidate"}
+        text = found.sentence if found.certain else f"possibly {found.sentence}"
         return {"diagnosis": text, "finding": found.finding, "finding_problem": found.problem}
 
 
@@ -83,24 +83,24 @@ def diagnose(
     *,
     hung: bool = False,
 ) -> Diagnosis | None:
-    """Return what a candidate that failed does wrong, None where the PTX machine finds nothing or cannot run it.
+    """Return the cause of a crash or hang, or None if the simulator finds none or cannot run the candidate.
 
     Args:
         kernel: the kernel.
-        config: the candidate.
-        problem: the problem at which it failed.
+        config: the failed candidate.
+        problem: the problem at which the candidate failed.
         profile: the chip.
-        limit: warp instructions of a launch after which the search for a cause is given up.
-        hung: it never ended, so a launch that does not end here either is an answer; otherwise it crashed.
+        limit: warp instructions after which a launch is stopped.
+        hung: whether the candidate hung; then reaching the limit is a finding. Otherwise it crashed.
     """
-    # Where a crash is looked for, a limit that was hit says nothing.
+    # Reaching the instruction limit does not explain a crash.
     ignored = () if hung else ("instruction_limit",)
     ends = FATAL.difference(ignored)
     seen: list[tuple[Finding, Problem]] = []
     for small in gate_problems(kernel, config, [problem], profile):
         try:
             found = sanitize_kernel(kernel, config, [small], profile, limit).findings
-        except UsageError:  # an instruction that the PTX machine does not execute, a compile that fails
+        except UsageError:  # an unsupported instruction or a failed compile
             return None
         seen += [(finding, small) for finding in found if finding.matters and finding.kind not in ignored]
         if any(finding.kind in ends for finding in found):
@@ -110,13 +110,13 @@ def diagnose(
     if not seen:
         return None
     finding, where = next(((f, p) for f, p in seen if f.kind in ends), seen[0])
-    # A launch may pass the limit because it is long.
+    # A long launch may reach the limit without hanging.
     certain = finding.kind in ends and (finding.kind != "instruction_limit" or REPEATS in finding.hint)
     return Diagnosis(sentence(finding), finding.as_dict(), where.key, certain)
 
 
 def sentence(finding: Finding) -> str:
-    """Return a finding in one sentence."""
+    """Return a finding as text for a trial's record."""
     text = f" ({finding.source})" if finding.source else ""
     block, thread = (",".join(map(str, at)) for at in (finding.block, finding.thread))
     memory = f", {finding.allocation} byte {finding.offset}" if finding.allocation else ""
@@ -127,9 +127,9 @@ def sentence(finding: Finding) -> str:
 
 
 def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile, limit: int) -> list[Finding]:
-    """Run a sample of the blocks of the first launch of the problem itself; return what would end the launch.
+    """Run some blocks of the full-size problem's first launch and return the findings that end a launch.
 
-    That a block does not end where others are missing says nothing: it may wait for them.
+    The instruction limit does not count, because a block may wait for blocks that do not run.
     """
     from evokern.compile.build import tensors_of
     from evokern.device.sim.arguments import draw_buffers

@@ -1,4 +1,4 @@
-"""Sanitizing a kernel of a plain CUDA file: read it as it is, compile its device code, launch it as the user says."""
+"""Sanitizer runs of a kernel in a plain CUDA file, with a launch given by the user."""
 
 from __future__ import annotations
 
@@ -35,66 +35,66 @@ from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
-"""Threads of a launch from which on the user is told that it takes a while."""
+"""Number of threads above which a note warns about a long run."""
 _LOGGER = logging.getLogger("evokern")
 _DEFINITION = re.compile(r"[A-Za-z_]\w*(\(.*\))?(=.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class FileLaunch:
-    """How a kernel of a file is launched."""
+    """Launch of a kernel in a CUDA file."""
 
     path: Path
     """The CUDA file."""
     entry: str | None = None
-    """The kernel as a person calls it; None where the file has one."""
+    """Name of the kernel; None if the file has only one."""
     grid: tuple[int, int, int] | None = None
-    """Blocks along x, y, z; None for one thread per element of the largest buffer that may be written."""
+    """Blocks along x, y, z; None for one thread per element of the largest writable buffer."""
     block: tuple[int, int, int] | None = None
-    """Threads along x, y, z; compulsory, and the message without it tells what the kernel is bound to."""
+    """Threads along x, y, z; required."""
     shared_bytes: int = 0
-    """Dynamic shared memory of a block."""
+    """Bytes of dynamic shared memory per block."""
     arguments: tuple[Argument, ...] = ()
-    """One per parameter, in order."""
+    """Arguments, one per parameter, in order."""
     defines: tuple[str, ...] = ()
-    """Macros, `NAME` or `NAME=VALUE`."""
+    """Macros, as `NAME` or `NAME=VALUE`."""
     include_dirs: tuple[Path, ...] = ()
-    """Folders with the file's own headers, after the file's folder."""
+    """Folders with the file's headers, searched after the file's folder."""
     limit: int = INSTRUCTION_LIMIT
     """Warp instructions after which the launch counts as a hang."""
     seed: int = 0
     """Seed of the random inputs."""
     suffix: str = ""
-    """`a` to compile for what only the chip's own architecture has."""
+    """Architecture suffix; `a` enables architecture-specific features."""
     cluster: tuple[int, int, int] | None = None
-    """Blocks of a cluster along x, y, z; None for what the kernel demands (`__cluster_dims__`), or none."""
+    """Blocks of a cluster along x, y, z; None for the kernel's `__cluster_dims__`, or no cluster."""
 
     def __post_init__(self) -> None:
         for text in self.defines:
             if not _DEFINITION.fullmatch(text):
-                raise UsageError(f"-D {text!r} is no macro; write -D NAME or -D NAME=VALUE")
+                raise UsageError(f"-D {text!r} is not a macro definition; use -D NAME or -D NAME=VALUE")
         for folder in self.include_dirs:
             if not is_folder(folder):
-                raise UsageError(f"-I {folder} is no folder")
+                raise UsageError(f"-I {folder} is not a folder; give an existing folder")
 
 
 def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     """Run one kernel of a CUDA file with every access checked.
 
     Args:
-        wanted: which kernel, launched how.
-        chip: whose limits the launch must keep, and what it is compiled for.
+        wanted: the kernel and its launch.
+        chip: target chip; its limits apply.
 
     Raises:
         SourceError: the file or the kernel cannot be read, compiled or executed.
-        UsageError: the launch or its arguments do not fit the kernel or the chip.
+        UsageError: the launch or its arguments do not match the kernel or the chip.
     """
     if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < CLUSTERS_FROM:
         cluster = extent_text(wanted.cluster)
-        raise UsageError(f"--cluster {cluster} needs --arch sm_90 or later; {chip.architecture} has no clusters")
+        raise UsageError(f"--cluster {cluster} needs --arch sm_90; {chip.architecture} does not support clusters")
     source = read(wanted.path, wanted.include_dirs)
     point = source.entry(wanted.entry)
-    if point.expression:  # a type that only the template's arguments name may stand with the host's code
+    if point.expression:  # the template arguments may name types of the host code
         source = read(wanted.path, wanted.include_dirs, re.findall(r"\w+", point.expression))
     program, symbol = _compiled(source, point, wanted, chip)
     entry, compiled = point.entry, program.module.entries[symbol]
@@ -113,10 +113,10 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
             found = unwritten(record, buffer, argument.bytes // argument.elements, WARNING)
             if found is not None and found.count == argument.elements:
                 findings.append(found)
-            elif found is not None:  # a buffer may well be larger than what is asked of the kernel
+            elif found is not None:  # the buffer may be larger than the kernel's output
                 first = found.offset * argument.elements // argument.bytes
-                remarks.append(f"{found.count:,} of {argument.elements:,} elements of {buffer.name} are written by no "
-                               f"thread, the first is {first:,}")  # fmt: skip
+                remarks.append(f"no thread writes {found.count:,} of {argument.elements:,} elements of {buffer.name}, "
+                               f"the first at index {first:,}")  # fmt: skip
     run = SanitizedRun(
         f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}{wanted.suffix}",
         tuple(findings),
@@ -127,7 +127,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
 
 
 def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: Profile) -> tuple[SimulatedProgram, str]:
-    """Return the device code's program, and the kernel's name in it."""
+    """Return the compiled device code, and the kernel's symbol in it."""
     expressions = (point.expression,) if point.expression else ()
     defines = tuple(f"-D{text}" for text in wanted.defines)
     rendered = Rendered(source.device_text, source.name, source.headers, defines, expressions, wanted.suffix)
@@ -139,67 +139,67 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     if symbol not in program.module.entries:
         raise SourceError(
             f"{source.name}: kernel {point.entry.qualified} (line {point.entry.line}) is not in the compiled code; "
-            f"is it inside an #if that -D decides? compiled: {', '.join(program.module.entries) or 'none'}"
+            f"if an #if excludes it, define its macro with -D (compiled: {', '.join(program.module.entries) or 'none'})"
         )
-    # Findings quote the file as its author has it, of which the device code is a part.
+    # Findings quote the original file, not the extracted device code.
     return replace(program, symbols={symbol: symbol}, source=source.text), symbol
 
 
 def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
-    """Return why a compile failed: first what the compiler was not given, from which its first error may follow."""
+    """Return why a compile failed; missing headers come first, because they may cause the first error."""
     hints = []
     if not source.missing_includes and source.doubtful_includes:
-        hints.append(f"left out as the host's: {_listed(source.doubtful_includes)}; -I names their folder")
+        hints.append(f"skipped as host headers: {_listed(source.doubtful_includes)}; give their folder with -I")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
-        hints.append("the file wants " + " ".join(f"-D {name}=…" for name in lacking))
+        hints.append("the file needs " + " ".join(f"-D {name}=…" for name in lacking))
     if of_later_architecture(message):
-        hints.append("it is of a later one: clusters, for example, need --arch sm_90")
+        hints.append("a later architecture has this feature: clusters, for example, need --arch sm_90")
     told = f"{message} ({'; '.join(hints)})" if hints else message
     if not source.missing_includes:
         return told
-    return f"not found: {_listed(source.missing_includes)}; say with -I where they are. Without that: {told}"
+    return f"not found: {_listed(source.missing_includes)}; give their folder with -I. Compiler error: {told}"
 
 
 def _listed(includes: Sequence[Include]) -> str:
-    """Return headers with the lines that include them."""
+    """Return the headers with the lines that include them."""
     return ", ".join(
         f'"{include.name}" (line {include.line}{f" of {include.file}" if include.file else ""})' for include in includes
     )
 
 
 def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chip: Profile) -> Launch:
-    """Return the launch, held against what the kernel and the chip allow.
+    """Return the launch after checking the limits of the kernel and the chip.
 
     Raises:
-        UsageError: the block is missing, or something is more than there can be.
+        UsageError: the block is missing, or a limit is exceeded.
     """
     if wanted.block is None:
         bounds = compiled.reqntid or compiled.maxntid
         threads = extent_text(bounds) if bounds else "128"
-        known = "it is bound to" if bounds else "for example"
-        raise UsageError(f"--block is missing: how many threads has a block of {entry.qualified}? {known} {threads}")
+        known = "its bound is" if bounds else "for example"
+        raise UsageError(f"--block is missing; give the threads of a block of {entry.qualified} ({known} {threads})")
     grid = wanted.grid or (_blocks(wanted.arguments, wanted.block), 1, 1)
     static = compiled.static_shared
     launch = Launch(compiled.name, grid, wanted.block, (), wanted.shared_bytes, static, cluster=wanted.cluster)
     for what, number, limit, who in _limits(launch, compiled, chip):
         if number > limit:
-            raise UsageError(f"{entry.qualified}: {number} {what}, at most {limit} are possible ({who})")
+            raise UsageError(f"{entry.qualified}: {number} {what} exceeds the limit of {limit} ({who})")
     refuse_huge(launch)
     if compiled.reqntid and compiled.reqntid != launch.block:
-        raise UsageError(f"{entry.qualified} runs in blocks of {compiled.reqntid} only, not {launch.block}")
+        raise UsageError(f"{entry.qualified} requires blocks of {compiled.reqntid}, not {launch.block}; change --block")
     return launch
 
 
 def _clustered(launch: Launch, wanted: FileLaunch, entry: KernelFunction, program: SimulatedProgram) -> Launch:
-    """Return a launch with the clusters that it runs in; a grid that nobody named is rounded up to whole ones.
+    """Return a launch with its clusters; a default grid is rounded up to whole clusters.
 
     Raises:
-        UsageError: launch and kernel contradict each other, or no chip takes such a cluster.
+        UsageError: the launch contradicts the kernel, or no chip supports such a cluster.
     """
     function, called = program.entry(launch).entry, entry.qualified
-    cluster = cluster_of(function, launch.cluster, program.capability, called, "--cluster names one")
+    cluster = cluster_of(function, launch.cluster, program.capability, called, "give one with --cluster")
     if wanted.grid is None:
         launch = replace(launch, grid=cluster.whole_grid(launch.grid))
     cluster.require_whole(launch.grid, called)
@@ -207,7 +207,7 @@ def _clustered(launch: Launch, wanted: FileLaunch, entry: KernelFunction, progra
 
 
 def _limits(launch: Launch, compiled: simt.Entry, chip: Profile) -> Iterator[tuple[str, int, int, str]]:
-    """Yield what the launch needs, how much, how much there can be, and who says so."""
+    """Yield the limits of a launch as (resource, amount, limit, origin of the limit)."""
     bound = prod(compiled.maxntid) if compiled.maxntid else chip.threads_per_block
     yield "threads of a block", launch.threads, min(bound, chip.threads_per_block), "__launch_bounds__ or the chip"
     for axis, extent, limit in zip("xyz", launch.block, chip.block_limit, strict=True):
@@ -226,24 +226,24 @@ def _blocks(arguments: Sequence[Argument], block: tuple[int, int, int]) -> int:
 
 
 def _largest(arguments: Sequence[Argument]) -> Argument | None:
-    """Return the largest buffer that may be written, which default grids cover."""
+    """Return the largest writable buffer, which determines the default grid."""
     written = [argument for argument in arguments if argument.is_buffer and argument.role != "in"]
     return max(written, key=lambda argument: argument.elements, default=None)
 
 
 def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, launch: Launch) -> list[str]:
-    """Return what the user should know about the launch."""
+    """Return notes for the user about the launch."""
     remarks = []
     if source.missing_includes:
-        remarks.append(f"left out, because not found: {_listed(source.missing_includes)}; -I names their folder")
+        remarks.append(f"skipped missing headers: {_listed(source.missing_includes)}; give their folder with -I")
     largest = _largest(wanted.arguments)
     if wanted.grid is None:
         why = f"one thread for each element of {largest.text}" if largest else "no output"
-        remarks.append(f"no --grid was given: {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
+        remarks.append(f"--grid not given; using {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
     dynamic = [array.name for array in source.shared if array.dynamic and array.function == entry.name]
     if dynamic and not wanted.shared_bytes:
-        remarks.append(f"{', '.join(dynamic)} is dynamic shared memory, and no --smem was given: it has 0 bytes")
+        remarks.append(f"{', '.join(dynamic)} is dynamic shared memory of 0 bytes; give its size with --smem")
     threads = launch.blocks * launch.threads
     if threads > LONG_RUN:
-        remarks.append(f"{threads:,} threads run on the CPU: smaller shapes show the same defects sooner")
+        remarks.append(f"{threads:,} threads run on the CPU; smaller shapes show the same bugs sooner")
     return remarks

@@ -1,4 +1,4 @@
-"""At which problems a candidate is looked at: the one that was asked for, or those of its kernel that suit."""
+"""Choice of the problems for sanitizing a candidate."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from evokern.hardware.profiles import Profile
 
 
 def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profile) -> tuple[Problem, ...]:
-    """Return the problem that was named, or the kernel's small ones that a candidate can run.
+    """Return the given problem, or the kernel's small problems that a candidate can run.
 
     Args:
         kernel: the kernel.
         config: the candidate.
         text: a problem such as `B=1 H=2 S=128 D=64`, or None.
-        chip: limits to keep.
+        chip: chip with the resource limits.
 
     Raises:
-        KernelError: the kernel does not take the problem, or has no small one that this candidate can run.
+        KernelError: the kernel does not accept the problem, or the candidate cannot run any small problem.
     """
     if text is not None:
         return (kernel.problem(text),)
@@ -30,7 +30,7 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
         listed = "; ".join(kernel.workload.small_problems) or "none is declared"
         example = templates[0] if templates else " ".join(f"{name}=…" for name in kernel.field_names)
         raise KernelError(
-            f"this candidate of {kernel.name} can run none of its small problems on {chip.model} ({listed}); name one "
-            f"with --problem, for example --problem '{example}'"
+            f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed}); give "
+            f"one with --problem, for example --problem '{example}'"
         )
     return problems

@@ -1,1 +1,1 @@
-"""Whether a champion is right and fast: gate, sanitizer, playoff, fuzzing."""
+"""Verification of a champion: correctness gate, sanitizer, playoff, fuzzing."""

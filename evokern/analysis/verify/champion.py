@@ -1,4 +1,4 @@
-"""What a search asks of its champion at the end: the stages that need no GPU, in a process of their own."""
+"""Verification of a search's champion: the stages that need no GPU, in a separate process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS
 from evokern.search.champion import VerifierSettings, VerifyJob
 
 CASES = 24
-"""Cases of fuzzing: a count, so that a run repeats; some seconds."""
+"""Number of fuzzing cases (some seconds); a count instead of a time makes runs reproducible."""
 FUZZ_SHARE = 0.6
-"""Share of the time that is left when fuzzing begins: the shape and the case that run at its end are ended."""
+"""Share of the remaining time for fuzzing; the rest allows the last case to finish."""
 LEAST_FUZZ_S = 1.0
-"""Seconds of fuzzing however little is left."""
+"""Shortest fuzzing time in seconds."""
 INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
-"""Warp instructions at each of the study's own problems: most of a minute."""
+"""Most warp instructions at each full-size problem; takes up to a minute."""
 
 
 class ChampionWorker:
-    """Answers `VerifyJob` with stages."""
+    """Worker that runs the verification stages of a `VerifyJob`."""
 
     def __init__(self, settings: VerifierSettings) -> None:
         torch.set_num_threads(1)
@@ -32,7 +32,7 @@ class ChampionWorker:
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: VerifyJob) -> dict[str, Any]:
-        """Verify one trial."""
+        """Verify one trial and return the stages as JSON values."""
         settings, began = self._settings, time.monotonic()
         candidate = CandidateUnderTest(self._kernel, job.config, settings.study, settings.context.problems,
                               settings.context.profile, settings.secret)  # fmt: skip

@@ -1,9 +1,9 @@
-"""Fuzzing a candidate: shapes, values, alignments and seeds that no search looked at, until the time is over.
+"""Fuzzing of a candidate with shapes, values, alignments and seeds that the search did not use.
 
-Every case runs on the simulated device, under the sanitizer and through the same gate as in a search. Shapes start from
-the kernel's own small problems and grow tails: each number moves a little, to the next odd one, to one more or less
-than a multiple of what the candidate's genes are made of. Buffers begin at odd multiples of 16 bytes, as views into
-larger tensors do. The first cases are the likely ones: a tail each, then everything at random.
+Every case runs on the simulated device with the sanitizer and the same correctness gate as in a search. Shapes start
+from the kernel's small problems. Each number then changes slightly, for example to one more than a multiple of a gene
+value, so that the last tile is partly filled. Buffers start at multiples of 16 bytes with an offset, like views into
+larger tensors. The first cases change one number each; later cases are random.
 """
 
 from __future__ import annotations
@@ -32,54 +32,54 @@ from evokern.study.settings import InputSet, Study
 from evokern.study.trial import Outcome
 
 ALIGNMENT = 16
-"""Bytes by whose multiples buffers may begin: the widest access there is."""
+"""Alignment of buffers in bytes, equal to the widest access."""
 MOST_ELEMENTS = 1 << 16
-"""Elements of all buffers of a case, so that one takes a second or less."""
+"""Most elements in all buffers of a case; keeps a case under a second."""
 MOST_FLOPS = 5e7
-"""Operations of a case, likewise."""
+"""Most operations of a case; keeps a case under a second."""
 
 
 @dataclass(frozen=True)
 class FuzzCase:
-    """What one run is fed; printing it is enough to run it again."""
+    """One reproducible fuzzing case."""
 
     problem: Problem
-    """The shape."""
+    """The problem's shape."""
     seed: int
     """Seed of the inputs."""
     inputs: tuple[InputSet, ...]
-    """Kinds of input, each a call of its own."""
+    """Input sets, one call each."""
     lead: int
-    """Bytes by which each buffer begins past a multiple of the usual alignment."""
+    """Offset of each buffer from its usual alignment, in bytes."""
 
     def __str__(self) -> str:
-        return f"{self.problem}, {'+'.join(self.inputs)} inputs of seed {self.seed}, buffers {self.lead} bytes off"
+        return f"{self.problem}, {'+'.join(self.inputs)} inputs, seed {self.seed}, buffer offset {self.lead} bytes"
 
 
 @dataclass(frozen=True)
 class FuzzFailure:
-    """A case that failed."""
+    """A failed fuzzing case."""
 
     case: FuzzCase
-    """What it was fed."""
+    """The case."""
     check: str
-    """Which check failed."""
+    """Id of the failed check."""
     message: str
-    """What was wrong."""
+    """Error message of the check."""
 
 
 @dataclass(frozen=True)
 class FuzzResult:
-    """What came of fuzzing."""
+    """Result of a fuzzing run."""
 
     cases: int
-    """Cases run."""
+    """Number of cases."""
     problems: int
-    """Different shapes among them."""
+    """Number of different shapes."""
     seconds: float
-    """Time it took."""
+    """Duration in seconds."""
     failures: tuple[FuzzFailure, ...]
-    """Cases that failed, the first ones."""
+    """The first failed cases."""
 
     @property
     def passed(self) -> bool:
@@ -101,16 +101,16 @@ class FuzzResult:
 
 
 class Checker:
-    """Runs one candidate's cases on the simulated device; programs are compiled once per set of macros."""
+    """Runner of a candidate's cases on the simulated device; compiles once per set of macros."""
 
     def __init__(self, kernel: Kernel, config: Config, study: Study, chip: Profile) -> None:
         self._kernel, self._config, self._study, self._chip = kernel, config, study, chip
         self.inputs = study.gate.input_sets
-        """Kinds of input that the study's gate draws."""
+        """Input sets of the study's gate."""
         self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
 
     def check(self, case: FuzzCase) -> FuzzFailure | None:
-        """Run a case; None when it passes."""
+        """Run a case; return None if it passes."""
         kernel, config, problem = self._kernel, self._config, case.problem
         try:
             limit = self._study.simulation.instruction_limit
@@ -148,15 +148,15 @@ def fuzz(
     most_cases: int | None = None,
     on_case: Callable[[FuzzCase, FuzzFailure | None], None] = lambda case, failure: None,
 ) -> FuzzResult:
-    """Run cases until the time is over or enough have failed.
+    """Run cases until a time, failure or case limit is reached.
 
     Args:
-        checker: runs a case.
-        problems: shapes, likely ones first, without end.
-        seconds: how long.
-        seed: of the choice of cases.
-        stop_after: failures after which to stop.
-        most_cases: cases after which to stop; None for no limit.
+        checker: runner of the cases.
+        problems: endless shapes, most promising first.
+        seconds: time limit.
+        seed: seed for the choice of cases.
+        stop_after: number of failures after which to stop.
+        most_cases: largest number of cases; None for no limit.
         on_case: called after each case.
     """
     rng, began = random.Random(seed), time.monotonic()
@@ -180,17 +180,17 @@ def fuzz(
 
 
 def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profile, seed: int) -> Iterator[Problem]:
-    """Yield problems that a candidate can run: the small ones, each with a tail, then at random, without end.
+    """Yield endless problems for a candidate: small problems, variants with tails, then random ones.
 
     Args:
         kernel: the kernel.
         config: the candidate.
-        like: the study's problems, for fields that small problems leave open.
-        chip: limits to keep.
-        seed: of the choice.
+        like: the study's problems; they fill fields that small problems leave open.
+        chip: chip with the resource limits.
+        seed: seed of the random problems.
 
     Raises:
-        KernelError: the candidate can run no small problem at all.
+        KernelError: the candidate cannot run any small problem.
     """
     rng = random.Random(seed)
     base = list(
@@ -202,9 +202,9 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
         base = [problem for one in like if (problem := of_whole_tiles(kernel, config, one, chip))]
     if not base:
         raise KernelError(
-            f"kernel {kernel.name}: this candidate can run no small problem; add one to small_problems in kernel.py"
+            f"kernel {kernel.name}: this candidate cannot run any small problem; add one to small_problems in kernel.py"
         )
-    # Problems that the kernel declares small run whatever they take, where all are larger than what is drawn here.
+    # If all declared small problems exceed the limits of fuzzing, use them regardless.
     base = [problem for problem in base if _is_small(kernel, config, problem)] or base
     yield from base
     steps = _steps(config)
@@ -240,9 +240,9 @@ def _random(
 
 
 def _is_worded(entry: ProblemField) -> bool:
-    """Whether a field says in a word what is computed: the elements' type, a layout. The study's own holds.
+    """Return whether a field has words as choices, such as a dtype or layout.
 
-    A candidate is verified for what it was searched for, and a study's tolerance is one for its own type.
+    Fuzzing keeps the study's choice, because the candidate and the tolerance are for that choice.
     """
     return any(isinstance(choice, str) for choice in entry.choices)
 
@@ -252,7 +252,7 @@ def _numbers(kernel: Kernel) -> list[str]:
 
 
 def _steps(config: Config) -> list[int]:
-    """Return numbers at whose multiples a candidate's tiles may end."""
+    """Return likely tile sizes of a candidate."""
     return sorted({value for value in config.values() if isinstance(value, int) and 2 <= value <= 256} | {16})
 
 

@@ -1,4 +1,4 @@
-"""Stages of a verification that run on the simulated device: sanitizer, the study's own problems, fuzzing."""
+"""Verification stages on the simulated device: sanitizer, full-size problems, fuzzing."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ from evokern.wording import several
 
 State = Literal["passed", "failed", "skipped"]
 NEAR = (1, -1)
-"""What is added to a number of the study's own problem, so that its last tile is another one."""
+"""Changes of each number of the full-size problem, to vary its last tile."""
 NEAR_SHARE = 0.5
-"""Share of the time for fuzzing after which no further shape near the study's own is begun; one always runs, and the
-small shapes have the rest at least."""
+"""Share of the fuzzing time for shapes near the full-size problem; at least one such shape runs."""
 NEAR_ELEMENTS = 1 << 22
-"""Elements of the buffers of a shape near the study's own: float64 inputs and a reference of more take many seconds.
-Where the study's own problem has more, shapes near a smaller one are taken."""
+"""Most buffer elements of a shape near the full-size problem, because larger references take many seconds.
+If the full-size problem has more elements, fuzzing uses shapes near a smaller one."""
 NEAR_INSTRUCTIONS = 1_500_000
-"""Warp instructions of a shape near the study's own: about a second; a larger one is sampled."""
+"""Most warp instructions of a shape near the full-size problem, about a second; larger shapes run some blocks."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of the proof."""
+    """Result of one verification stage."""
 
     name: str
-    """gate, sanitizer, playoff or fuzz."""
+    """Name, such as gate, sanitizer, playoff or fuzz."""
     state: State
-    """How it ended."""
+    """Result of the stage."""
     detail: str
-    """What was found, in a sentence."""
+    """Description of the result."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """The numbers, as JSON values."""
+    """Details as JSON values."""
 
 
 def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
-    """Run the candidate on every small problem that it can, each access checked."""
+    """Run the candidate with the sanitizer on every feasible small problem."""
     kernel, config = candidate.kernel, candidate.config
     declared = kernel.workload.small_problems
     wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
@@ -56,20 +55,25 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     if not problems and (found := of_whole_tiles(kernel, config, candidate.problems[0], candidate.chip)):
         problems = [found]
     if not problems:
-        return Stage("sanitizer", "skipped", "the candidate can run none of the kernel's small problems")
+        return Stage("sanitizer", "skipped", "the candidate cannot run any of the kernel's small problems")
     checker = Checker(kernel, config, candidate.study, candidate.chip)
     for number, problem in enumerate(problems):
-        # What the sanitizer looks for seldom depends on values: the larger problems, declared last, take one kind.
+        # Sanitizer findings rarely depend on values, so the larger problems (declared last) use one input set.
         inputs = checker.inputs if number < MOST else checker.inputs[:1]
         failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
         if failure:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
     listed = ", ".join(map(str, problems))
-    return Stage("sanitizer", "passed", f"no finding at {listed}", {"problems": [p.key for p in problems]})
+    return Stage("sanitizer", "passed", f"no findings at {listed}", {"problems": [p.key for p in problems]})
 
 
 def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
-    """Run the candidate at the study's own problems: whole where that takes at most so many warp instructions."""
+    """Run the candidate at the study's full-size problems, or some blocks of them.
+
+    Args:
+        candidate: the candidate under test.
+        most: most warp instructions of a complete run; above it, only some blocks run.
+    """
     checker = _own_problem_check(candidate)
     found: list[OwnProblem] = []
     for problem in candidate.problems:
@@ -83,23 +87,23 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     covered = all(one.covered for one in found)
     judged = all(one.judged for one in found)
     detail = f"{ran} of {total} blocks ran"
-    detail += ", and what they wrote is right" if judged else ", not compared: the reference takes too long here"
-    detail += ", every output is written" if covered else ", and whether every output is written is not known"
+    detail += " with correct results" if judged else "; results not compared because the reference takes too long"
+    detail += "; every output is written" if covered else "; could not confirm that every output is written"
     scaled = [str(one.scaled) for one in found if one.scaled]
-    detail += f"; whole at {', '.join(scaled)}" if scaled else ""
+    detail += f"; ran completely at {', '.join(scaled)}" if scaled else ""
     blocks = {problem.key: [one.blocks, one.of] for problem, one in zip(candidate.problems, found, strict=True)}
     facts = {"share": ran / total, "covered": covered, "judged": judged, "problems": blocks}
     return Stage(OWN_PROBLEM, "passed", detail, facts)
 
 
 def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_cases: int | None = None) -> Stage:
-    """Fuzz the candidate: shapes near the study's own by some of their blocks, then small ones, in full.
+    """Fuzz the candidate with some blocks of shapes near the full-size problem, then with small shapes.
 
     Args:
-        candidate: what is fuzzed.
-        seconds: how long; the shape and the case that run then are ended.
-        seed: of the choice of cases.
-        most_cases: cases after which it ends before.
+        candidate: the candidate under test.
+        seconds: time limit; a running shape or case still finishes.
+        seed: seed for the choice of cases.
+        most_cases: largest number of cases; None for no limit.
     """
     kernel, config = candidate.kernel, candidate.config
     began = time.monotonic()
@@ -122,7 +126,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     facts = {**found.as_dict(), "near": [problem.key for problem in near], "seed": seed}
     if found.passed:
         about = f"{several(found.cases, 'case')} at {several(found.problems, 'small shape')}, seed {seed}"
-        own = "the study's own" if _affordable(candidate, candidate.problems[0]) else "a smaller one of the study's"
+        own = "the full-size problem" if _affordable(candidate, candidate.problems[0]) else "a scaled-down problem"
         about += f", and {len(near)} near {own}" if near else ""
         return Stage("fuzz", "passed", about, facts)
     first = found.failures[0]
@@ -137,7 +141,7 @@ def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
 
 
 def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterator[Problem]:
-    """Yield shapes next to the study's own, or to one scaled down from it: each number a little more or less."""
+    """Yield shapes near the full-size problem (scaled down if necessary), with one number changed by 1."""
     kernel, config, own = candidate.kernel, candidate.config, candidate.problems[0]
     problems = (one for one in chain([own], near_check.smaller(config, own)) if _affordable(candidate, one))
     for problem in islice(problems, 1):

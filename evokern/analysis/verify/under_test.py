@@ -1,4 +1,4 @@
-"""A candidate to verify, with what its stages need of the study."""
+"""A candidate under verification, with the study's data that the stages need."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from evokern.study.settings import Study
 
 @dataclass(frozen=True)
 class CandidateUnderTest:
-    """One configuration of a kernel at a study's problems."""
+    """A kernel configuration with the study that it is verified for."""
 
     kernel: Kernel
     """The kernel."""
     config: Config
     """The configuration."""
     study: Study
-    """Gate and simulation settings."""
+    """Study with the gate and simulation settings."""
     problems: tuple[Problem, ...]
     """The study's problems."""
     chip: Profile
-    """The chip under the study's limits."""
+    """The chip with the study's resource limits."""
     secret: int
-    """Of the study: draws blocks and inputs at its own problems."""
+    """The study's secret seed for blocks and inputs at the full-size problems."""

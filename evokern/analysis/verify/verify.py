@@ -1,4 +1,4 @@
-"""The proof of a champion: gate at full strength, sanitizer, playoff against the other elites, fuzzing."""
+"""Verification of a champion: full correctness gate, sanitizer, playoff against the other elites, fuzzing."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from evokern.study.trial import Evaluation, Outcome, Trial
 from evokern.wording import several
 
 RIVAL = 1.5
-"""A trial that the search saw at more than this multiple of the champion's time plays no playoff: it cannot win."""
+"""Largest search time of a playoff opponent, as a multiple of the champion's time; slower trials cannot win."""
 INSTRUCTIONS = 8 * WHOLE_INSTRUCTIONS
-"""Warp instructions at each of the study's own problems, on a simulated device: one or two minutes."""
+"""Most warp instructions at each full-size problem on a simulated device; takes one or two minutes."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What is known of a candidate after verification."""
+    """Result of a verification."""
 
     study: str
     """Name of the study."""
     trial: int
-    """The trial that was verified."""
+    """Number of the verified trial."""
     device: str
-    """Model of the device."""
+    """Device model."""
     stages: tuple[Stage, ...]
-    """Every part, in order."""
+    """Results of the stages, in order."""
     playoff: Playoff | None = None
-    """The playoff, where one was played."""
+    """Playoff, or None if there was none."""
     players: tuple[str, ...] = ()
-    """Names of the playoff's candidates: `trial 12`, or a baseline."""
+    """Names of the playoff's candidates, such as `trial 12` or a baseline's name."""
 
     @property
     def passed(self) -> bool:
@@ -79,18 +79,18 @@ def verify(
 
     Args:
         subject: the study and the trial.
-        device: where gate and playoff run; it is started and closed.
-        sessions: the study's sessions, which tell the chip.
-        rules: of the playoff.
+        device: device for gate and playoff; started and closed here.
+        sessions: the study's sessions; they name the chip.
+        rules: rules of the playoff.
         fuzz_s: seconds of fuzzing; 0 for none.
-        seed: of the fuzzing; None draws one, which is told.
-        on_stage: called with what is done next.
+        seed: seed of the fuzzing; None chooses a random seed and reports it.
+        on_stage: called with a description of the next stage.
 
     Raises:
-        UsageError: device, compiler or kernel cannot work.
+        UsageError: the device, compiler or kernel does not work.
     """
     chip = limits_for(chip_of(subject.record.device, sessions), subject.study.limits)
-    on_stage(f"gate at full strength on {device.identity}")
+    on_stage(f"full correctness gate on {device.identity}")
     task = subject.task(strict=True)
     with started(device, task) as report:
         others = [trial for trial in subject.elites if rivals(subject.trial, trial)]
@@ -114,7 +114,7 @@ def verify(
                           subject.record.secret)  # fmt: skip
     stages.insert(1, sanitizer_stage(candidate))
     if device.predicted:
-        on_stage(f"the study's own {several(len(subject.problems), 'problem')}, whole or by some of their blocks")
+        on_stage(f"{several(len(subject.problems), 'problem')} at full size, complete or some blocks")
         stages.append(own_problem_stage(candidate, INSTRUCTIONS))
     if fuzz_s > 0:
         seed = random.SystemRandom().getrandbits(32) if seed is None else seed
@@ -124,34 +124,34 @@ def verify(
 
 
 def rivals(champion: Trial, other: Trial) -> bool:
-    """Tell whether a trial could be the faster one for all that its search saw of it."""
+    """Return whether a trial could be faster than the champion, by the times of the search."""
     ours, theirs = champion.evaluation.time_us, other.evaluation.time_us
     return other.number != champion.number and (ours is None or theirs is None or theirs <= RIVAL * ours)
 
 
 def gate_stage(evaluation: Evaluation) -> Stage:
-    """Judge the gate's answer."""
+    """Return the result of the gate stage."""
     if evaluation.outcome in (Outcome.MEASURED, Outcome.DUPLICATE):
-        return Stage("gate", "passed", "right on every kind of input", {"gate": dict(evaluation.gate)})
+        return Stage("gate", "passed", "correct on every input set", {"gate": dict(evaluation.gate)})
     detail = f"{evaluation.outcome.value}: {evaluation.reason}"
     return Stage("gate", "failed", detail, {"evidence": dict(evaluation.evidence)})
 
 
 def playoff_stage(played: Playoff | None, players: list[str], number: int) -> Stage:
-    """Say what the playoff decided; that another trial won is no failure, but news."""
+    """Return the result of the playoff stage; it passes even if another trial wins."""
     if played is None:
-        missing = "there is no other right elite and no baseline to play against"
+        missing = "there is no other correct elite and no baseline to compare with"
         return Stage("playoff", "skipped", missing)
     best = played.champion
     how = f"in {played.rounds} rounds"
     ties = [players[one.index] for one in played.finalists if one.standing == "tie"]
     if played.predicted:
         comparison = "less" if ties else "more"
-        how = f"by predicted times, {comparison} than {100 * played.rules.margin:g} % apart (they have no noise)"
+        how = f"by predicted times that differ by {comparison} than {100 * played.rules.margin:g} % (without noise)"
     detail = f"{players[best.index]} is fastest, {best.time_us:.3f} µs, decided {how}"
     if ties:
         detail = (
-            f"{players[best.index]} has the smallest time, {best.time_us:.3f} µs, a tie with {', '.join(ties)} {how}"
+            f"{players[best.index]} has the shortest time, {best.time_us:.3f} µs, but ties with {', '.join(ties)} {how}"
         )
     if players[best.index] != f"trial {number}" and f"trial {number}" not in ties:
         detail += f"; trial {number} is not the fastest"
