@@ -187,7 +187,7 @@ class ChampionVerification:
                     if result.key == trial.number:
                         return why
                 if time.monotonic() >= end:
-                    return "the budget ended before the verification"
+                    return "the budget ended before the verification completed"
         except (EvokernError, OSError) as error:
             return str(error).splitlines()[0]
         return INTERRUPTED

@@ -196,11 +196,11 @@ def _check_types(
 def _wanted(hint: str) -> tuple[type | tuple[type, ...], str]:
     """Return the types that an annotation allows in a file, and their description."""
     if hint.startswith("tuple["):
-        return tuple, "a list of texts"
+        return tuple, "a list of strings"
     if "Literal" in hint:
-        return str, "text"
+        return str, "a string"
     if "float" in hint:
         return (int, float), "a number"
     if "int" in hint:
-        return int, "a whole number"
-    return str, "text"
+        return int, "an integer"
+    return str, "a string"

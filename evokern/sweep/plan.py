@@ -113,7 +113,7 @@ def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> li
         raise StudyError(f'{where}: {several} is {given!r}; write a list, {several} = ["…", "…"], or {one} = "…"')
     for entry in given:
         if not isinstance(entry, str) or not entry.strip():
-            raise StudyError(f"{where}: {several if several in table else one} contains {entry!r}; it must be text")
+            raise StudyError(f"{where}: {several if several in table else one} contains {entry!r}; it must be a string")
     return list(given)
 
 

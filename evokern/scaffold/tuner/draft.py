@@ -51,7 +51,7 @@ def draft_of(request: TunerRequest) -> Draft:
         raise SourceError(f"the tuned source has no kernel {request.kernel!r}; its kernels: {known}")
     if len(function.parameters) != len(request.arguments):
         raise SourceError(
-            f"{function.signature} takes {len(function.parameters)} parameters, but got {len(request.arguments)} arguments"
+            f"{function.signature} has {len(function.parameters)} parameters, the tuner passes {len(request.arguments)}"
         )
     reading = _reading(request, source, function)
     reading = _with_whole_vectors(_with_sizes_as_fields(reading))
