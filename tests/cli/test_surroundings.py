@@ -138,7 +138,7 @@ def test_the_place_of_crash_logs_may_be_no_place(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [("cache", "your home folder is not known; set HOME"), ("check ..", "from outside the working")]
+    ("words", "told"), [("cache", "your home folder is not known; set HOME"), ("check ..", "outside the working")]
 )
 def test_a_user_without_a_home(here: Path, monkeypatch: pytest.MonkeyPatch, words: str, told: str) -> None:
     """In a container whose user has no entry: what needs a folder of the user's says so, nothing else minds."""
