@@ -1,6 +1,6 @@
 """Decide which kernel folders may run, because `kernel.py` is code and loading a kernel executes it.
 
-A folder below the working directory may run if only the user and root own and may write the folder, its files and its
+A folder below the working directory may run if only the user and root may write it. That includes its files and its
 parents up to the working directory (compare git's safe.directory). The package's own folders may run. Any other
 folder needs the user's trust once, which is then remembered together with the folder's owner.
 """
