@@ -62,11 +62,11 @@ def _launches(made: Draft) -> Iterator[str]:
     plan = made.plan
     yield "def launches(c, p):"
     if made.launch_guess:
-        yield '    """One launch."""'
+        yield '    """Return one launch."""'
         yield in_comment(f"    # guess: {made.launch_guess}")
     else:
         rounded = "" if plan.whole_grid == plan.grid else ", rounded up to whole clusters"
-        yield f'    """Grid and block from {in_docstring(made.launch_from)}{rounded}."""'
+        yield f'    """Return one launch with grid and block from {in_docstring(made.launch_from)}{rounded}."""'
     yield f"    grid = {_tuple(plan.whole_grid)}"
     yield f"    block = {_tuple(plan.block)}"
     yield "    arguments = ("
@@ -98,7 +98,7 @@ def _argument(argument: DraftArgument) -> str:
 
 def _tensors(made: Draft) -> Iterator[str]:
     yield "def tensors(p, c):"
-    yield '    """All buffers, in the order of reference.h: inputs, outputs, workspaces."""'
+    yield '    """Return all buffers, in the order of reference.h: inputs, outputs, workspaces."""'
     yield "    return {"
     rank = {"constant": 0, "input": 0, "inout": 1, "output": 2, "workspace": 3}
     for tensor in sorted(made.tensors, key=lambda tensor: rank[tensor.role]):

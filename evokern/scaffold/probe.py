@@ -110,7 +110,7 @@ class Prober:
             if not of_later_architecture(made.message):
                 return made.message
             if len(self.chips) == 1:
-                return f"{made.message}; drafts are run on {self.chips[0].architecture} at the latest"
+                return f"{made.message}; drafts support at most {self.chips[0].architecture}"
             self.chips = self.chips[1:]  # other configurations need the same feature
 
     def run(
@@ -149,7 +149,7 @@ class Prober:
             return Run({}, f"the launch cannot be computed: {error}")
         threads = prod(block)
         if min(*grid, *block) < 1 or threads > 1024 or prod(grid) * threads > most_threads:
-            return Run({}, f"a grid of {grid} blocks of {block} threads is too large to run")
+            return Run({}, f"a grid of {grid} blocks of {block} threads cannot be run")
         program = self.program(entry, options)
         if isinstance(program, str):
             return Run({}, program)

@@ -38,5 +38,5 @@ def _longer_than_nothing(given: str | float, seconds: float) -> float:
     if 0 < seconds <= LONGEST_S:
         return seconds
     if seconds > LONGEST_S:
-        raise StudyError(f"{given!r} is more than a hundred years; write for example 2h, 90m or 45s")
+        raise StudyError(f"{given!r} is longer than 100 years; write for example 2h, 90m or 45s")
     raise StudyError(f"{given!r} is not a positive duration; write for example 2h, 90m or 45s")

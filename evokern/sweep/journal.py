@@ -84,7 +84,7 @@ class Journal:
         try:
             table = json.loads(read_text(path))
             if table["version"] > VERSION:
-                raise StoreError(f"{path} was of a newer evokern (version {table['version']}); use that version")
+                raise StoreError(f"{path} is from a newer evokern (version {table['version']}); use that version")
             names = {field.name for field in fields(SweepSlice)}
             slices = tuple(SweepSlice(**{k: v for k, v in one.items() if k in names}) for one in table["slices"])
             return cls(folder, table["device"], slices)

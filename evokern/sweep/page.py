@@ -70,7 +70,7 @@ def _found(one: StudyStanding) -> tuple[str, str, str, str]:
 
 
 def _slices(journal: Journal) -> TextTable:
-    head = ("slice", "study", "trials", "why", "best before", "best after", "time", "improvement a second")
+    head = ("slice", "study", "trials", "why", "best before", "best after", "time", "improvement per second")
     rows = []
     for number, one in enumerate(journal.slices, 1):
         rate = "first correct one" if math.isinf(one.rate) else f"{one.rate:.3g}"

@@ -168,7 +168,7 @@ class _Turns:
         now = standings[planned.name]
         limit = decision.last or planned.study.trials
         until = "its end" if limit is None else str(limit)
-        self._tell(f"{planned.name}: trials {now.trials} to {until}, {decision.why}")
+        self._tell(f"{planned.name}: trials {now.trials} to {until} ({decision.why})")
         paused_s = None if left is None else now.elapsed_s + left
         sources = tuple(
             one.database(self._folder)

@@ -334,4 +334,4 @@ def test_what_no_simulated_chip_has_is_said_so() -> None:
         '#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000\n#error "not supported for this GPU architecture"\n#endif\n'
         "__global__ void later(const float* x, float* y, int n) { y[0] = x[0]; }"
     )
-    assert any("drafts are run on sm_90 at the latest" in note for note in made.notes)
+    assert any("drafts support at most sm_90" in note for note in made.notes)

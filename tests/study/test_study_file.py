@@ -92,7 +92,7 @@ def test_a_whole_study_reads(tmp_path: Path) -> None:
         (f'kernel = "a"\nproblems = "1"\nseed = {"9" * 5000}\n', "is not valid TOML: Exceeds the limit"),
         (f'kernel = "a"\nproblems = [{{N = {10**400}}}]\n', "problems.N is a number of 1329 bits"),
         (f'kernel = "a"\nproblems = {"[" * 5000}{"]" * 5000}\n', "nests tables or lists too deeply"),
-        ('kernel = "a"\nproblems = "1"\nbudget = "' + "9" * 400 + 'h"\n', "is more than a hundred years"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "' + "9" * 400 + 'h"\n', "is longer than 100 years"),
         (
             'kernel = "a"\nproblems = "1"\nseed = 1979-05-27\n',
             "seed is datetime.date(1979, 5, 27); it must be an integer",
