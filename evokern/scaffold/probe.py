@@ -80,7 +80,7 @@ class Run:
 
 
 class Prober:
-    """Compiles and runs a drafted source for the first chip that has the required features.
+    """Compiler and runner of a drafted source, for the first chip that has the required features.
 
     Args:
         source: device code.

@@ -389,7 +389,7 @@ def _arguments(
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
     """Return the plan with numbers that size nothing as constant arguments."""
     arguments = tuple(
-        replace(a, expression=str(values.get(a.name.upper(), 1)), why="no buffer size depends on it, so it is not a field")
+        replace(a, expression=str(values.get(a.name.upper(), 1)), why="no buffer size depends on it, so no field")
         if a.expression and a.expression.removeprefix("p.") in names
         else a
         for a in plan.arguments

@@ -29,7 +29,7 @@ A ramp from 4, as on a GPU, leaves cores idle; starting at 16 worsens the search
 BLOCKS = 3
 """Maximum number of counted blocks per launch; enough for ranking."""
 UNCHECKED_PENALTY = 0.005
-"""Added to log(time) of unchecked candidates, so that they rank after checked ones of equal speed."""
+"""Penalty on log(time) of unchecked candidates, so that they rank after checked ones of equal speed."""
 NOTE_EVERY_S = 15.0
 """Seconds between progress notes."""
 

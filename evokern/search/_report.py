@@ -17,7 +17,7 @@ from evokern.study.trial import Trial
 
 
 class ProgressReporter:
-    """Turns the loop's state into `Progress`."""
+    """Reporter of the loop's state as `Progress`."""
 
     def __init__(
         self, on_progress: OnProgress, target: SearchTarget, record: StudyRecord, resumed: int, set_aside: str
@@ -122,7 +122,7 @@ class ProgressReporter:
 
     def _now(self, **changes: Any) -> Progress:
         loop = self._loop
-        assert loop is not None  # events come from a loop
+        assert loop is not None  # events are reported only with a loop
         return replace(
             self._base,
             elapsed_s=loop.elapsed_s,

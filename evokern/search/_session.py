@@ -53,7 +53,7 @@ def _searched(
 
     target = find(study, request, resumed=resumed)
     try:
-        from evokern.search._run import run  # only now: see `_find`
+        from evokern.search._run import run  # imported late, see `_find`
 
         return run(target, db, request, on_progress or (lambda progress: None), factories, part)
     finally:

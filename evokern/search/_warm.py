@@ -26,7 +26,7 @@ SIMULATED_SHARE = 0.4
 """Largest share of a budget for the simulated search; the rest is for the GPU."""
 
 Notify = Callable[[str], None]
-"""Called with a progress sentence."""
+"""Function that is called with a progress sentence."""
 
 
 def offered(

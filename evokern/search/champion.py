@@ -77,7 +77,7 @@ def reserve(budget_s: float | None, predicted: bool) -> float:
 
 
 class ChampionVerification:
-    """Verifies the fastest measured trial, or the next fastest if it is refuted, in separate processes.
+    """Verification of the fastest measured trial, or the next fastest if it is refuted, in separate processes.
 
     On a GPU with idle cores the processes start before the search ends, because importing torch takes seconds.
     The best trial at that time often remains the champion.

@@ -29,7 +29,7 @@ from evokern.study.trial import Proposal
 from evokern.version import __version__
 
 Advice = Callable[[], str]
-"""Returns the advice for starting a study over (`begins_anew`)."""
+"""Function that returns the advice for starting a study over (`begins_anew`)."""
 IN_COLUMNS = ("name", "budget_s", "trials", "cost_per_hour", "cost_unit")
 """Fields of a study with their own column in the record, not among its settings."""
 NOT_COMPARED = ("device", "path", "control")

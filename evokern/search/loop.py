@@ -151,7 +151,7 @@ class Loop:
         self._exhausted = False
         self._recent: deque[float] = deque()
         self.stop_requested = False
-        """Set to True, also from a signal handler, to end the session; all recorded trials are kept."""
+        """Whether to end the session; signal handlers may set it. All recorded trials are kept."""
         self.outcomes: Counter[str] = Counter()
         """Outcome → number of recorded trials."""
         self.rejections: Counter[str] = Counter()

@@ -22,9 +22,9 @@ class WorkerFactories:
     """Workers of later layers that a search starts: `module:Class`, as in `WorkerSpec`."""
 
     diagnoser: str
-    """Explains crashes and hangs (`evokern.search.diagnosis.Diagnoses`)."""
+    """Worker that explains crashes and hangs (`evokern.search.diagnosis.Diagnoses`)."""
     verifier: str
-    """Verifies the champion (`evokern.search.champion.ChampionVerification`)."""
+    """Worker that verifies the champion (`evokern.search.champion.ChampionVerification`)."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class SessionRequest:
     cost_per_hour: float | None = None
     """Device price per hour."""
     fresh: bool = False
-    """Start over; the old study is kept as NAME.1."""
+    """Whether to start over; the old study is kept as NAME.1."""
     go_on: bool = False
-    """Continue although settings or code changed."""
+    """Whether to continue although settings or code changed."""
     trust: bool = False
-    """Trust the kernel folder from now on; on resume, run the stored copy of its code."""
+    """Whether to trust the kernel folder from now on; on resume, whether to run the stored copy of its code."""
     verify: bool = True
-    """Verify the champion at the end, within the budget."""
+    """Whether to verify the champion at the end, within the budget."""
 
     def __post_init__(self) -> None:
         for time in (self.budget, self.extend):

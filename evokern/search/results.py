@@ -122,7 +122,7 @@ class SearchResult:
     best: Trial | None
     """Champion over all sessions."""
     summary: Mapping[str, Any]
-    """The object that `show --json` prints."""
+    """Object that `show --json` prints."""
 
     @property
     def interrupted(self) -> bool:

@@ -84,11 +84,11 @@ class TimingSettings:
     max_samples: int = 60
     """Maximum number of samples."""
     ci_width: float = 0.01
-    """Stop when the 95 % confidence interval of the median is narrower than this fraction of the median."""
+    """Stopping rule: the width of the median's 95 % confidence interval as a fraction of the median."""
     warmup_us: float = 1000.0
     """Duration of the replays before sampling, in µs."""
     race: float = 1.10
-    """Stop a candidate once its lower bound exceeds this multiple of the elite's time; 0 disables racing.
+    """Race threshold: a candidate stops once its lower bound exceeds this multiple of the elite's time; 0 disables it.
 
     A simulated device adds 2, because predicted times are subject to the model's error."""
     hang_s: float = 3.0

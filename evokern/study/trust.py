@@ -81,7 +81,7 @@ def remember_trust(folder: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            # In JSON a path is one line, whatever it is called.
+            # JSON keeps any path on one line.
             file.write(json.dumps([str(folder.resolve()), owner]) + "\n")
     except OSError as error:
         raise KernelError(f"cannot remember in {path} that {folder} is trusted: {error.strerror}") from error

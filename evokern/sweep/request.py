@@ -23,9 +23,9 @@ class SweepRequest:
     warm_start: Literal["auto", "none"] = "auto"
     """Warm start of new studies: from the nearest completed study in the folder, or none."""
     go_on: bool = False
-    """Continue although settings or code changed."""
+    """Whether to continue although settings or code changed."""
     trust: bool = False
-    """Trust the kernels' folders from now on."""
+    """Whether to trust the kernels' folders from now on."""
 
     @property
     def budget_s(self) -> float | None:

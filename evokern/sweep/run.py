@@ -24,7 +24,7 @@ LEAST_S = 30.0
 """Minimum seconds for verifying a champion, even if less of the sweep's budget is left; an attention kernel takes about
 20 s."""
 Tell = Callable[[str], None]
-"""Called with a progress line."""
+"""Function that is called with a progress line."""
 
 
 def run_sweep(

@@ -32,7 +32,7 @@ LARGE = 1 << 22
 
 
 class _Caught(BaseException):
-    """Raised by `tune_kernel` to end the script."""
+    """Exception that `tune_kernel` raises to end the script."""
 
 
 class _Anything(types.ModuleType):
@@ -54,7 +54,7 @@ class _Anything(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports `kernel_tuner` and its submodules as fakes."""
+    """Importer of `kernel_tuner` and its submodules as fakes."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self.found = found
