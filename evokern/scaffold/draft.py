@@ -66,7 +66,7 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
     notes = list(made.notes)
     if source.constants:
         known = [c.name for c in source.constants if c.name in reading.source]
-        notes += [f"kernel.cu: {', '.join(known)} are constants that could become genes"] if known else []
+        notes += [f"kernel.cu: these constants could become genes: {', '.join(known)}"] if known else []
     notes += [f"kernel.cu: include {include.name} was not found" for include in source.missing_includes]
     return replace(made, reference=cpu_function(source, reading.function.name), notes=tuple(notes))
 
