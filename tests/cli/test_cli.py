@@ -201,7 +201,7 @@ def test_list_names_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert code == 0
     listed = json.loads(text)
     studies = {study["name"]: study for study in listed["studies"]}
-    assert "is no valid TOML" in studies["broken"]["error"]
+    assert "is not valid TOML" in studies["broken"]["error"]
     assert studies["attention-s512"]["kernel"] == "attention"
     assert "attention" in {kernel["name"] for kernel in listed["kernels"]}
 
