@@ -264,7 +264,7 @@ def test_a_gene_s_value_from_a_database_is_one_of_the_kernel_s(here: Path, tmp_p
     asked = (("export", "-o", str(tmp_path / "x.cu")), ("verify",), ("profile",), ("ablate",))
     for command in (*asked, ("search", "scale", "--trials", "3", "--device", "sim:l4")):
         code, _, told = _invoke(*command, "--db", str(database))
-        assert code == 2 and re.search(rf"trial {best} of scale is (?:no|not a(?: valid)?) candidate of scale", told), told
+        assert code == 2 and re.search(rf"trial {best} of scale is no.* ?candidate of scale", told), told
         assert "\n" not in told.strip(), "one line, as every message"
     assert not (tmp_path / "x.cu").exists()
 
