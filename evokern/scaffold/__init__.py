@@ -1,4 +1,4 @@
-"""A kernel folder and a study from a `.cu` file: what the file tells is taken, the rest is guessed and marked."""
+"""Draft a kernel folder and a study from a `.cu` file; facts come from the file, guesses are marked."""
 
 from evokern.scaffold.write import Scaffold, scaffold
 

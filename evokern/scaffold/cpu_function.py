@@ -1,4 +1,4 @@
-"""The function of a file that computes on the CPU what a kernel computes: shown beside the reference to be written."""
+"""Find a file's CPU version of a kernel, which the draft shows next to the reference to write."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _MARKS = re.compile(
     r"(?:^|_)(?:cpu|host|ref|reference|gold|golden|serial|naive|verify|expected)(?:_|$)|cpu|reference", re.I
 )
 MOST_LINES = 80
-"""A longer function is a program, not a reference."""
+"""Maximum number of lines; a longer function is not a plain reference."""
 LEAST_LIKENESS = 0.3
-"""Of the names, without `cpu` and `kernel`: a file may hold the reference of another kernel only."""
+"""Minimum similarity of the names without `cpu` and `kernel`; the file may have only another kernel's reference."""
 
 
 def cpu_function(source: CudaSource, kernel: str) -> str:
-    """Return the text of the host function that most likely is the kernel's reference, or an empty string.
+    """Return the text of the host function that is most likely the kernel's reference, or an empty string.
 
     Args:
-        source: the file.
-        kernel: the kernel's name.
+        source: parsed file.
+        kernel: name of the kernel.
     """
     lines = source.text.split("\n")
     best: tuple[float, HostFunction] | None = None
@@ -40,7 +40,7 @@ def cpu_function(source: CudaSource, kernel: str) -> str:
 
 
 def _separated(name: str) -> str:
-    """Put `_` between the words of a name such as `matMulCPU`."""
+    """Separate the words of a name such as `matMulCPU` with `_`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
 
 

@@ -1,4 +1,4 @@
-"""The text of a drafted `kernel.py`, `reference.h` and study."""
+"""Generate the text of a drafted `kernel.py`, `reference.h` and study."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from evokern.scaffold.plan import DraftArgument, DraftTensor
 from evokern.scaffold.problems import LIMIT, uses_indices
 
 OPEN = (
-    "        # slices=(Slice({...: 0, ...: 0}),): where new rows of an input change the same rows of an output alone,",
-    "        # each candidate of a large problem gets its own. nonfinite=(...): inputs that may be infinite or NaN.",
+    "        # Optional: slices=(Slice({...: 0, ...: 0}),) if rows of an input affect only the same rows of an output;",
+    "        # candidates of a large problem then get new rows. nonfinite=(...): inputs that may be infinite or NaN.",
 )
-"""What a draft leaves open in a workload."""
+"""Optional parts of a workload, as comments in the draft."""
 _TOLERANCES = {"f64": "1e-9, 1e-9", "f32": "1e-3, 1e-3", "f16": "1e-2, 1e-2", "bf16": "3e-2, 3e-2"}
 
 
 def kernel_py(name: str, origin: str, made: Draft) -> str:
-    """Return the declaration.
+    """Return the text of `kernel.py`.
 
     Args:
-        name: the kernel's name.
-        origin: what it was drafted from.
-        made: the draft.
+        name: name of the kernel.
+        origin: source of the draft, for the docstring.
+        made: draft to write.
     """
     outputs = [tensor for tensor in made.tensors if tensor.role in ("output", "inout")]
     body = "\n".join([*_launches(made), "", "", *_tensors(made), "", "", *_reference(made, outputs)])
@@ -36,12 +36,12 @@ def kernel_py(name: str, origin: str, made: Draft) -> str:
              "divides", "i32", "i64"]  # fmt: skip
     imports = [word for word in names if re.search(rf"\b{word}\(", used)]
     lines = [
-        f'"""Kernel {name}, drafted from {in_docstring(origin)}: confirm what says guess, write what says WRITE."""',
+        f'"""Kernel {name}, drafted from {in_docstring(origin)}. Confirm each `guess` and complete each `WRITE`."""',
         "",
     ]
     lines += _wrapped(f"from evokern import {', '.join(imports)}")
     if uses_indices(made.tensors):
-        lines += ["", f"INDEX_LIMIT = {LIMIT}  # guess: integers of the inputs are indices, and stay below this"]
+        lines += ["", f"INDEX_LIMIT = {LIMIT}  # guess: integers in the inputs are indices below this limit"]
     if "ceil_div(" in used:
         lines += ["", "", "def ceil_div(a, b):", '    """Return a / b, rounded up."""', "    return -(-a // b)"]
     return check_declares("\n".join([*lines, "", "", body, "", "", declared, ""]), origin)
@@ -62,11 +62,11 @@ def _launches(made: Draft) -> Iterator[str]:
     plan = made.plan
     yield "def launches(c, p):"
     if made.launch_guess:
-        yield '    """One launch."""'
+        yield '    """Return one launch."""'
         yield in_comment(f"    # guess: {made.launch_guess}")
     else:
-        rounded = "" if plan.whole_grid == plan.grid else ", blocks rounded up to whole clusters"
-        yield f'    """Grid and block as {in_docstring(made.launch_from)} has them{rounded}."""'
+        rounded = "" if plan.whole_grid == plan.grid else ", rounded up to whole clusters"
+        yield f'    """Return one launch with grid and block from {in_docstring(made.launch_from)}{rounded}."""'
     yield f"    grid = {_tuple(plan.whole_grid)}"
     yield f"    block = {_tuple(plan.block)}"
     yield "    arguments = ("
@@ -98,7 +98,7 @@ def _argument(argument: DraftArgument) -> str:
 
 def _tensors(made: Draft) -> Iterator[str]:
     yield "def tensors(p, c):"
-    yield '    """Every buffer, in the order of reference.h: inputs, outputs, workspaces."""'
+    yield '    """Return all buffers, in the order of reference.h: inputs, outputs, workspaces."""'
     yield "    return {"
     rank = {"constant": 0, "input": 0, "inout": 1, "output": 2, "workspace": 3}
     for tensor in sorted(made.tensors, key=lambda tensor: rank[tensor.role]):
@@ -114,9 +114,9 @@ def _reference(made: Draft, outputs: list[DraftTensor]) -> Iterator[str]:
     inputs = [tensor for tensor in made.tensors if tensor.role in ("input", "inout", "constant")]
     first = f"t[{literal(inputs[0].name)}]" if inputs else "..."
     yield "def reference(p, t):"
-    yield '    """What is right: float64 outputs by name, from float64 torch tensors."""'
+    yield '    """Return the correct float64 outputs by name, from float64 torch tensors."""'
     if made.reference:
-        yield "    # The file computes it on the CPU so:"
+        yield "    # CPU version from the file:"
         yield from (in_comment(f"    #   {line}") for line in made.reference.split("\n"))
     if made.expected:
         yield in_comment(f"    # The script expects: {made.expected}")
@@ -156,46 +156,46 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
         yield from _state(made.state)
     yield from ("    workload=Workload(", "        tensors=tensors,", "        reference=reference,")
     limits = ", ".join(f"{literal(t.name)}: Tolerance({_TOLERANCES.get(t.dtype, '0, 0')})" for t in outputs)
-    yield f"        tolerance={{{limits}}},  # guess: what the type's rounding may cost"
+    yield f"        tolerance={{{limits}}},  # guess: allows for the rounding of the type"
     work = " + ".join(" * ".join(f"({a})" if " " in a else a for a in t.shape) for t in outputs)
-    yield f"        flops=lambda p: {work},  # guess: one operation for each element written"
-    yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer once"
+    yield f"        flops=lambda p: {work},  # guess: one operation per output element"
+    yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer is accessed once"
     small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
-    yield f"        small_problems=({small},),  # guess: several blocks, tails"
+    yield f"        small_problems=({small},),  # guess: several blocks, with tails"
     yield from OPEN
     yield from ("    ),", ")")
 
 
 _MOST_LITERAL = 256
-"""Initial bytes of a variable that are written into the declaration."""
+"""Maximum number of initial bytes written into the declaration."""
 
 
 def _state(state: Mapping[str, bytes]) -> Iterator[str]:
-    """The variables that a call leaves changed: what it finds there must not hang on the calls before it."""
+    """Yield the variables that a call changes; they are reset so that a call does not depend on earlier calls."""
     seen = "Runs show that a call changes" if all(state.values()) else "A call may change"
-    yield f"    # {seen} these variables. They are given this before every call, which is timed"
-    yield "    # with it; a workspace, which the kernel takes as an argument, may cost less."
+    yield f"    # {seen} these variables. They are reset to these values before every call,"
+    yield "    # and the reset is timed; a workspace argument may be cheaper."
     yield "    state={"
     for name, data in sorted(state.items()):
         if not data:
-            yield in_comment(f"        {literal(name)}: 0,  # guess: its initial bytes are zeros")
+            yield in_comment(f"        {literal(name)}: 0,  # guess: initially zero")
         elif not any(data):
             yield in_comment(f"        {literal(name)}: 0,")
         elif len(data) <= _MOST_LITERAL:
-            yield f"        {literal(name)}: {data!r},  # what the file has"
+            yield f"        {literal(name)}: {data!r},  # value in the file"
         else:
-            yield in_comment(f"        {literal(name)}: 0,  # WRITE: the file has {len(data)} other bytes")
+            yield in_comment(f"        {literal(name)}: 0,  # WRITE: the file's value, {len(data)} bytes, is not zero")
     yield "    },"
 
 
 def _values(made: Draft, problem: Mapping[str, int]) -> str:
-    """A problem as text: numbers by their position, fields with a default by their name."""
+    """Return a problem as text: numbers by position, fields with a default by name."""
     named = {field.name for field in made.plan.fields if field.default is not None}
     return ",".join(f"{name}={value}" if name in named else str(value) for name, value in problem.items())
 
 
 def reference_h(made: Draft) -> str:
-    """Return the C++ reference with its signature and no body."""
+    """Return the C++ reference: its signature without a body."""
     inputs = [tensor.name for tensor in made.tensors if tensor.role in ("input", "inout", "constant")]
     outputs = [tensor.name for tensor in made.tensors if tensor.role in ("output", "inout")]
     rank = {"constant": 0, "input": 0, "inout": 1}
@@ -208,15 +208,15 @@ def reference_h(made: Draft) -> str:
     lines = made.reference.split("\n") if made.reference else []
     shown = "".join(in_comment(f"//   {line}") + "\n" for line in lines)
     return (
-        "// What is right, in double; the exported program checks itself against it.\n#pragma once\n\n"
-        + (f"// The file computes it on the CPU so:\n{shown}" if shown else "")
+        "// Reference in double precision; the exported program checks itself against it.\n#pragma once\n\n"
+        + (f"// CPU version from the file:\n{shown}" if shown else "")
         + f"inline void reference({', '.join(parameters)}) {{\n"
         '#error "write the reference in reference.h: only you know what the kernel should compute"\n}\n'
     )
 
 
 def study_toml(name: str, made: Draft) -> str:
-    """Return a study on a guessed problem."""
+    """Return the text of a study of a guessed problem."""
     problem = " ".join(f"{name}={value}" for name, value in made.study.items())
     return (
         f"# Asks: which variant of {name} is the fastest?\n"

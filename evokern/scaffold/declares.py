@@ -1,7 +1,7 @@
-"""A drafted `kernel.py` declares and does nothing else: its text comes out of files that are anybody's, and will run.
+"""Ensure that a drafted `kernel.py` only declares, because its text comes from untrusted files and will be executed.
 
-Names, conditions and comments of a CUDA file, a tuning script's call or a T1 file stand in it. Each is written so that
-it stays what it is; that the whole holds nothing but declarations is looked at once more before it is written.
+It contains names, conditions and comments from CUDA files, tuning scripts and T1 files. Each is written as an inert
+literal, and the complete text is checked for anything but declarations before it is saved.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ _CALLED = frozenset(
         *("divides", "i32", "i64", "ceil_div", "min", "max", "int", "abs", "ValueError"),
     }
 )
-"""What a draft calls."""
+"""Functions that a draft may call."""
 _STANDS = (
     ast.Module, ast.Expr, ast.ImportFrom, ast.alias, ast.FunctionDef, ast.arguments, ast.arg, ast.Assign, ast.Return,
     ast.Raise, ast.Lambda, ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Constant, ast.JoinedStr,
     ast.FormattedValue, ast.Tuple, ast.List, ast.Dict, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp,
     ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
 )  # fmt: skip
-"""What a draft is made of."""
+"""Syntax nodes that a draft may contain."""
 
 
 def literal(text: str) -> str:
-    """Return a string literal of Python with this text, in double quotes and in one line."""
+    """Return a Python string literal of a text, in double quotes on one line."""
     return visible(json.dumps(text, ensure_ascii=False))
 
 
 def in_docstring(text: str) -> str:
-    """Return text that stays within a docstring in double quotes."""
+    """Return a text that cannot end a docstring in double quotes."""
     return visible(text).replace("\\", "/").replace('"', "'")
 
 
 def check_declares(text: str, origin: str) -> str:
-    """Return a drafted `kernel.py` that imports from evokern, calls what declares, and does nothing else.
+    """Return a drafted `kernel.py` if it only imports from evokern and declares.
 
     Args:
-        text: the draft.
-        origin: what it was drafted from, for the message.
+        text: text of the draft.
+        origin: source of the draft, for the message.
 
     Raises:
-        SourceError: something of that file would be run.
+        SourceError: the draft would execute something else.
     """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise SourceError(f"cannot draft from {origin}: what it holds makes no declaration ({error})") from error
+        raise SourceError(f"cannot draft from {origin}: its contents do not form a declaration ({error})") from error
     for node in ast.walk(tree):
         if not _declares(node):
             shown = ast.unparse(node)[:80]
-            raise SourceError(f"cannot draft from {origin}: {shown!r} would be run; write it as plain arithmetic there")
+            raise SourceError(f"cannot draft from {origin}: {shown!r} would be executed; use plain arithmetic")
     return text
 
 

@@ -1,4 +1,4 @@
-"""A draft: what the file says, what runs on the simulator show, and what stays a guess."""
+"""Draft a kernel from its file, from runs on the simulator, and from guesses."""
 
 from __future__ import annotations
 
@@ -20,62 +20,62 @@ _WRITABLE = re.compile(
     r"(?:\[[^\]]*\]\s*)*(?:=[^;]*)?;",
     re.MULTILINE,
 )
-"""A variable in the GPU's memory that code may write, at the start of a line."""
+"""A writable variable in GPU memory, at the start of a line."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Everything that the written files hold."""
+    """Content of the files to write."""
 
     function: str
-    """The kernel's name in the source."""
+    """Name of the kernel in the source."""
     plan: Plan
-    """Genes, fields, arguments, launch."""
+    """Genes, fields, arguments and launch."""
     source: str
     """Text of `kernel.cu`."""
     tensors: tuple[DraftTensor, ...]
-    """The buffers."""
+    """Buffers of the kernel."""
     small: tuple[dict[str, int], ...]
-    """Small problems."""
+    """Small problems for the correctness check."""
     study: Mapping[str, int]
-    """The study's problem."""
+    """Problem of the study."""
     launch_from: str
-    """Where grid and block come from, in a sentence."""
+    """Source of grid and block, for example `line 12`."""
     launch_guess: str = ""
-    """Why grid and block are guesses; empty where the file says them."""
+    """Why grid and block are guesses; empty if the file states them."""
     reference: str = ""
-    """The file's function that computes the same on the CPU."""
+    """CPU version of the kernel in the file."""
     expected: str = ""
-    """Python text of what a tuner script takes for right."""
+    """Expected result of a tuning script, in words."""
     notes: tuple[str, ...] = ()
-    """What else only the user can know, one sentence each."""
+    """Further points for the user to confirm, one sentence each."""
     state: Mapping[str, bytes] = field(default_factory=dict)
-    """Variable of the module that a call leaves changed → what it begins with, empty where that is not known."""
+    """Module variable that a call changes → its initial bytes; empty if unknown."""
     finish: tuple[str, str] | None = None
-    """Workspace that a second kernel adds up, and the output that it adds to."""
+    """Workspace that a second kernel sums, and the output for the sum."""
 
 
 def draft(source: CudaSource, entry: str | None) -> Draft:
     """Draft one kernel of a CUDA file.
 
     Raises:
-        SourceError: the kernel is not there, is ambiguous, or takes what evokern cannot pass.
+        SourceError: the kernel is missing, is ambiguous, or has unsupported arguments.
     """
     reading = read_kernel(source, entry)
     made = from_reading(reading)
     notes = list(made.notes)
     if source.constants:
         known = [c.name for c in source.constants if c.name in reading.source]
-        notes += [f"kernel.cu: {', '.join(known)} are constants that could become genes"] if known else []
+        notes += [f"kernel.cu: these constants could become genes: {', '.join(known)}"] if known else []
     notes += [f"kernel.cu: include {include.name} was not found" for include in source.missing_includes]
     return replace(made, reference=cpu_function(source, reading.function.name), notes=tuple(notes))
 
 
 def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft:
-    """Complete what was read with what runs show.
+    """Complete a reading with the results of runs on the simulator.
 
     Args:
-        reading: what was read.
+        reading: result of reading the file.
         known_launch: whether grid and block are certain, so that no others are tried.
     """
     prober = Prober(reading.source, DRAFTED_FOR)
@@ -93,13 +93,13 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         if reading.launch_line and reading.plan.grid:
             launch_guess += f"; the file's launch ({reading.launch_line}) leaves some unwritten"
         else:
-            launch_guess += "; the file holds no launch that could be read"
+            launch_guess += "; no launch could be read from the file"
     notes = []
     for tensor in tensors:
         share = _share(plan, found, tensor)
         if tensor.name in found.covered and share < 1 and reading.launch_line and not launch_guess and not known_launch:
             notes.append(f"kernel.py: the launch on {reading.launch_line} writes {100 * share:.0f} % of {tensor.name} "
-                         f"({', '.join(tensor.shape)}): is its grid right?")  # fmt: skip
+                         f"({', '.join(tensor.shape)}); check its grid")  # fmt: skip
     if not known_launch:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
     notes += _demanded(prober, plan)
@@ -118,13 +118,13 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
 
 
 def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
-    """Return what was read, with the cluster that the compiled kernel demands where the text did not tell it."""
+    """Return the reading with the cluster from the compiled kernel, if the text does not state it."""
     program = _default_program(prober, reading.plan)
     if reading.plan.cluster or isinstance(program, str):
         return reading
     symbol = program.symbols[reading.plan.entry_of(reading.plan.defaults)]
     extents = program.module.program(symbol).entry.directives.get("reqnctapercluster", ())
-    while extents and extents[-1] <= 1:  # of noughts, a launch names the cluster
+    while extents and extents[-1] <= 1:  # zeros mean that the launch sets the cluster
         extents = extents[:-1]
     return replace(reading, plan=replace(reading.plan, cluster=tuple(map(str, extents))))
 
@@ -135,19 +135,19 @@ def _default_program(prober: Prober, plan: Plan) -> SimulatedProgram | str:
 
 
 def _demanded(prober: Prober, plan: Plan) -> list[str]:
-    """Say on which chips alone a kernel runs."""
+    """Return a note about the required GPU architecture, if earlier ones lack a feature."""
     chip = prober.chips[0]
     if chip is DRAFTED_FOR[0]:
         return []
-    what = "it runs in thread-block clusters" if plan.cluster else "it asks for what earlier chips do not have"
+    what = "it uses thread-block clusters" if plan.cluster else "it uses features that earlier GPUs lack"
     return [
-        f"kernel.cu: {what}, so it needs {chip.architecture} or later: search on such a GPU, or with "
+        f"kernel.cu: {what}, so it needs {chip.architecture} or later; search on such a GPU or with "
         f"--device sim:{chip.name}"
     ]
 
 
 def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:
-    """Share of a buffer's elements that the runs wrote."""
+    """Return the share of a buffer's elements that the runs wrote."""
     return min(
         run.touches[tensor.name].distinct / max(1, size_of(tensor, plan, problem, limit))
         for run, problem, limit in zip(found.runs, found.problems, LIMITS, strict=False)
@@ -155,7 +155,7 @@ def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:
 
 
 def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
-    """Take numbers that size neither a buffer nor the grid out of the fields."""
+    """Remove fields that size neither a buffer nor the grid."""
     axes = " ".join(axis for fit in found.fits.values() if fit for axis in fit.axes)
     text = " ".join([axes, *plan.grid, *plan.block, plan.shared, *plan.macros.values()])
     used = {f.name for f in plan.fields if re.search(rf"p\.{re.escape(f.name)}\b", text)}
@@ -168,13 +168,13 @@ def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, fou
 
 
 def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], source: str) -> Plan:
-    """Make genes of a block's extents that the file's launch writes as numbers, where runs with others are sound.
+    """Turn a block's constant extents into genes if runs with other values are clean.
 
-    A number of the grid that is the same as an extent of the block is taken for it: the one of the same axis first.
+    A grid number equal to a block extent is assumed to be that extent, preferably on the same axis.
     """
     if any("c." in extent for extent in plan.block):
         return plan
-    # Twice as long, so that a block of twice the extent is one of several.
+    # Twice as large, so that even blocks of twice the extent are several.
     long = [field.name for field in plan.fields if not field.choices]
     problems = [{**p, **{name: 2 * p[name] for name in long}} for p in small_problems(plan, tensors, prober)]
     for axis, extent in enumerate(plan.block):
@@ -189,7 +189,7 @@ def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor]
         grid = tuple(number.sub(f"c.{name}", text) if at == mine else text for at, text in enumerate(before))
         block = tuple(f"c.{name}" if at == axis else text for at, text in enumerate(plan.block))
         values = (block_values if len(plan.block) == 1 else neighbours)(int(extent))
-        gene = DraftGene(name, values, int(extent), "halves and doubles of the file's value", BLOCK_DOC)
+        gene = DraftGene(name, values, int(extent), "half and double the file's value", BLOCK_DOC)
         wider = replace(plan, genes=(*plan.genes, gene), grid=grid, block=block)
         sound = [value for value in gene.values if _sound(prober, wider, {name: value}, tensors, problems)]
         if int(extent) in sound and len(sound) > 1:
@@ -206,16 +206,16 @@ def _sound(
 
 
 def _unrun(reading: KernelReading, prober: Prober) -> Draft:
-    """A draft without runs: roles by const, one element per thread."""
+    """Return a draft without runs: roles from const, one element per thread."""
     plan = reading.plan
     if not plan.grid:
         plan = replace(plan, grid=(f"ceil_div(p.{plan.fields[0].name}, {plan.block[0]})",))
     problem = {f.name: 64 for f in plan.fields}
-    why = prober.run(plan, problem).why or "no run says what the kernel writes"
+    why = prober.run(plan, problem).why or "no run shows what the kernel writes"
     const = {p.name for p in reading.function.parameters if p.const}
     shape = tuple(f"p.{f.name}" for f in plan.fields[:2])
     tensors = tuple(
-        DraftTensor(a.name, a.dtype, shape, "input" if a.name in const else "output", "nothing could be run: " + why)
+        DraftTensor(a.name, a.dtype, shape, "input" if a.name in const else "output", "the kernel did not run: " + why)
         for a in plan.arguments
         if a.is_tensor
     )
@@ -229,7 +229,7 @@ def _unrun(reading: KernelReading, prober: Prober) -> Draft:
         small=small_problems(plan, tensors, None),
         study=study_problem(plan, tensors, reading.literals),
         launch_from=reading.launch_line,
-        launch_guess="" if reading.launch_line else "nothing could be run",
+        launch_guess="" if reading.launch_line else "the kernel did not run",
         state=dict.fromkeys(_WRITABLE.findall(reading.source), b""),
-        notes=(f"kernel.py: roles, shapes and launch are guesses: the simulator could not run the kernel ({why})",),
+        notes=(f"kernel.py: roles, shapes and launch are guesses; the simulator could not run the kernel ({why})",),
     )

@@ -1,4 +1,4 @@
-"""C integer expressions of a launch, such as `(n + BLOCK - 1) / BLOCK`, as Python over genes and problem fields."""
+"""Translate C integer expressions of a launch, such as `(n + BLOCK - 1) / BLOCK`, to Python over genes and fields."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def to_python(expression: str, names: Mapping[str, str], locals_: Mapping[str, s
 
     Args:
         expression: C text.
-        names: C name → Python expression, for genes, constants and kernel arguments; a number may be named too, and
-            `sizeof T` of a type that the file defines.
-        locals_: local variables of the launching function and their initialisers, followed where they are mentioned.
-        depth: how many of those were followed already.
+        names: C name → Python expression, for genes, constants and kernel arguments; also numbers, and `sizeof T` of
+            types that the file defines.
+        locals_: local variables of the launching function and their initialisers, which are substituted.
+        depth: number of nested substitutions.
 
     Returns:
-        Python text, or None where a part of it is not known.
+        Python text, or None if a part is unknown.
     """
     if depth > 6:
         return None
@@ -71,5 +71,5 @@ def _word(word: str, names: Mapping[str, str], locals_: Mapping[str, str], depth
     if bare.lower() in _CEIL_DIV:
         return "ceil_div"
     if bare in _CASTS:
-        return ""  # a cast or constructor: the brackets behind it stay
+        return ""  # a cast or constructor; keep the brackets that follow
     return None

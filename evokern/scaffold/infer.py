@@ -1,4 +1,4 @@
-"""Grid, shapes, roles and what must divide the problem, from runs on the simulator with guessed problems."""
+"""Infer grid, shapes, roles and divisibility from simulator runs with guessed problems."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from evokern.scaffold.probe import FEW_THREADS, MOST_THREADS, Prober, Run, Touch
 from evokern.scaffold.shapes import Fit, fit, row_major
 
 INDEX_LIMIT = "INDEX_LIMIT"
-"""Name, in the draft, of what integers stay below that are used as indices."""
+"""Name in the draft of the upper limit of integers that are used as indices."""
 LIMITS = (4, 5, 6)
-"""Below what integers are drawn in each run."""
+"""Upper limit of random integers in each run."""
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""What fields are multiples of, tried one after another: kernels without a check of their tails need tiles."""
+"""Multiples of the fields to try in order; kernels that do not check tails need whole tiles."""
 MODEST = 32
-"""Up to this multiple an exact shape of every input is looked for, beyond it only where a draft cannot be made yet."""
+"""Up to this multiple an exact shape of every input is required; beyond it, only enough for a draft."""
 _LONG = (4613, 3594, 2579)
 _ODD = ((37, 53, 29, 43, 31, 23, 26), (41, 26, 47, 34, 22, 38, 25), (50, 39, 33, 28, 45, 27, 24))
 _FEW = ((19, 13, 17, 11, 7, 9, 10), (14, 18, 11, 13, 9, 8, 15), (11, 15, 14, 17, 12, 7, 9))
@@ -30,27 +30,27 @@ _LARGE = ((2, 3, 1, 4, 5, 6, 7), (3, 1, 2, 5, 4, 7, 6), (1, 2, 3, 4, 6, 5, 7))
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the runs of one plan at one level say."""
+    """Result of the runs of one plan at one level."""
 
     level: int
-    """What every field was a multiple of."""
+    """Number that every field is a multiple of."""
     problems: tuple[dict[str, int], ...]
     runs: tuple[Run, ...]
     fits: Mapping[str, Fit | None]
-    """Buffer → its shape, axes in no order; None where it was not touched."""
+    """Buffer → its shape with unordered axes; None if it was not accessed."""
     covered: Mapping[str, bool]
-    """Buffer that was written → whether all of it was."""
+    """Written buffer → whether all of it was written."""
     indexed: bool = False
-    """Whether integers of an input say where the kernel reads or writes."""
+    """Whether integers of an input determine which elements the kernel accesses."""
 
     @property
     def ok(self) -> bool:
-        """Whether every run ended, and something was written."""
+        """Whether every run completed and something was written."""
         return bool(self.runs) and all(run.ok for run in self.runs) and bool(self.covered)
 
     @property
     def exact(self) -> bool:
-        """Whether a shape explains every buffer that was touched."""
+        """Whether a shape explains every accessed buffer."""
         return self.ok and all(found.exact for found in self.fits.values() if found) and all(
             found is not None or not any(run.touches[name].extent for run in self.runs)
             for name, found in self.fits.items()
@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def serves(self) -> bool:
-        """Whether a draft can be made of it: what is written is explained and whole, what is read is held."""
+        """Whether a draft is possible: outputs are explained and completely written, inputs are covered."""
         return (
             self.ok
             and self.sizes_a_field
@@ -69,26 +69,26 @@ class Evidence:
 
     @property
     def sizes_a_field(self) -> bool:
-        """Whether what is touched grows with the problem."""
+        """Whether the accessed elements increase with the problem."""
         return any("p." in axis for found in self.fits.values() if found for axis in found.axes)
 
     @property
     def plain(self) -> bool:
-        """Whether no shape has a constant beside fields: twice a field is often a grid that is too large."""
+        """Whether no shape combines fields with a constant; twice a field often means that the grid is too large."""
         return not any(
             axis.isdigit() for found in self.fits.values() if found and len(found.axes) > 1 for axis in found.axes
         )
 
     @property
     def standing(self) -> tuple[bool, bool, bool, bool, int, float]:
-        """Better is larger: it ran, shapes explain it, plainly, it writes all of them, how many, at a low level."""
+        """Sort key, better is larger: ran, explained, plain, writes everything, number explained, low level."""
         explained = sum(1 for found in self.fits.values() if found and found.exact)
         good = self.exact and self.serves
         return self.ok, good, good and self.plain, all(self.covered.values()), explained, -self.level
 
 
 def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> list[dict[str, int]]:
-    """Return three problems whose fields are different multiples of a number; flat: the grid has one dimension."""
+    """Return three problems with different multiples of a number; flat: the grid has one dimension."""
     free = [field for field in fields if not field.choices]
     made = _multiples_of(free, level, flat)
     for turn, problem in enumerate(made):
@@ -99,7 +99,7 @@ def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> 
 
 
 def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[dict[str, int]]:
-    if len(fields) == 1 and flat:  # long enough for several blocks of vectors
+    if len(fields) == 1 and flat:  # large enough for several blocks of vectors
         return [{fields[0].name: level * -(-number // level)} for number in _LONG]
     table = (_ODD if len(fields) < 4 else _FEW) if level == 1 else _TILES if level < 64 else _LARGE
     return [
@@ -112,7 +112,7 @@ def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[
 
 
 def levels(plan: Plan) -> tuple[int, ...]:
-    """Return the levels worth trying: those of a single field go further, since runs along it are cheap."""
+    """Return the levels to try; with a single field runs are cheap, so higher levels are included."""
     return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
 
 
@@ -124,15 +124,15 @@ def evidence(
     config: Mapping[str, int | str] | None = None,
     most_threads: int = MOST_THREADS,
 ) -> Evidence:
-    """Run a plan at several problems and explain what it touched.
+    """Run a plan at several problems and explain the elements that it accessed.
 
     Args:
-        prober: what runs it.
-        plan: how it is launched.
-        level: what every field is a multiple of.
-        count: how many problems, at most three.
+        prober: runs the plan.
+        plan: launch to run.
+        level: number that every field is a multiple of.
+        count: number of problems, at most three.
         config: gene → value; None for the defaults.
-        most_threads: threads of one run.
+        most_threads: maximum number of threads per run.
     """
     chosen = problems_at(plan.fields, level, len(plan.grid) < 2)[:count]
     runs: list[Run] = []
@@ -162,7 +162,7 @@ def evidence(
 def _grid_fit(
     plan: Plan, problems: Sequence[Mapping[str, int]], extents: Sequence[int], config: Mapping[str, int | str] | None
 ) -> Fit | None:
-    """A shape made of the grid's extents: one element or row per block."""
+    """Return a shape of the grid's extents: one element or row per block."""
     atoms = {f"p.{field.name}": [problem[field.name] for problem in problems] for field in plan.fields}
     for axis, text in enumerate(plan.whole_grid):
         atoms[text] = [plan.extents(plan.whole_grid, config or plan.defaults, problem)[axis] for problem in problems]
@@ -171,11 +171,11 @@ def _grid_fit(
 
 
 def settle(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
-    """Find the level, and the grid where it is not known, at which runs explain every buffer.
+    """Find the level at which runs explain every buffer, and the grid if it is unknown.
 
     Args:
-        prober: what runs the plan.
-        plan: the launch; grid and block may be missing.
+        prober: runs the plan.
+        plan: launch; grid and block may be missing.
         known_launch: whether grid and block are certain, so that no others are tried.
     """
     best: Evidence | None = None
@@ -197,7 +197,7 @@ def settle(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[P
 
 
 def _enough(best: Evidence, known_launch: bool) -> bool:
-    """Whether larger multiples need not be tried: a draft can be made, or the kernel leaves a part unwritten anyway."""
+    """Return whether larger multiples are unnecessary: a draft is possible, or a part stays unwritten anyway."""
     held = known_launch and best.ok and all(
         found or not any(run.touches[name].extent for run in best.runs) for name, found in best.fits.items()
     )  # fmt: skip
@@ -205,7 +205,7 @@ def _enough(best: Evidence, known_launch: bool) -> bool:
 
 
 def _with_indices(prober: Prober, plan: Plan, found: Evidence) -> Evidence:
-    """Note whether larger integers in the inputs make the kernel reach elsewhere."""
+    """Record whether larger integers in the inputs change the accessed elements."""
     whole = [
         a.name for a in plan.arguments if a.is_tensor and a.dtype[0] in "iu" and found.runs[0].touches[a.name].read
     ]
@@ -216,15 +216,15 @@ def _with_indices(prober: Prober, plan: Plan, found: Evidence) -> Evidence:
 
 
 def with_read_constants(plan: Plan, found: Evidence) -> Plan:
-    """Return the plan without `__constant__` arrays that the kernel does not read."""
+    """Return the plan without unused `__constant__` arrays."""
     read = tuple(a for a in plan.constants if any(run.touches[a.name].read for run in found.runs))
     return replace(plan, constants=read)
 
 
 def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
-    """Try grids until one explains every buffer; of several the one with the fewest blocks that still writes all."""
+    """Find a grid that explains every buffer; prefer the one with the fewest blocks that still writes everything."""
     best: tuple[tuple[object, ...], Plan, Evidence] | None = None
-    # Small blocks, so that a grid over the wrong field does not cover the right one in a single block.
+    # Use small blocks, so that a grid over the wrong field cannot cover the buffer with a single block.
     small = {**plan.defaults, **dict.fromkeys(_block_genes(plan), 32 if len(plan.block) < 2 else 8)}
     for level in (1, 32, 128, *levels(plan)[len(LEVELS) :]):
         for group in _grids(plan):
@@ -248,9 +248,9 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
 
 
 def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:
-    """Yield groups of grids worth trying: a thread, a tile or a block for each element of a field or of a product.
+    """Yield groups of grids to try: a thread, tile or block per element of a field or of a product of fields.
 
-    Within a group the best one is wanted; a later group is tried where no grid of an earlier one serves.
+    A later group is tried only if no grid of an earlier group is usable.
     """
     fields = [f"p.{field.name}" for field in plan.fields]
     products = [" * ".join(names) for size in range(1, len(fields) + 1) for names in _runs(fields, size)]
@@ -272,7 +272,7 @@ def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:
 
 
 def _block_genes(plan: Plan) -> list[str]:
-    """Genes that are nothing but an extent of the block."""
+    """Return the genes that only set an extent of the block."""
     named = {f"c.{gene.name}" for gene in plan.genes if gene.doc == BLOCK_DOC}
     return [text.removeprefix("c.") for text in plan.block if text in named]
 
@@ -291,7 +291,7 @@ def _product(texts: Sequence[str]) -> str:
 
 
 def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, ...]:
-    """Return the buffers: shape, order of axes and role as the runs show them."""
+    """Return the buffers with shape, axis order and role from the runs."""
     made: list[DraftTensor] = []
     constants = {argument.name for argument in plan.constants}
     names = {a.expression: a.name for a in plan.arguments if a.expression and a.expression.startswith("p.")}
@@ -309,43 +309,43 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
         role = "constant" if argument.name in constants else "input" if not written else "output"
         if written and any(t.in_place for t in touches):
             role = "inout"
-            why.append("elements are read before they are written")
+            why.append("read before it is written")
         elif written and not whole:
             role = "inout"
             share = min(t.distinct / max(1, t.extent) for t in touches)
-            why.append(f"runs write {100 * share:.0f} % of it, so the rest must keep its value")
+            why.append(f"runs write only {100 * share:.0f} % of it, so the rest must keep its value")
         elif written and read:
-            why.append("written first, then read: an output, or a workspace")
+            why.append("written before it is read: an output or a workspace")
         if not shape.exact:
-            why.append("the smallest product of fields that holds what was touched")
+            why.append("the smallest product of fields that covers the accessed elements")
         elif any(re.fullmatch(r"p\.\w+ [+-] \d+", axis) for axis in shape.axes):
-            why.append("a border around it, or a check in the kernel that is off by one")
+            why.append("it has a border, or a check in the kernel is off by one")
         extra = ""
         if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
             extra = f"high={INDEX_LIMIT} - 1"
-            why.append(f"integers below {INDEX_LIMIT}, since some index a buffer")
+            why.append(f"integers below {INDEX_LIMIT}, because some of them index a buffer")
         axes = row_major(shape.axes, argument.name, source, names)
         made.append(DraftTensor(argument.name, argument.dtype, axes, role, "; ".join(why), extra))
     return tuple(made)
 
 
 def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) -> DraftTensor:
-    """A buffer that no run touches, or that is touched behind every product of fields."""
+    """Return a buffer that no run accesses, or that exceeds every product of fields."""
     written = any(touch.written for touch in touches)
     if not any(touch.extent for touch in touches):
-        return DraftTensor(argument.name, argument.dtype, ("1",), "input", "no run touches it")
+        return DraftTensor(argument.name, argument.dtype, ("1",), "input", "no run accesses it")
     shape = tuple(f"p.{field.name}" for field in plan.fields)
-    why = "runs reach further than any product of fields"
+    why = "runs access more elements than any product of fields has"
     return DraftTensor(argument.name, argument.dtype, shape, "output" if written else "input", why)
 
 
 def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int) -> int:
-    """Return a drafted buffer's elements at a problem."""
+    """Return the number of elements of a drafted buffer at a problem."""
     return prod(limit if axis == INDEX_LIMIT else plan.value(axis, plan.defaults, problem) for axis in tensor.shape)
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:
-    """Return Python text of the fewest bytes of one call: each buffer once, those in place twice."""
+    """Return Python text of the minimum bytes per call: each buffer once, buffers updated in place twice."""
     parts = []
     for tensor in (tensor for tensor in tensors if tensor.role != "workspace"):
         times = DTYPE_BYTES[tensor.dtype] * (2 if tensor.role == "inout" else 1)

@@ -1,4 +1,4 @@
-"""The launch of a file, read: which kernel parameters are fields, which variables of the host are genes."""
+"""Read a file's launch: kernel parameters become fields, host variables become genes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WHOLE = {
     "long long int": "i64", "int64_t": "i64", "std::int64_t": "i64", "uint64_t": "u64", "unsigned long long": "u64",
     "unsigned long": "u64", "ptrdiff_t": "i64",
 }  # fmt: skip
-"""C type of a whole number that may say how large a problem is → evokern's name."""
+"""C integer type of a possible problem size → evokern's name."""
 
 
 def find_launch(source: CudaSource, entry: KernelFunction) -> LaunchSite | None:
-    """Return the first launch of a kernel whose arguments are those of the kernel, in the file or its headers."""
+    """Return the first launch whose arguments match the kernel's, preferably in the file itself."""
     sites = [site for site in source.launches if site.kernel.rpartition("::")[2] == entry.name]
     fitting = [site for site in sites if len(site.arguments) == len(entry.parameters)]
     return next((site for site in fitting if not site.file), fitting[0] if fitting else None)
@@ -28,24 +28,24 @@ def find_launch(source: CudaSource, entry: KernelFunction) -> LaunchSite | None:
 
 @dataclass(frozen=True)
 class LaunchText:
-    """What the expressions of one launch mean."""
+    """Translated expressions of a launch."""
 
     grid: tuple[str, ...]
-    """Python text of each extent; empty where a part of it is not known."""
+    """Python text of each extent; empty if a part is unknown."""
     block: tuple[str, ...]
     shared: str | None
-    """Python text of the dynamic shared memory; None where it is not known."""
+    """Python text of the dynamic shared memory in bytes; None if unknown."""
     block_genes: Mapping[str, int | None]
-    """Gene of a variable that the block is made of → its number in the file, None where it has none."""
+    """Gene of a variable in the block's extents → its number in the file, or None."""
 
 
 def read_launch(site: LaunchSite, names: Mapping[str, str], taken: str, known: Mapping[str, int]) -> LaunchText:
     """Translate a launch.
 
     Args:
-        site: the launch.
-        names: C text → Python, for what is known: macros, template parameters, the kernel's numbers.
-        taken: text in which the genes' names must not stand.
+        site: launch to translate.
+        names: C text → Python, for known names: macros, template parameters, the kernel's numbers.
+        taken: text whose words must not be used as gene names.
         known: values of constants.
     """
     locals_, names = dict(site.definitions), dict(names)
@@ -56,7 +56,7 @@ def read_launch(site: LaunchSite, names: Mapping[str, str], taken: str, known: M
         names[word] = f"c.{gene}"
     block = _extents(site.block, names, locals_)
     if len(block) == 1 and block[0].isdigit() and int(block[0]) > 1:
-        # One plain number is often free; of two or three extents the kernel is likelier to know the values.
+        # A single number can usually change; with two or three extents the kernel probably relies on the values.
         gene, number = unused_name("BLOCK_X", taken), int(block[0])
         genes[gene], block = number, (f"c.{gene}",)
         grid = tuple(_with_gene(text, number, gene) for text in _extents(site.grid, names, locals_))
@@ -66,7 +66,7 @@ def read_launch(site: LaunchSite, names: Mapping[str, str], taken: str, known: M
 
 
 def _with_gene(text: str, number: int, gene: str) -> str:
-    """Write a block's plain number in another expression as the gene that it became."""
+    """Replace a block's number in another expression with its gene."""
     text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"c.{gene}", text)
     return re.sub(rf"(?<![\w.]){number - 1}(?![\w.])", f"(c.{gene} - 1)", text)
 
@@ -82,7 +82,7 @@ def _extents(text: str, names: Mapping[str, str], locals_: Mapping[str, str]) ->
 
 
 def _block_variables(text: str, locals_: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    """Variables that the block is made of: plain numbers of the host function, and what it was given."""
+    """Return the variables in a block's extents: numbers of the host function and its parameters."""
     found: list[str] = []
     waiting = [text]
     seen: set[str] = set()
@@ -93,7 +93,7 @@ def _block_variables(text: str, locals_: Mapping[str, str], names: Mapping[str, 
             seen.add(word)
             inner = locals_.get(word)
             if inner is not None and re.search(rf"\b{re.escape(word)}\b", inner):
-                inner = None  # what the function was given, changed
+                inner = None  # a parameter that the function modifies
             if inner is None or re.fullmatch(r"\(?\s*\d+[uUlL]*\s*\)?", inner):
                 found.append(word)
             else:
@@ -111,7 +111,7 @@ def _number(text: str, known: Mapping[str, int]) -> int | None:
 
 
 def constant_names(source: CudaSource) -> dict[str, str]:
-    """C name → Python of what the file fixes: numeric macros, integer constants, macros that round a quotient up."""
+    """Return C name → Python for constants: numeric macros, integer constants, macros that round a quotient up."""
     names = {m.name: str(m.number) for m in source.macros if m.number is not None and not m.function_like}
     names |= {macro.name: "ceil_div" for macro in source.macros if rounds_up(macro)}
     names |= {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}
@@ -119,6 +119,6 @@ def constant_names(source: CudaSource) -> dict[str, str]:
 
 
 def rounds_up(macro: Macro) -> bool:
-    """Whether a macro with two arguments is a / b, rounded up: `(((a) + (b) - 1) / (b))`."""
+    """Return whether a macro with two arguments is a / b, rounded up: `(((a) + (b) - 1) / (b))`."""
     bare = re.sub(r"[\s()]", "", macro.value or "")
     return macro.function_like and re.fullmatch(r"(?!\d)(\w+)\+(?!\d)(\w+)-1/\2", bare) is not None

@@ -1,4 +1,4 @@
-"""What a draft knows of a kernel: genes, fields, arguments, and launch expressions as Python over `c` and `p`."""
+"""Data of a drafted kernel: genes, fields, arguments, and launch expressions as Python over `c` and `p`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from itertools import zip_longest
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-BLOCK_DOC = "threads of a block"
-"""What the documentation of a gene says that is nothing but an extent of the block."""
+BLOCK_DOC = "threads per block"
+"""Documentation of a gene that only sets an extent of the block."""
 
 
 @dataclass(frozen=True)
 class DraftGene:
-    """A number that becomes a parameter."""
+    """A number in the source that becomes a parameter."""
 
     name: str
-    """Name of the gene; the macro that carries it."""
+    """Name of the gene and of its macro."""
     values: tuple[int | str, ...]
-    """Its value in the file and the ones worth trying beside it."""
+    """The value in the file and the values to try."""
     default: int | str
-    """The value in the file; a guess where the file gives none."""
+    """Value in the file, or a guess."""
     why: str = ""
-    """Why values or default are guesses; empty where the file says them."""
+    """Why values or default are guesses; empty if the file states them."""
     doc: str = ""
-    """What it is: a template parameter, the block's extent."""
+    """Kind of gene: template parameter or extent of the block."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class DraftField:
     """A field of the problem."""
 
     name: str
-    """Its name."""
+    """Name of the field."""
     multiple_of: int = 1
-    """What must divide it, as runs on the simulator show."""
+    """Required divisor, from runs on the simulator."""
     why: str = ""
-    """What is a guess about it."""
+    """Why it is a guess; empty if it is certain."""
     choices: tuple[int | str, ...] = ()
-    """Everything it may be; empty for any number."""
+    """All allowed values; empty for any number."""
     default: int | None = None
-    """The value where the problem does not name it; None for a field that every problem names."""
+    """Default value; None for a field that every problem must give."""
 
 
 @dataclass(frozen=True)
@@ -51,70 +51,70 @@ class DraftArgument:
     """A parameter of the kernel."""
 
     name: str
-    """Its name."""
+    """Name of the parameter."""
     dtype: str
-    """evokern's name of its type, or of what it points to."""
+    """evokern's name of its type, or of its element type."""
     expression: str | None = None
     """Python text of a number's value; None for a pointer."""
     why: str = ""
-    """What is a guess about it."""
+    """Why it is a guess; empty if it is certain."""
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a pointer."""
+        """Whether the parameter is a pointer."""
         return self.expression is None
 
 
 @dataclass(frozen=True)
 class DraftTensor:
-    """A buffer."""
+    """A buffer of the kernel."""
 
     name: str
-    """Its name."""
+    """Name of the buffer."""
     dtype: str
     """evokern's name of its element type."""
     shape: tuple[str, ...]
     """Python text of each extent."""
     role: str
-    """As of `evokern.Tensor`."""
+    """Role, as in `evokern.Tensor`."""
     why: str = ""
-    """What is a guess about it; empty where runs agree."""
+    """Why it is a guess; empty if the runs agree."""
     extra: str = ""
     """Further arguments of the declaration, such as `high=7`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the kernel is launched, as far as it is known."""
+    """Launch of the kernel, as far as it is known."""
 
     entry: str
-    """The kernel as `Launch` names it; a format string where genes are template arguments."""
+    """Kernel name for `Launch`; a format string if genes are template arguments."""
     genes: tuple[DraftGene, ...]
     fields: tuple[DraftField, ...]
     arguments: tuple[DraftArgument, ...]
     grid: tuple[str, ...]
-    """Python text of each extent; empty where it is not known."""
+    """Python text of each extent; empty if unknown."""
     block: tuple[str, ...]
     shared: str = "0"
     cluster: tuple[str, ...] = ()
-    """Python text of each extent of a thread-block cluster, in blocks; empty where the kernel demands none."""
+    """Python text of each extent of a thread-block cluster, in blocks; empty for no cluster."""
     macros: Mapping[str, str] = field(default_factory=dict)
-    """Macros that the problem decides → Python text."""
+    """Macros that depend on the problem → Python text."""
     constraints: tuple[tuple[str, str, str], ...] = ()
     """Name, Python text of the condition, reason."""
     options: tuple[str, ...] = ()
-    """Further compiler options."""
+    """Additional compiler options."""
     constants: tuple[DraftArgument, ...] = ()
     """`__constant__` arrays that the host fills."""
 
     @property
     def defaults(self) -> dict[str, int | str]:
-        """The configuration of the file."""
+        """Configuration in the file."""
         return {gene.name: gene.default for gene in self.genes}
 
     @property
     def whole_grid(self) -> tuple[str, ...]:
-        """The grid's extents, rounded up to whole clusters."""
+        """Extents of the grid, rounded up to whole clusters."""
         if not self.grid or not self.cluster:
             return self.grid
         axes = zip_longest(self.grid, self.cluster, fillvalue="1")
@@ -124,30 +124,30 @@ class Plan:
         """Evaluate one of the plan's expressions.
 
         Raises:
-            ZeroDivisionError: it divides by zero there.
+            ZeroDivisionError: the expression divides by zero.
         """
         return int(eval(_compiled(text), {**_KNOWN, "c": SimpleNamespace(**config), "p": SimpleNamespace(**problem)}))
 
     def extents(
         self, texts: tuple[str, ...], config: Mapping[str, Any], problem: Mapping[str, int]
     ) -> tuple[int, int, int]:
-        """Evaluate a grid or a block."""
+        """Evaluate the three extents of a grid or block."""
         values = [self.value(text, config, problem) for text in texts]
         x, y, z = (*values, 1, 1)[:3]
         return x, y, z
 
     def entry_of(self, config: Mapping[str, Any]) -> str:
-        """Return the entry with its template arguments."""
+        """Return the kernel name with its template arguments."""
         return self.entry.format(c=SimpleNamespace(**config)) if "{" in self.entry else self.entry
 
     def defines(self, config: Mapping[str, Any], problem: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the compiler's options for a configuration and a problem."""
+        """Return the compiler options of a configuration and a problem."""
         macros = {**config, **{name: self.value(text, config, problem) for name, text in self.macros.items()}}
         return (*(f"-D{name}={value}" for name, value in macros.items()), *self.options)
 
 
 def _whole_clusters(blocks: str, cluster: str) -> str:
-    """Return Python text of an extent of the grid, rounded up to a multiple of the cluster's along that axis."""
+    """Return Python text of a grid extent, rounded up to a multiple of the cluster's extent."""
     if cluster == "1":
         return blocks
     if blocks == "1":
@@ -171,18 +171,18 @@ _MAY_STAND = (
 
 
 def _compiled(text: str) -> CodeType:
-    """Compile an expression that holds arithmetic over `c.NAME` and `p.NAME` and nothing else."""
+    """Compile an expression that contains only arithmetic over `c.NAME` and `p.NAME`."""
     tree = ast.parse(text.strip(), mode="eval")
     for node in ast.walk(tree):
         hidden = isinstance(node, ast.Attribute) and node.attr.startswith("_")
         called = isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _KNOWN)
         if not isinstance(node, _MAY_STAND) or hidden or called:
-            raise ValueError(f"{text!r} is no arithmetic expression")
+            raise ValueError(f"{text!r} is not an arithmetic expression")
     return compile(tree, "<draft>", "eval")
 
 
 def split_tuple(text: str) -> tuple[str, ...]:
-    """Return the members of a Python tuple's text, or the text itself where it is none."""
+    """Return the elements of a Python tuple's text, or the text itself if it is not a tuple."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
@@ -193,7 +193,7 @@ def split_tuple(text: str) -> tuple[str, ...]:
 
 
 def unused_name(wanted: str, text: str) -> str:
-    """Return a name that no word of a text is."""
+    """Return a name that does not occur as a word in a text."""
     words = set(re.findall(r"[A-Za-z_]\w*", text))
     while wanted in words:
         wanted += "_"

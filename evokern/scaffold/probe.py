@@ -1,7 +1,7 @@
-"""Running a kernel on the simulator with guesses: what it reads and writes says how far its buffers reach.
+"""Run a kernel on the simulator with guessed arguments, to learn the extent of its buffers from its accesses.
 
-Each buffer gets far more room than it can need, everything may be written, and nothing is judged. A run that ends
-early (an access outside, a hang) tells that the guesses do not fit.
+Buffers are much larger than necessary, everything is writable, and results are not checked. If a run ends early, by an
+access out of bounds or a hang, the guess was wrong.
 """
 
 from __future__ import annotations
@@ -26,65 +26,65 @@ from evokern.scaffold.plan import DraftArgument, Plan
 from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 10_000_000
-"""Warp instructions of one run: several seconds; a guess that needs more is a bad one."""
+"""Instruction limit of one run in warp instructions, several seconds; a correct guess needs fewer."""
 MOST_THREADS = 1 << 20
-"""Threads of one run: a guessed grid with more says nothing that a smaller one would not."""
+"""Maximum number of threads in one run; larger guessed grids give no more information."""
 FEW_THREADS = 1 << 18
-"""The same where many grids are tried: the right one is among those with few blocks."""
+"""The same when many grids are tried; the correct one has few blocks."""
 MOST_ROOM = 32 << 20
-"""Bytes of the largest buffer."""
+"""Maximum size of a buffer in bytes."""
 LEAST_ROOM = 1 << 16
-"""Bytes of the smallest buffer."""
+"""Minimum size of a buffer in bytes."""
 FILLED = 1 << 20
-"""Elements of a buffer that are drawn; behind them they repeat."""
+"""Number of random elements in a buffer; they repeat after that."""
 
 
 @dataclass(frozen=True)
 class Touch:
-    """What one run did to a buffer, in elements."""
+    """Accesses of one run to a buffer, in elements."""
 
     read: int
-    """Index behind the last element read."""
+    """Index after the last element read."""
     written: int
-    """Index behind the last element written."""
+    """Index after the last element written."""
     distinct: int
-    """How many elements were written."""
+    """Number of elements written."""
     found: bool
-    """Whether an element was read that was written later or never, and the buffer was written."""
+    """Whether the buffer was written and an element was read before it was written, or was only read."""
     in_place: bool
     """Whether an element was read before it was written."""
 
     @property
     def extent(self) -> int:
-        """Index behind the last element touched."""
+        """Index after the last accessed element."""
         return max(self.read, self.written)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one run."""
+    """Result of one run."""
 
     touches: Mapping[str, Touch]
-    """Buffer → what happened to it."""
+    """Buffer → its accesses."""
     why: str = ""
-    """Why the run ended early; empty where it did not."""
+    """Why the run ended early; empty if it did not."""
     contents: Mapping[str, Any] | None = None
-    """What the buffers held afterwards, as bytes, where they were asked for."""
+    """Buffer contents after the run as bytes, if requested."""
     changed: Mapping[str, bytes] = field(default_factory=dict)
-    """Variable of the module that the run left changed → what it began with."""
+    """Module variable that the run changed → its initial bytes."""
 
     @property
     def ok(self) -> bool:
-        """Whether every thread ran to its end."""
+        """Whether every thread completed."""
         return not self.why
 
 
 class Prober:
-    """Compiles a drafted source for the first of some chips that has what it asks for, and runs it.
+    """Compiler and runner of a drafted source, for the first chip that has the required features.
 
     Args:
         source: device code.
-        chips: the chips, earlier ones first.
+        chips: chips to try, earlier ones first.
     """
 
     def __init__(self, source: str, chips: Sequence[Profile]) -> None:
@@ -93,7 +93,7 @@ class Prober:
         self._programs: dict[tuple[tuple[str, ...], str], SimulatedProgram | str] = {}
 
     def program(self, entry: str, options: tuple[str, ...]) -> SimulatedProgram | str:
-        """Return the program, or why the compiler refused it."""
+        """Return the compiled program, or the compiler's error."""
         key = options, entry
         if key not in self._programs:
             self._programs[key] = self._compiled(Rendered(self.source, "kernel.cu", {}, options, (entry,)))
@@ -110,8 +110,8 @@ class Prober:
             if not of_later_architecture(made.message):
                 return made.message
             if len(self.chips) == 1:
-                return f"{made.message}; drafts are run on {self.chips[0].architecture} at the latest"
-            self.chips = self.chips[1:]  # other configurations of the source ask for the same
+                return f"{made.message}; drafts support at most {self.chips[0].architecture}"
+            self.chips = self.chips[1:]  # other configurations need the same feature
 
     def run(
         self,
@@ -129,15 +129,15 @@ class Prober:
         """Run one launch.
 
         Args:
-            plan: how it is launched; its grid and block must be known.
+            plan: launch; its grid and block must be known.
             problem: field → value.
             config: gene → value; None for the defaults.
-            limit: integers of the inputs are drawn below this.
-            room: elements that a buffer has room for; 0 for what the problem's fields make likely.
-            exact: elements of each buffer, where they are known: an access behind them ends the run.
-            keep: whether to return what the buffers held.
-            sanitize: whether a finding of the sanitizer counts as a reason why the run is no good.
-            most_threads: threads above which nothing is run.
+            limit: upper limit of random integers.
+            room: elements to allocate per buffer; 0 to derive the number from the problem.
+            exact: exact number of elements of each buffer, if known; an access beyond it ends the run.
+            keep: whether to return the contents of the buffers.
+            sanitize: whether a sanitizer finding fails the run.
+            most_threads: maximum number of threads; larger launches are not run.
         """
         config = plan.defaults if config is None else config
         try:
@@ -149,7 +149,7 @@ class Prober:
             return Run({}, f"the launch cannot be computed: {error}")
         threads = prod(block)
         if min(*grid, *block) < 1 or threads > 1024 or prod(grid) * threads > most_threads:
-            return Run({}, f"a grid of {grid} blocks of {block} threads is not run")
+            return Run({}, f"a grid of {grid} blocks of {block} threads cannot be run")
         program = self.program(entry, options)
         if isinstance(program, str):
             return Run({}, program)
@@ -200,7 +200,7 @@ _UNTOUCHED = Touch(0, 0, 0, False, False)
 
 
 def _room_of(program: SimulatedProgram, name: str) -> int:
-    """Return the bytes of a `__constant__` array; 0 where the compiled code has none of that name."""
+    """Return the size of a `__constant__` array in bytes; 0 if the compiled code lacks it."""
     symbol = symbol_of(name, program.module.variables)
     return program.module.variables[symbol].size if symbol else 0
 
@@ -216,7 +216,7 @@ def _whole(dtype: str) -> bool:
 
 
 def _room(plan: Plan, problem: Mapping[str, int]) -> int:
-    """Return elements that hold any product of up to four of the problem's fields, and some more."""
+    """Return more elements than any product of up to four of the problem's fields."""
     largest = sorted(problem.values(), reverse=True)[:4]
     if len(largest) == 1 and len(plan.grid) > 1:
         largest *= 2  # a square
@@ -224,14 +224,14 @@ def _room(plan: Plan, problem: Mapping[str, int]) -> int:
 
 
 def _data(argument: DraftArgument, elements: int, limit: int, seed: int) -> Any:
-    """Return contents: normal numbers, or integers below the limit; of at most `MOST_ROOM` bytes."""
+    """Return contents of at most `MOST_ROOM` bytes: normal numbers, or integers below the limit."""
     width = DTYPE_BYTES[argument.dtype]
     elements = max(1, min(elements, MOST_ROOM // width))
     drawn = min(elements, FILLED)
     rng = np.random.default_rng(seed)
     if _whole(argument.dtype):
         signed = "i" if argument.dtype[0] == "i" else "u"
-        # The largest one comes early, so that it is among those that a small problem reads.
+        # The largest integer comes early, so that small problems read it too.
         values = (limit - 1 - np.arange(drawn) * 7 % limit).astype(f"{signed}{width}")
     elif width >= 4:
         values = rng.standard_normal(drawn).astype(f"f{width}")
@@ -259,6 +259,6 @@ def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:
 
 
 def _behind(marks: Any) -> int:
-    """Index behind the last mark."""
+    """Return the index after the last mark."""
     places = np.flatnonzero(marks)
     return int(places[-1]) + 1 if places.size else 0

@@ -1,4 +1,4 @@
-"""Problems for a draft: what must divide its fields, small ones with several blocks and tails, one for the study."""
+"""Choose problems for a draft: required divisors, small problems with several blocks and tails, the study's problem."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
 
 LIMIT = 8
-"""Below what integers are drawn that index a buffer."""
+"""Upper limit of random integers that index a buffer."""
 MOST_STEPS = 1 << 20
-"""Largest value of a small problem's field, in steps of what must divide it."""
+"""Maximum value of a small problem's field, in multiples of its divisor."""
 STUDY_ELEMENTS = 1 << 22
-"""Elements of the largest buffer at the drafted study's problem, about."""
+"""Approximate number of elements of the largest buffer in the study's problem."""
 
 
 def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Plan:
-    """Find what must divide each field, and put it into constraints where a gene is behind it, else into the field."""
+    """Find each field's divisor; write it as a constraint if it depends on a gene, else into the field."""
     level = _clean_level(prober, plan, found, tensors)
     if level == 1:
         return plan
@@ -33,21 +33,21 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
         needed = _needed(prober, plan, tensors, base, field.name, level)
         units = _tile_units(plan, field.name, needed) if needed > 1 else []
         if not units:
-            why = "runs whose field is no multiple reach outside a buffer, or leave elements unwritten"
+            why = "with other values, runs reach outside a buffer or leave elements unwritten"
             fields.append(replace(field, multiple_of=needed, why=why) if needed > 1 else field)
             continue
         fields.append(field)
         for number, unit in enumerate(units):
             name = f"whole_{field.name.lower()}_tiles" + (f"_{number + 1}" if number else "")
-            reason = "a part of a tile reaches outside the buffers"
+            reason = "a partial tile would reach outside the buffers"
             constraints.append((name, f"divides({unit}, p.{field.name})", reason))
     return replace(plan, fields=tuple(fields), constraints=tuple(constraints))
 
 
 def _clean_level(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> int:
-    """Return what every field must be a multiple of so that the sanitizer finds nothing.
+    """Return the divisor of all fields with which the sanitizer finds nothing.
 
-    Where tails explain every buffer, a block with a tail may still read shared memory that it never wrote.
+    Even if shapes explain every buffer with tails, a block with a tail may read unwritten shared memory.
     """
     for level in (each for each in LEVELS if each >= found.level):
         problems = problems_at(plan.fields, level, len(plan.grid) < 2)[:1]
@@ -74,7 +74,7 @@ def _needed(
 
 
 def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> bool:
-    """Whether a run stays inside buffers of the drafted shapes and writes every element of the outputs."""
+    """Return whether a run stays inside the drafted buffers and writes all output elements."""
     sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
     run = prober.run(plan, problem, limit=LIMIT, exact=sizes, sanitize=True)
     return run.ok and all(
@@ -83,7 +83,7 @@ def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: M
 
 
 def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
-    """Return the expressions that a field is cut by, where the value of one is what must divide the field."""
+    """Return the tile expressions that divide a field if the value of one equals the required divisor."""
     problem = {f.name: 64 for f in plan.fields}
     cut = dict.fromkeys(
         unit if axis >= len(plan.cluster) or plan.cluster[axis] == "1" else f"{unit} * ({plan.cluster[axis]})"
@@ -98,7 +98,7 @@ def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
 
 
 def _units(text: str, field: str) -> list[str]:
-    """Return by what an expression of the grid divides a field: `ceil_div(p.N, UNIT)` or `(p.N + UNIT - 1) // UNIT`."""
+    """Return the divisors of a field in a grid expression: `ceil_div(p.N, UNIT)` or `(p.N + UNIT - 1) // UNIT`."""
     word = rf"p\.{re.escape(field)}\b"
     found = re.findall(rf"ceil_div\([^,()]*{word}[^,()]*,\s*(.+)\)$", text)
     found += re.findall(rf"{word}[^/]*//\s*(\([^()]*\)|[\w.]+)", text)
@@ -106,15 +106,15 @@ def _units(text: str, field: str) -> list[str]:
 
 
 def small_problems(plan: Plan, tensors: Sequence[DraftTensor], prober: Prober | None) -> tuple[dict[str, int], ...]:
-    """Return two small problems: several blocks along each axis of the grid, tails where the kernel takes them.
+    """Return two small problems with several blocks along each grid axis, and tails if the kernel supports them.
 
     Args:
-        plan: the launch.
-        tensors: the buffers.
-        prober: what tries them; None where nothing can be run.
+        plan: launch of the kernel.
+        tensors: buffers of the kernel.
+        prober: runs the problems; None if the kernel cannot be run.
     """
     made = [_problem(plan, tails) for tails in (True, False)]
-    if made[0] == made[1]:  # no tails are possible: other numbers of blocks instead
+    if made[0] == made[1]:  # tails are impossible: use other numbers of blocks
         made[1] = {name: value + _multiples(plan)[name] for name, value in made[1].items()}
     if prober is not None:
         made = [problem for problem in made if clean(prober, plan, tensors, problem)] or made
@@ -131,7 +131,7 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
             numbers = [choice for choice in field.choices if isinstance(choice, int)]
             values[field.name] = numbers[min(len(numbers) - 1, 1 + at % 2 if tails else 0)]
             continue
-        long = field.name in beside[-1:]  # of several that a block walks along one is enough
+        long = field.name in beside[-1:]  # of several fields that a block loops over, one long one is enough
         values[field.name] = _beside_the_grid(plan, at, tails) if long else row[at % len(row)]
         if (multiple := multiples[field.name]) > 1:
             values[field.name] = multiple * (2 + (at + tails) % 2)
@@ -144,7 +144,7 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
 
 
 def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
-    """Return the blocks of so many clusters along an axis; with tails, one block of the last cluster has work."""
+    """Return the number of blocks in several clusters; with tails, only one block of the last cluster has work."""
     if axis >= len(plan.cluster):
         return clusters
     size = plan.value(plan.cluster[axis], plan.defaults, {f.name: 64 for f in plan.fields})
@@ -152,12 +152,12 @@ def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
 
 
 def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: int, blocks: int, tails: bool) -> int:
-    """Return a field's value that cuts the grid's axis into so many blocks, the last one whole or a part."""
+    """Return the field value that gives the grid axis so many blocks, the last one complete or partial."""
     if plan.extents(plan.grid, plan.defaults, values)[axis] >= blocks + 1:
         return values[name]
 
     def first(wanted: int) -> int:
-        """The smallest multiple that needs so many blocks."""
+        """Return the smallest multiple that needs so many blocks."""
         low, high = 0, MOST_STEPS
         while low + 1 < high:
             middle = (low + high) // 2
@@ -173,14 +173,14 @@ def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: 
     if not tails:
         return behind - multiple
     tail = (behind - begin) // (3 * multiple) * multiple
-    return min(behind - multiple, begin + tail + 2 * axis * multiple)  # not square either
+    return min(behind - multiple, begin + tail + 2 * axis * multiple)  # also not square
 
 
 def _beside_the_grid(plan: Plan, at: int, tails: bool) -> int:
-    """A field that a block walks along: longer than the block is wide where a block has a row, and no multiple."""
+    """Return the value of a field that a block loops over: longer than a row-wise block, and not a multiple of it."""
     threads = prod(plan.extents(plan.block, plan.defaults, {f.name: 64 for f in plan.fields})) if plan.block else 32
     row_each = any(re.fullmatch(r"p\.\w+( \* p\.\w+)*", text) for text in plan.grid)
-    if len(plan.fields) == 1:  # all blocks together walk along it
+    if len(plan.fields) == 1:  # all blocks loop over it together
         together = threads * prod(plan.extents(plan.grid, plan.defaults, {plan.fields[0].name: 64}))
         return together + 37 if tails else 2 * together
     if row_each and threads <= 512:
@@ -189,7 +189,7 @@ def _beside_the_grid(plan: Plan, at: int, tails: bool) -> int:
 
 
 def _multiples(plan: Plan) -> dict[str, int]:
-    """Field → what must divide it for the default candidate."""
+    """Return the divisor of each field for the default candidate."""
     found = {field.name: max(1, field.multiple_of) for field in plan.fields}
     for _, condition, _ in plan.constraints:
         match = re.fullmatch(r"divides\((.+), p\.(\w+)\)", condition)
@@ -200,12 +200,12 @@ def _multiples(plan: Plan) -> dict[str, int]:
 
 
 def study_problem(plan: Plan, tensors: Sequence[DraftTensor], literals: Mapping[str, int]) -> dict[str, int]:
-    """Return a problem for the study: the file's own numbers, else powers of two that fill a few megabytes."""
+    """Return the study's problem: the file's numbers, else powers of two that fill a few megabytes."""
     axes = max((sum(1 for axis in tensor.shape if "p." in axis) for tensor in tensors), default=1)
     extent = 1 << max(5, (STUDY_ELEMENTS.bit_length() - 1) // max(1, axes))
     return {field.name: literals.get(field.name, field.default or extent) for field in plan.fields}
 
 
 def uses_indices(tensors: Sequence[DraftTensor]) -> bool:
-    """Whether the draft needs a limit of the integers that index buffers."""
+    """Return whether the draft needs an upper limit of integers that index buffers."""
     return any(INDEX_LIMIT in (*tensor.shape, tensor.extra.partition("=")[2].partition(" ")[0]) for tensor in tensors)

@@ -1,4 +1,4 @@
-"""What a CUDA file tells of one of its kernels without running it: genes, arguments, launch, the code it needs."""
+"""Read a kernel from a CUDA file without running it: genes, arguments, launch and device code."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGen
 from evokern.scaffold.source_text import device_source
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
-"""What drafts are compiled for and run on: the first that has what the kernel asks for, clusters for example."""
+"""Chips to compile and run drafts for; the first with the required features (such as clusters) is used."""
 LARGEST_GENE = 1024
-"""A macro with a larger value is a size of the problem, not a choice."""
+"""Maximum macro value that becomes a gene; larger ones are problem sizes."""
 _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
-"""Names that people give to the number of threads of a block."""
+"""Common names for the number of threads per block."""
 _REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
          "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class KernelReading:
-    """What one file says about one kernel."""
+    """Facts from a file about one kernel."""
 
     function: KernelFunction
     plan: Plan
     """Launch and genes; grid and block may be missing."""
     source: str
-    """Device code of the kernel and what it uses, with an `#error` where a macro is missing."""
+    """Device code of the kernel and its dependencies, with an `#error` for each missing macro."""
     launch_line: str = ""
-    """Where the launch that grid and block come from stands; empty where none could be read."""
+    """Location of the launch that gives grid and block; empty if none could be read."""
     literals: Mapping[str, int] = field(default_factory=dict)
-    """Field → the number that the file's launch passes for it."""
+    """Field → number that the file's launch passes for it."""
 
 
 def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
-    """Read what a file says of one of its kernels.
+    """Read one kernel from a file.
 
     Raises:
-        SourceError: the kernel is not there, is ambiguous, or takes what evokern cannot pass.
+        SourceError: the kernel is missing, is ambiguous, or has unsupported arguments.
     """
     function = _function(source, wanted)
     site = find_launch(source, function)
     if not any(parameter.pointer for parameter in function.parameters):
-        raise SourceError(f"{function.signature} takes no pointer, so there is nothing to compute into")
+        raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
     macros = tuple(_numeric_macros(source, text))
     point = _with_arguments(source, function, wanted, site)
@@ -90,7 +90,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
 
 
 def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
-    """Find the kernel, templates without arguments too."""
+    """Find the kernel, including templates without arguments."""
     try:
         return source.entry(wanted).entry
     except SourceError:
@@ -104,9 +104,9 @@ def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
 
 
 def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
-    """Macros with a number that the kernel's code uses, except masks and the warp's size, which nothing can change."""
+    """Yield numeric macros in the kernel's code, except masks and the warp size, which cannot change."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    # Given on the command line, a macro would replace the template parameter that has its name further up.
+    # A macro on the command line would also replace a template parameter of the same name.
     given = re.findall(r"\btemplate\s*<([^{;]*?)>", code)
     shadowed = {word for parameters in given for word in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", parameters)}
     used = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+\w+", "#", code, flags=re.M)))
@@ -127,12 +127,12 @@ def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
 
 def _macro_gene(macro: Macro) -> DraftGene:
     if macro.number is None:
-        return DraftGene(macro.name, (1,), 1, "the file gives no value, so list the ones it may have")
-    return DraftGene(macro.name, neighbours(macro.number), macro.number, "halves and doubles of the file's value")
+        return DraftGene(macro.name, (1,), 1, "the file gives no value; list the possible values")
+    return DraftGene(macro.name, neighbours(macro.number), macro.number, "half and double the file's value")
 
 
 def neighbours(number: int) -> tuple[int, ...]:
-    """Return a value with the ones a tuner would try beside it: halves and doubles, or on and off."""
+    """Return a value with the ones a tuner would try: half and double, or on and off."""
     if number in (0, 1):
         return (0, 1) if number == 0 else (1, 2, 4)
     lower = number // 2 if number % 2 == 0 else number - 1
@@ -142,7 +142,7 @@ def neighbours(number: int) -> tuple[int, ...]:
 def _with_arguments(
     source: CudaSource, function: KernelFunction, wanted: str | None, site: LaunchSite | None
 ) -> EntryPoint:
-    """Return the entry with template arguments: those asked for, else those of the file's launch, else guesses."""
+    """Return the entry with template arguments: the requested ones, the file's, or guesses."""
     if not function.template or "<" in (wanted or ""):
         return source.entry(wanted or function.qualified)
     given = _split(site.template_arguments) if site else []
@@ -157,7 +157,7 @@ def _default_argument(kind: str, default: str | None) -> str:
 
 
 def _split(arguments: str) -> list[str]:
-    """Cut template arguments at their outermost commas."""
+    """Split template arguments at their outermost commas."""
     parts, depth = [""], 0
     for character in arguments:
         depth += character in "<([{"
@@ -172,7 +172,7 @@ def _split(arguments: str) -> list[str]:
 def _entry(
     point: EntryPoint, source: CudaSource, site: LaunchSite | None, text: str
 ) -> tuple[str, list[DraftGene], dict[str, str]]:
-    """Return the entry as a launch names it, the genes of its template, and what the launch's words for them mean."""
+    """Return the kernel name for `Launch`, the genes of its template, and the Python for the launch's names."""
     function = point.entry
     if not point.expression or "<" not in point.expression:
         return (function.name if point.symbol else point.expression or function.qualified), [], {}
@@ -190,9 +190,9 @@ def _entry(
         if whole and (word.isdigit() or word in ("true", "false")):
             number = int(word) if word.isdigit() else int(word == "true")
             flag = parameter.type.replace("const", "").strip() == "bool"
-            # The gene arrives as a macro, which must not replace a word of the source.
+            # The gene becomes a macro, which must not replace a word of the source.
             gene = unused_name(f"T_{parameter.name or len(written)}", text)
-            why = "" if flag else "halves and doubles of the file's value"
+            why = "" if flag else "half and double the file's value"
             values_of = (0, 1) if flag else neighbours(number)
             genes.append(DraftGene(gene, values_of, number, why, f"template parameter {parameter.name}"))
             written.append("{c." + gene + "}")
@@ -206,7 +206,7 @@ def _entry(
 
 
 def _worked_out(text: str, names: Mapping[str, str]) -> str:
-    """Return the number that an expression such as `256 / 4` makes, other text as it is."""
+    """Return the value of an expression such as `256 / 4`, or other text unchanged."""
     made = to_python(text, names, {})
     try:
         return str(Plan("", (), (), (), (), ()).value(made, {}, {})) if made else text
@@ -215,7 +215,7 @@ def _worked_out(text: str, names: Mapping[str, str]) -> str:
 
 
 def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapping[str, str]) -> dict[str, str]:
-    """C type as written → the type it stands for: a template's parameter, a name that the source defines."""
+    """Return C type as written → actual type, for template parameters and names that the source defines."""
     _, _, given = (point.expression or "").partition("<")
     parts = _split(given.removesuffix(">"))
     found = {p.name: part for p, part in zip(function.template, parts, strict=False) if p.type in ("typename", "class")}
@@ -234,10 +234,10 @@ def _fields(function: KernelFunction, sizes: Mapping[str, int]) -> tuple[DraftFi
 
 
 def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]) -> dict[str, str]:
-    """What the launch passes for the kernel's numbers means the fields of that name."""
+    """Return the launch's variables that are passed for the kernel's numbers → fields."""
     found: dict[str, str] = {}
     for parameter, argument in zip(function.parameters, site.arguments, strict=True):
-        # One variable passed for several parameters does not tell which of them the grid follows.
+        # A variable passed for several parameters does not show which of them the grid depends on.
         once = site.arguments.count(argument) == 1 and re.fullmatch(r"[A-Za-z_]\w*", argument)
         if not parameter.pointer and parameter.base in WHOLE and once and argument not in names:
             found[argument] = f"p.{parameter.name.upper()}"
@@ -245,11 +245,11 @@ def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]
 
 
 def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ...]:
-    """Return the `__constant__` arrays of a source that a host fills: those without values of their own.
+    """Return the `__constant__` arrays that the host fills: those without an initialiser.
 
     Args:
         text: device code.
-        types: names of types → the types that they stand for.
+        types: type names → actual types.
     """
     found = re.findall(r"__constant__\s+([^;=(){}]*?)\b(\w+)\s*((?:\[[^;=]*\])?)\s*;", text)
     made = []
@@ -262,7 +262,7 @@ def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ..
 
 
 def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | None, block: tuple[str, ...]) -> str:
-    """Return the dynamic shared memory: the launch's, else 4 bytes a thread where the kernel has such an array."""
+    """Return the dynamic shared memory: the launch's, else 4 bytes per thread if the kernel has a dynamic array."""
     if launch and launch.shared and (launch.shared != "0" or launch.grid):
         return launch.shared
     dynamic = any(array.dynamic and array.function == function.name for array in source.shared)
@@ -270,9 +270,9 @@ def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | N
 
 
 def _cluster(function: KernelFunction, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the cluster that a kernel demands, in Python; empty where it demands none, or where it is not understood.
+    """Return the cluster that a kernel requires as Python text; empty for none, or if it cannot be translated.
 
-    The compiler knows it too, as numbers: see `evokern.scaffold.draft.with_cluster`.
+    The compiler also reports it as numbers: see `evokern.scaffold.draft.with_cluster`.
     """
     extents = [to_python(text, names, {}) for text in function.cluster_dims]
     while len(extents) > 1 and extents[-1] == "1":
@@ -289,7 +289,7 @@ def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) ->
 def _block(
     function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
-    """Return the block's extents and the genes they bring: of the launch, else of bounds, else of index arithmetic."""
+    """Return the block's extents and genes: from the launch, else from launch bounds, else from index arithmetic."""
     if launch and launch.block:
         numbers = _block_numbers(launch)
         return launch.block, tuple(
@@ -310,12 +310,12 @@ def _block(
 
 
 def _block_numbers(launch: LaunchText) -> dict[str, int]:
-    """Return the genes of a launch's block: the file's numbers, for the others the first that makes a usual block."""
+    """Return the values of a launch's block genes: the file's numbers, or guesses that give a common block size."""
     for guess in (256, 16, 32, 8):
         numbers = {name: number or guess for name, number in launch.block_genes.items()}
         try:
             extents = Plan("", (), (), (), (), launch.block).extents(launch.block, numbers, {})
-        except (ZeroDivisionError, AttributeError):  # made of other genes too
+        except (ZeroDivisionError, AttributeError):  # depends on other genes too
             continue
         if min(extents) >= 1 and 32 <= extents[0] * extents[1] * extents[2] <= 1024:
             return numbers
@@ -325,7 +325,7 @@ def _block_numbers(launch: LaunchText) -> dict[str, int]:
 def _block_by_index(
     function: KernelFunction, names: Mapping[str, str], text: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
-    """Guess the block from `blockIdx.x * BLOCK + threadIdx.x`; an extent that no macro names becomes a gene."""
+    """Guess the block from `blockIdx.x * BLOCK + threadIdx.x`; an extent without a macro becomes a gene."""
     axes = [axis for axis in "xyz" if f"threadIdx.{axis}" in text] or ["x"]
     extents: list[str] = []
     genes: list[DraftGene] = []
@@ -334,7 +334,7 @@ def _block_by_index(
             rf"\b([A-Za-z_]\w*)\s*\*\s*blockIdx\.{axis}", text
         )
         known = names.get(found[1]) if found else None
-        if known is None and axes == ["x"]:  # a template's own word for the block
+        if known is None and axes == ["x"]:  # a template parameter for the block size
             known = next((text for word, text in names.items() if _THREADS.fullmatch(word)), None)
         if known and known.startswith("c."):
             extents.append(known)
@@ -348,7 +348,7 @@ def _block_by_index(
 
 
 def block_values(number: int) -> tuple[int, ...]:
-    """Return extents of a block worth trying beside a number: whole warps, or neighbours of less than one."""
+    """Return block extents to try: whole warps, or neighbours of values below a warp."""
     if number >= 32:
         values = {max(32, number // 4), max(32, number // 2), number, min(1024, 2 * number)}
         return tuple(sorted(values))
@@ -362,16 +362,14 @@ def _arguments(
     launch: LaunchText | None,
     names: Mapping[str, str],
 ) -> Iterator[DraftArgument]:
-    """Yield the parameters; a number that the file's own launch passes is taken over."""
+    """Yield the kernel's parameters, with numbers from the file's launch."""
     passed = site.arguments if site else ("",) * len(function.parameters)
     for position, (parameter, argument) in enumerate(zip(function.parameters, passed, strict=True)):
         base = types.get(parameter.base, parameter.base)
         name = parameter.name or f"argument{position}"
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(base)
-            yield DraftArgument(
-                name, dtype or "f32", None, "" if dtype else f"element type {parameter.base} is not known"
-            )
+            yield DraftArgument(name, dtype or "f32", None, "" if dtype else f"unknown element type {parameter.base}")
         elif base in WHOLE:
             gene = names.get(argument, "")
             expression = gene if gene.startswith("c.") else f"p.{name.upper()}"
@@ -383,15 +381,15 @@ def _arguments(
             yield DraftArgument(name, _REAL[base], value, "" if number else "the file's launch passes a variable")
         else:
             raise SourceError(
-                f"{function.signature}: {parameter.type} {parameter.name} is passed by value; "
-                "evokern passes pointers and numbers only, so change the kernel to take those"
+                f"{function.signature}: {parameter.type} {parameter.name} is passed by value, but evokern passes only "
+                "pointers and numbers; change the kernel's parameters"
             )
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
-    """Return the plan with numbers that size nothing as plain arguments."""
+    """Return the plan with numbers that size nothing as constant arguments."""
     arguments = tuple(
-        replace(a, expression=str(values.get(a.name.upper(), 1)), why="it sizes no buffer, so it is no field")
+        replace(a, expression=str(values.get(a.name.upper(), 1)), why="no buffer size depends on it, so no field")
         if a.expression and a.expression.removeprefix("p.") in names
         else a
         for a in plan.arguments

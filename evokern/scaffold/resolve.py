@@ -1,4 +1,4 @@
-"""What only the compiler knows of a source: which type a name stands for, which number a constant expression has."""
+"""Resolve type names of a source with the compiler."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _BUILTIN = {
     "y": "unsigned long long", "s": "short", "t": "unsigned short", "a": "signed char", "h": "unsigned char",
     "c": "char", "b": "bool",
 }  # fmt: skip
-"""Builtin types by their letter: Itanium C++ ABI, section 5.1.5.2."""
+"""Builtin types by their mangled letter: Itanium C++ ABI, section 5.1.5.2."""
 
 
 def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profile) -> dict[str, str]:
-    """Return the types that names of a source stand for, such as `floatX` for `__nv_bfloat16`.
+    """Return the actual types behind type names of a source, for example `__nv_bfloat16` for `floatX`.
 
     Args:
         source: device code.
-        names: types as the source writes them.
-        options: the compiler's options, macros among them.
-        chip: what it is compiled for.
+        names: types as written in the source.
+        options: compiler options, including macros.
+        chip: chip to compile for.
 
     Returns:
-        Name → the type's own name; without those that are structures, or nothing where the source does not compile.
+        Name → actual type, without structures; empty if the source does not compile.
     """
     asked = sorted({name for name in names if re.fullmatch(r"[\w:]+", name)})
     if not asked:

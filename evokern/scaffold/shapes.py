@@ -1,4 +1,4 @@
-"""From how far a kernel reaches, at several problems, to the shape of each buffer as a product of fields."""
+"""Fit each buffer's shape, as a product of fields, to its accessed extent at several problems."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from math import prod
 
 MOST_AXES = 5
 LARGEST_BORDER = 4
-"""Most elements that an extent is longer than its field, as for an image with its border."""
+"""Maximum number of elements by which an extent exceeds its field, as for an image with a border."""
 MOST_CONSTANT = 64
-"""Largest constant axis beside fields; a larger one is a coincidence of few runs."""
+"""Maximum constant axis in addition to fields; larger ones are coincidences of few runs."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A shape that explains how far a buffer was touched."""
+    """A shape that explains the accessed extent of a buffer."""
 
     axes: tuple[str, ...]
-    """Python text of each extent, in no order yet."""
+    """Python text of each extent, not yet ordered."""
     exact: bool
-    """Whether the shape's size is what was touched, in every run; else it is the smallest product that holds it."""
+    """Whether the size equals the accessed extent in every run; else it is the smallest product that covers it."""
 
 
 def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: bool = True) -> Fit | None:
-    """Find the shortest product of fields that is as large as what was touched, in every run.
+    """Find the shortest product of fields that equals the accessed extent in every run.
 
     Args:
-        extents: elements touched, one number per run.
-        atoms: Python text of a field, a grid's extent or a limit → its value in each run.
-        borders: whether extents may be longer than their fields by a few elements.
+        extents: accessed elements, one number per run.
+        atoms: Python text of a field, grid extent or limit → its value in each run.
+        borders: whether extents may exceed their fields by a few elements.
 
     Returns:
-        The shape, or None where no product holds the extents.
+        The shape, or None if no product covers the extents.
     """
     if not any(extents):
         return None
     subsets = [chosen for size in range(min(MOST_AXES, len(atoms)) + 1) for chosen in combinations(atoms, size)]
-    # A square has one field for two axes; scores of attention have it beside others.
+    # A square uses one field for two axes; attention scores combine it with other axes.
     for name in atoms:
         others = [other for other in atoms if other != name]
         subsets += [(*rest, name, name) for size in range(3) for rest in combinations(others, size)]
@@ -60,7 +60,7 @@ def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: 
 
 
 def _bordered(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit | None:
-    """A product of one or two extents that are a little longer or shorter than their fields."""
+    """Return a product of one or two extents that differ from their fields by a few elements."""
     margins = range(-2, 2 * LARGEST_BORDER + 1)
     for chosen in [c for size in (1, 2) for c in combinations(atoms, size)]:
         for margin in product(margins, repeat=len(chosen)):
@@ -74,7 +74,7 @@ def _bordered(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit
 
 
 def _windowed(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit | None:
-    """A product of extents that are longer than a field by another one less one, as of an image under a filter."""
+    """Return a product with extents of a field plus another one minus one, as for an image and a filter."""
     names = [name for name in atoms if name.startswith("p.")]
     pairs = {f"{a} + {b} - 1": [x + y - 1 for x, y in zip(atoms[a], atoms[b], strict=True)]
              for a, b in combinations(names, 2)}  # fmt: skip
@@ -106,13 +106,13 @@ def _covering(
 
 
 def row_major(axes: Sequence[str], tensor: str, source: str, names: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Order the axes of a shape as the source's index expressions have them: what multiplies an index is further in.
+    """Order the axes of a shape by the source's index expressions; axes that multiply an index are further in.
 
     Args:
         axes: Python text of each extent.
-        tensor: the buffer's name.
-        source: the kernel's text.
-        names: Python text of a field → the word that the source has for it.
+        tensor: name of the buffer.
+        source: text of the kernel.
+        names: Python text of a field → its name in the source.
     """
     if len(axes) < 2:
         return tuple(axes)
@@ -127,7 +127,7 @@ def row_major(axes: Sequence[str], tensor: str, source: str, names: Mapping[str,
 
 
 def _mentions(tensor: str, text: str) -> tuple[str, str, str]:
-    """Text that says how a buffer is indexed: its brackets, what makes their variables, statements that name it."""
+    """Return text about a buffer's indices: its brackets, definitions of their variables, statements that use it."""
     word = rf"\b{re.escape(tensor)}\b"
     indices = re.findall(rf"{word}\s*\[([^\]]*)\]", text) + re.findall(rf"{word}\s*\+=?\s*([^;,\]]*)", text)
     words = {w for index in indices for w in re.findall(r"[A-Za-z_]\w*", index)}
@@ -137,12 +137,12 @@ def _mentions(tensor: str, text: str) -> tuple[str, str, str]:
 
 
 def _word_of(axis: str, names: Mapping[str, str]) -> str:
-    """Return what the source calls an extent; of a sum its first part."""
+    """Return the source's name of an extent; for a sum, of its first part."""
     first = re.match(r"[pc]\.\w+|[A-Z]\w*|\d+", axis)
     return names.get(first[0], first[0].partition(".")[2] or first[0]) if first else ""
 
 
 def _strides(name: str, text: str) -> int:
-    """How often an extent multiplies something."""
+    """Return how often an extent multiplies something."""
     word = rf"\b{re.escape(name)}\b"
     return len(re.findall(rf"\*\s*{word}|{word}\s*\*", text)) if name else 0

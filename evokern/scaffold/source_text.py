@@ -1,4 +1,4 @@
-"""The drafted `kernel.cu`: each choice a macro whose absence is an `#error`."""
+"""Generate the drafted `kernel.cu`, in which each choice is a macro with an `#error` if it is missing."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ _HEADER_OF = {
     "cuda_bf16.h": r"\b(?:__nv_bfloat162?|nv_bfloat162?)\b",
     "cuda_fp8.h": r"\b__nv_fp8(?:x[24])?_\w+",
 }
-"""Header → words that need it; a file often has them through a header of a library that stays on the host."""
+"""Header → words that need it; files often include it indirectly through a library header."""
 _EMPTY_CONDITIONAL = re.compile(
     r"^[ \t]*#[ \t]*if(?:n?def)?\b(?:\\\n|[^\n])*\n(?:\s*#[ \t]*(?:else|elif)\b[^\n]*\n)*\s*#[ \t]*endif\b[^\n]*\n?",
     re.MULTILINE,
 )
 _EMPTY_NAMESPACE = re.compile(r"^[ \t]*namespace\b[^{;\n]*\{\s*\}[^\n]*\n?", re.MULTILINE)
 _INLINED = re.compile(r"^// ---- [\w./+-]+\n", re.MULTILINE)
-"""The line that stands above a header that was put in place."""
+"""The line above an inlined header."""
 _LONE_COMMENT = re.compile(r"\n[ \t]*\n(?:[ \t]*(?://[^\n]*|/\*(?:[^*]|\*(?!/))*\*/[ \t]*)\n)+(?=[ \t]*\n)")
-"""A paragraph of nothing but comments."""
+"""A paragraph that consists of comments only."""
 
 
 def device_source(
     text: str, macros: Iterable[Macro], sizes: Mapping[str, int], genes: Set[str], required: Iterable[str] = ()
 ) -> str:
-    """Return device code that takes its numbers from outside.
+    """Return device code in which numbers are macros from the command line.
 
     Args:
-        text: the device code with the file's own definitions.
-        macros: those with a number.
-        sizes: macros that the problem decides.
-        genes: macros that the configuration decides.
-        required: genes that the text may only name: those without an `#error` get one.
+        text: device code with the file's own definitions.
+        macros: macros with a number.
+        sizes: macros that depend on the problem.
+        genes: macros that depend on the configuration.
+        required: genes that the text may only mention; those without an `#error` get one.
     """
     for macro in macros:
         if (macro.name not in genes and macro.name not in sizes) or macro.kind == "required":
@@ -53,7 +53,7 @@ def device_source(
 
 
 def _without_remains(text: str) -> str:
-    """Take out what dropped declarations leave: empty conditionals and namespaces, comments that head nothing."""
+    """Remove remains of dropped declarations: empty conditionals and namespaces, comments without code."""
     while (shorter := _EMPTY_NAMESPACE.sub("", _EMPTY_CONDITIONAL.sub("", text))) != text:
         text = shorter
     text = _INLINED.sub("", _with_each_include_once(text))
@@ -66,7 +66,7 @@ def _without_remains(text: str) -> str:
 
 
 def _with_each_include_once(text: str) -> str:
-    """Drop an include that stands further up already, outside of conditionals."""
+    """Drop repeated includes outside of conditionals."""
     seen: set[str] = set()
     kept: list[str] = []
     depth = 0
@@ -84,7 +84,7 @@ def _with_each_include_once(text: str) -> str:
 
 
 def _behind_opening(text: str, line: str) -> str:
-    """Put a line behind the comment that opens a file."""
+    """Insert a line after the opening comment of a file."""
     opening = re.match(r"\s*(?:/\*.*?\*/\s*|//[^\n]*\n\s*)*", text, re.DOTALL)
     at = text.rfind("\n", 0, opening.end() if opening else 0) + 1
     return text[:at] + line + text[at:]

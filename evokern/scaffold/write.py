@@ -1,4 +1,4 @@
-"""Write `kernels/NAME/` and `studies/NAME.toml`; what only the user can know says WRITE, guesses say `# guess:`."""
+"""Write `kernels/NAME/` and `studies/NAME.toml`; the user completes each `WRITE` and confirms each `# guess:`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
 from evokern.scaffold.tuner.script import run_script
 
-_TAKEN = "{target} exists already; give another name with --name, or remove it"
+_TAKEN = "{target} already exists; choose another name with --name, or remove it"
 
 
 @dataclass(frozen=True)
 class Scaffold:
-    """What was written, and what is left to do."""
+    """Written files and what is left to do."""
 
     name: str
-    """The kernel's name."""
+    """Name of the kernel."""
     files: tuple[Path, ...]
-    """Files written."""
+    """Written files."""
     confirm: tuple[str, ...]
-    """What only the user can know, one sentence each."""
+    """Points for the user to complete or confirm, one sentence each."""
 
 
 def scaffold(
@@ -41,19 +41,19 @@ def scaffold(
     *,
     trust: bool = False,
 ) -> Scaffold:
-    """Write a kernel folder and a study for one kernel of a CUDA file, a tuning script, a T1 file or a task.
+    """Write a kernel folder and a study for one kernel of a CUDA file, tuning script, T1 file or torch task.
 
     Args:
-        path: the file; what it is shows in its content, not in its name.
-        root: folder that gets `kernels/NAME/` and `studies/NAME.toml`.
-        name: the kernel's name; None for the file's stem.
-        entry: which `__global__` function, where the file has several.
-        include: folders searched for the file's own headers, after the file's folder.
-        trust: whether a tuning script may run, up to its call of `tune_kernel`, or a task of KernelBench.
+        path: input file; its kind is detected from its content.
+        root: folder for `kernels/NAME/` and `studies/NAME.toml`.
+        name: kernel name; None for the file's stem.
+        entry: name of the `__global__` function, if the file has several.
+        include: folders for the file's own headers, searched after the file's folder.
+        trust: whether Python code may run: a tuning script up to `tune_kernel`, or a KernelBench task.
 
     Raises:
         SourceError: the file or its kernel cannot be read.
-        UsageError: the folder or the study exists already, or the name is none.
+        UsageError: the folder or the study exists already, or the name is invalid.
     """
     name = kernel_name(path, root, name)
     text = _text_of(path)
@@ -62,18 +62,18 @@ def scaffold(
     if is_script(text):
         if not trust:
             raise UsageError(
-                f"{path} is a Python program that would run up to its call of tune_kernel; look at it, then say --trust"
+                f"{path} is a Python program, which runs up to its tune_kernel call; inspect it and pass --trust"
             )
         return write(draft_of(run_script(path)), name, path.name, root)
     if is_task(text):
         if not trust:
-            raise UsageError(f"{path} is a Python program that would run, in a child; look at it, then say --trust")
+            raise UsageError(f"{path} is a Python program, which runs as a child process; inspect it and pass --trust")
         return write_task(draft_task(path, name), text, name, root)
     return write(draft(read(path, include), entry), name, path.name, root)
 
 
 def _text_of(path: Path) -> str:
-    """Return a file's text to tell its kind by; empty where it cannot be read."""
+    """Return a file's text for detecting its kind; empty if it cannot be read."""
     try:
         return read_text(path, "replace")
     except OSError:
@@ -84,11 +84,11 @@ def kernel_name(path: Path, root: Path, name: str | None) -> str:
     """Return the name of a new kernel.
 
     Raises:
-        UsageError: it is no name, or taken.
+        UsageError: the name is invalid or taken.
     """
     name = name or re.sub(r"\W", "_", path.stem).lstrip("_0123456789").rstrip("_")
     if not name.isidentifier():
-        raise UsageError(f"{name!r} cannot be a kernel's name; give letters, digits and _ with --name")
+        raise UsageError(f"{name!r} is not a valid kernel name; use letters, digits and _ with --name")
     for target in (root / "kernels" / name, root / "studies" / f"{name}.toml"):
         if target.exists():
             raise UsageError(_TAKEN.format(target=target))
@@ -99,10 +99,10 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
     """Write a draft.
 
     Args:
-        made: the draft.
-        name: the kernel's name.
-        origin: what it was drafted from, for its first line.
-        root: as for `scaffold`.
+        made: draft to write.
+        name: kernel name.
+        origin: source of the draft, for its docstring.
+        root: as in `scaffold`.
     """
     texts = {
         "kernel.cu": made.source,
@@ -113,29 +113,29 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
 
 
 def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
-    """Write a drafted task, with the task itself beside its declaration.
+    """Write a drafted torch task, with the task's file next to its declaration.
 
     Args:
-        made: the draft.
+        made: draft to write.
         task: text of the task's file.
-        name: the kernel's name.
-        root: as for `scaffold`.
+        name: kernel name.
+        root: as in `scaffold`.
     """
     texts = {"kernel.cu": made.kernel_cu, "kernel.py": made.kernel_py, "task.py": task}
     confirm = (
-        "kernel.cu: write the kernel, or hand in sources of its signature with `evokern evaluate`",
-        "kernel.py: write `launches` for your kernel, and confirm the operations of one call",
+        "kernel.cu: write the kernel, or evaluate other sources with this signature using `evokern evaluate`",
+        "kernel.py: write `launches` for your kernel, and confirm the number of operations per call",
         *made.notes,
     )
     return _written(name, root, texts, made.study, confirm)
 
 
 def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
-    """Write a kernel's files, name → text, and its study."""
+    """Write a kernel's files (name → text) and its study."""
     folder, beside = root / "kernels" / name, root / "studies" / f"{name}.toml"
     try:
         folder.mkdir(parents=True)
-    except FileExistsError as error:  # made since, by another `init`
+    except FileExistsError as error:  # created concurrently by another `init`
         raise UsageError(_TAKEN.format(target=folder)) from error
     beside.parent.mkdir(exist_ok=True)
     files = {**{folder / file: text for file, text in texts.items()}, beside: study}
@@ -146,7 +146,7 @@ def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confir
 
 def _to_confirm(made: Draft) -> list[str]:
     plan = made.plan
-    notes = ["kernel.py: write `reference`, and the same in double in reference.h"]
+    notes = ["kernel.py: write `reference`, and the same in double precision in reference.h"]
     guessed = [tensor.name for tensor in made.tensors if tensor.why]
     notes.append("kernel.py: confirm shapes and roles of " + ", ".join(tensor.name for tensor in made.tensors))
     if guessed:
@@ -154,13 +154,13 @@ def _to_confirm(made: Draft) -> list[str]:
     if plan.genes:
         notes.append("kernel.py: confirm the values of " + ", ".join(gene.name for gene in plan.genes))
     else:
-        notes.append("kernel.cu: nothing is tunable yet; turn a number into a macro and declare a Parameter for it")
+        notes.append("kernel.cu: nothing is tunable yet; replace a number with a macro and declare it as a Parameter")
     if made.launch_guess:
         notes.append(f"kernel.py: confirm grid, block and shared memory in `launches`: {made.launch_guess}")
     numbers = [a.name for a in plan.arguments if not a.is_tensor and a.why]
     if numbers:
         notes.append("kernel.py: confirm the numbers passed for " + ", ".join(numbers))
     notes += made.notes
-    notes.append("kernel.py: confirm the tolerance and the operations of one call")
+    notes.append("kernel.py: confirm the tolerance and the number of operations per call")
     notes.append("the study: confirm the problem")
     return notes

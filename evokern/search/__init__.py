@@ -1,7 +1,7 @@
-"""The search: ask a sampler, evaluate on a device, record, tell; within a budget, over any number of sessions.
+"""Search: propose, evaluate, record and report results to the sampler, within a budget and over any number of sessions.
 
-`evokern.search(...)` is `evokern.api`'s. The stages of a session: find study and kernel, open device and store, begin
-or resume the study, run the loop (`_loop`), fold the store in.
+`evokern.api` provides `evokern.search(...)`. A session finds study and kernel, opens device and store, creates or
+resumes the study, runs the loop (`loop`), and closes the store.
 """
 
 from evokern.search._session import resume_study, search_study

@@ -1,9 +1,9 @@
-"""Arms of a search: its sampler, and beside it perhaps a control that draws at random, in turn.
+"""Arms of a search: its sampler and, for a study with control, a second sampler that proposes every other trial.
 
-Each arm searches as if it were alone: it has a history of its own, in which its trials are numbered anew, and never
-sees what the other arm proposed or found. With windows in proportion, an arm therefore proposes what it would propose
-without the other. One thing is shared: a program that both arms propose is compiled and timed once, by whoever came
-first, and both learn that time.
+Each arm searches as if it were alone. It has its own history with its own trial numbers, and never sees the proposals
+or results of the other arm. The trials in flight are divided between the arms, so each arm proposes what it would
+propose alone. Only compiled programs are shared: a program that both arms propose is compiled and timed once, and both
+get its time.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from evokern.study.trial import Outcome, Proposal, Trial
 
 @dataclass(frozen=True)
 class ArmSchedule(TrialSchedule):
-    """How many trials of one arm its next proposal does not see: its share of those that the study has in flight."""
+    """Schedule of one arm: its share of the study's trials in flight."""
 
     arms: int = 2
-    """How many take turns."""
+    """Number of arms."""
 
     @classmethod
     def of(cls, study: TrialSchedule, arms: int) -> ArmSchedule:
-        """Return each arm's part of a study's schedule."""
+        """Return the schedule of each arm of a study."""
         return cls(study.most, study.least, study.ramp, arms)
 
     def __call__(self, number: int) -> int:
-        """Return the trials of the arm in flight with its trial `number`, its own among them."""
+        """Return the arm's trials in flight with its trial `number`, which counts too."""
         return -(-super().__call__(number * self.arms) // self.arms)
 
 
 def control_seed(seed: int) -> int:
-    """Return the seed of a study's control: another one than its sampler's."""
+    """Return the seed of a study's control, which differs from its sampler's seed."""
     return trial_seed(seed, -1)
 
 
 class Arm:
-    """A sampler and what it may see."""
+    """A sampler with the history that it may see."""
 
     def __init__(self, history: History, sampler: Sampler, place: int = 0, arms: int = 1) -> None:
-        """Make an arm.
+        """Create an arm.
 
         Args:
-            history: what its sampler may see; empty.
-            sampler: who proposes.
-            place: number of its first trial in the study.
-            arms: how many take turns.
+            history: empty history for the sampler.
+            sampler: sampler of the arm.
+            place: study number of the arm's first trial.
+            arms: number of arms.
         """
         self._history = history
         self._sampler = sampler
@@ -57,22 +57,22 @@ class Arm:
         self._arms = arms
         self._programs: set[str | None] = set()
         self.trials = 0
-        """Trials of the arm that are recorded, over all sessions."""
+        """Recorded trials of the arm over all sessions."""
         self.best: Trial | None = None
-        """The arm's fastest trial, one that shares the other arm's time included."""
+        """Fastest trial of the arm, including duplicates of the other arm's trials."""
 
     @property
     def control(self) -> bool:
-        """Whether it is the control."""
+        """Whether the arm is the control."""
         return self._place > 0
 
     @property
     def elite_us(self) -> float | None:
-        """Time of the best trial that the arm may see, in µs: what its candidates race against."""
+        """Time in µs of the best trial visible to the arm; its candidates race against it."""
         return self._history.elite_us
 
     def propose(self, number: int) -> Proposal | None:
-        """Return the proposal of the study's trial `number`; None when nothing is left."""
+        """Return the proposal for the study's trial `number`; None if nothing is left."""
         local = self._local(number)
         proposal = self._sampler.propose(self._history, local)
         if proposal is None:
@@ -84,26 +84,26 @@ class Arm:
         return replace(proposal, info=info, control=self.control)
 
     def prepare(self, number: int) -> None:
-        """Let the sampler begin with the proposal of the study's trial `number`, all that it may see being shown."""
+        """Let the sampler start on the proposal for the study's trial `number`, after `show`."""
         if isinstance(self._sampler, AskedAhead):
             self._sampler.prepare(self._history, self._local(number))
 
     def likely(self) -> Sequence[Config]:
-        """Return what its next proposals may be, as far as its sampler can tell."""
+        """Return configurations that the sampler is likely to propose next, if it can predict them."""
         return self._sampler.likely() if isinstance(self._sampler, Foresighted) else ()
 
     def restore(self, number: int, proposal: Proposal) -> None:
-        """Put the proposal of an earlier session back."""
+        """Restore a proposal of an earlier session."""
         if proposal.control != self.control:
             raise InternalError(f"trial {number} of the store belongs to the other arm of its study")
         self._history.commit(self._local(number), proposal)
 
     def show(self, results: Mapping[int, TrialResult], last: int) -> None:
-        """Let the sampler see its own results up to the study's trial `last`.
+        """Show the sampler its own results up to the study's trial `last`.
 
         Args:
-            results: trial number in the study → result; all of them up to `last`.
-            last: the last one that may be seen.
+            results: trial number in the study → result; complete up to `last`.
+            last: last trial to show.
         """
         local = self._history.told
         while (number := self._arms * local + self._place) <= last:
@@ -113,7 +113,7 @@ class Arm:
             local += 1
 
     def count(self, trial: Trial) -> None:
-        """Take in a recorded trial, for whoever watches."""
+        """Count a recorded trial and update the arm's best."""
         self.trials += 1
         time_us = trial.evaluation.time_us
         if trial.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE) or time_us is None:
@@ -126,17 +126,17 @@ class Arm:
 
 
 class Arms:
-    """The arms of a study, taking turns: trial n belongs to arm n modulo their number."""
+    """Arms of a study; trial n belongs to arm n modulo the number of arms."""
 
     def __init__(self, *parts: tuple[History, Sampler]) -> None:
-        """Make the arms: the study's sampler, and perhaps its control, each with its empty history."""
+        """Create the arms: the study's sampler and optionally its control, each with an empty history."""
         self.all: Sequence[Arm] = [Arm(*part, place, len(parts)) for place, part in enumerate(parts)]
-        """Sampler's arm first."""
+        """The arms, the sampler's first."""
 
     def seen_by(self, number: int, schedule: TrialSchedule) -> int:
-        """Return the last trial whose result the proposal of a trial may see; each round of arms sees the same."""
+        """Return the last trial whose result a trial's proposal may see; all arms of a round see the same."""
         return number - schedule(number - number % len(self.all))
 
     def of(self, number: int) -> Arm:
-        """Return the arm of a trial."""
+        """Return the arm that a trial belongs to."""
         return self.all[number % len(self.all)]

@@ -1,4 +1,4 @@
-"""The last trials that failed, one of each kind, for whoever watches a search."""
+"""Recent failures of a search, grouped by kind, for progress displays."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from dataclasses import dataclass, replace
 from evokern.study.trial import Trial
 
 MOST_KINDS = 8
-"""Kinds of failures that are kept."""
+"""Maximum number of kinds."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\b(?:\d[\d.,]*(?:e[-+]?\d+)?|nan|inf)\b")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A kind of failure."""
+    """A kind of failure with its latest trial."""
 
     trial: Trial
-    """The last trial that failed so."""
+    """Latest trial with this failure."""
     count: int
-    """Trials that failed so since it was last forgotten."""
+    """Number of trials with this failure since the kind was last dropped."""
 
 
 class LastFailures:
-    """Kinds of failures in the order in which they last happened."""
+    """Most recent kinds of failures."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Failure] = {}
 
     @property
     def newest(self) -> tuple[Failure, ...]:
-        """The kinds, the one that happened last first."""
+        """Kinds of failures, most recent first."""
         return tuple(reversed(self._kinds.values()))
 
     def add(self, trial: Trial) -> None:
-        """Take in a trial that failed."""
+        """Add a failed trial."""
         self._put(Failure(trial, 1))
         if len(self._kinds) > MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
 
     def annotate(self, changed: Mapping[int, Trial]) -> None:
-        """Take in what became known of trials later; a kind that a diagnosis shows to be another one joins it.
+        """Update trials with later evidence; a kind whose reason changes may merge with another.
 
         Args:
-            changed: trial number → the trial with all its evidence.
+            changed: trial number → trial with all its evidence.
         """
         kinds, self._kinds = self._kinds, {}
         for failure in kinds.values():

@@ -1,7 +1,6 @@
-"""What is searched: study, device, kernel, space. The device is opened first, so that its processes begin to import.
+"""Find study, device, kernel and space. The device opens first, so that its processes import torch in the meantime.
 
-Nothing here imports Optuna: a live device's workers import torch for seconds, and the search's own imports pass beside
-them.
+This module does not import Optuna: the search's own imports run while the device's workers import torch.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
 
     Args:
         study: a study's name, the path to its TOML file, or a study.
-        request: names device and kernel where the study does not, and says whether the kernel's code is trusted.
-        resumed: the study is a database's: the folder that it names is not looked at for the recording's sake.
+        request: device and kernel if the study does not name them, and whether to trust the kernel's code.
+        resumed: whether the study is from a database; then its folder is not compared with a recording.
 
     Raises:
-        UsageError: one of them is unknown or unsound.
+        UsageError: one of them is unknown or invalid.
     """
     found = study if isinstance(study, Study) else find_study(str(study))
     chosen = found.device if request.device is None else request.device
@@ -45,15 +44,18 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
         if isinstance(opened, TableDevice):
             table = opened.table
             if found.genes or found.limits:
-                raise StudyError(f"study {found.name} narrows genes or limits; {opened.identity} is searched as it is")
+                raise StudyError(
+                    f"study {found.name} restricts genes or limits, which {opened.identity} does not support; remove "
+                    "[genes] and [limits] from the study"
+                )
             if not resumed:
                 _same_kernel(found, table, trust=request.trust)
             played = table.kernel()
             return SearchTarget(found, played, (played.problem({}),), table.space(), opened, table)
-        if resumed and request.kernel is None:  # nothing of the folder that the database names runs for it
+        if resumed and request.kernel is None:  # do not run code from the folder that the database names
             raise DeviceError(
-                f"study {found.name} was played from a recording, and this is {opened.identity}: times of two devices "
-                "do not mix; name the recording with --device replay:FILE"
+                f"study {found.name} was searched on a recording, but the current device is {opened.identity}; their "
+                "times are not comparable. Choose the recording with --device replay:FILE"
             )
         loaded = request.kernel or kernel_of(found, trust=request.trust)
         with found.blamed("problems"):
@@ -64,8 +66,8 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
             space = feasible_space(loaded, problems, chip, found.genes)
         if not space.genes:
             raise StudyError(
-                f"kernel {loaded.name} declares no gene, so there is nothing to search; turn a number of its source"
-                " into a macro and declare it in kernel.py: Parameter(NAME, (16, 32, 64))"
+                f"kernel {loaded.name} declares no gene, so there is nothing to search; replace a number in its source"
+                " with a macro and declare the macro in kernel.py: Parameter(NAME, (16, 32, 64))"
             )
         return SearchTarget(found, loaded, problems, space, opened)
     except BaseException:
@@ -74,14 +76,14 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
 
 
 def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
-    """Refuse a recording of another kernel than the study's, whose times would be reported under its name.
+    """Reject a recording of a kernel other than the study's, because its times would be reported for the wrong kernel.
 
-    A study whose kernel is nowhere to be found is about the recording itself.
+    If the study's kernel cannot be found, the names alone are compared.
 
     Raises:
         DeviceError: names or genes differ.
     """
-    remedy = "name a recording of that kernel with --device replay:FILE, or write a study for this recording"
+    remedy = "choose a recording of that kernel with --device replay:FILE, or write a study for this recording"
     try:
         find_kernel_folder(study.kernel, study.path.parent if study.path else None)
     except KernelError:
@@ -91,7 +93,7 @@ def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
         kernel_name = loaded.name
     if table.recorded_kernel and table.recorded_kernel != kernel_name:
         raise DeviceError(
-            f"recording {table.name} is of kernel {table.recorded_kernel}, and study {study.name} is of {kernel_name}; "
+            f"recording {table.name} is of kernel {table.recorded_kernel}, but study {study.name} is of {kernel_name}; "
             + remedy
         )
     if loaded is None:
@@ -113,7 +115,7 @@ def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
 
 
 def _open(name: str, cluster: RayRequest | None) -> Device:
-    """Return the device that a name means; `replay:runs.db:study` is a study of a database."""
+    """Return the device with a name; `replay:runs.db:study` replays a study of a database."""
     kind, _, source = name.strip().partition(":")
     recorded = kind.lower() == "replay" and database_of(source) is not None
     return TableDevice(open_recording(source)) if recorded and not cluster else open_device(name, cluster)

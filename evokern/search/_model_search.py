@@ -1,8 +1,8 @@
-"""A search of the simulated device before anything runs on the GPU: what `--warm-start sim` begins with.
+"""Search the simulated device before the GPU runs anything, for `--warm-start sim`.
 
-What several genes must agree on is rare among random candidates, and what looks fastest to a model may be wrong. So
-the model's opinion is not drawn at random: `evo` searches the simulated device, some blocks of what may be among the
-best are judged on inputs that are hard on rounding, and what it looked at on the way, good and bad, is the prior.
+Random candidates rarely get several dependent genes right, and a candidate that the time model ranks first may be
+wrong. So `evo` searches the simulated device. Blocks of promising candidates are checked on inputs that are sensitive
+to rounding. All results, good and bad, form the prior.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from evokern.search.loop import Limits, Loop, NullRecorder
 from evokern.study.trial import Outcome, Trial
 
 IN_FLIGHT = TrialSchedule(32, 8, 4)
-"""Candidates in flight, the same on any machine, so that a warm start does not depend on it: work for sixteen cores,
-each a second for a candidate. With 4 at first, as on a GPU, 12 of them idled: 3 candidates in 10 s and 39 in 24 beside
-an H100. With 16 from the first the best prediction after 70 candidates was what it is after 30 with 8."""
+"""Candidates in flight, fixed so that a warm start does not depend on the machine; enough work for 16 cores.
+
+A ramp from 4, as on a GPU, leaves cores idle; starting at 16 worsens the search
+(docs/lab/2026-11-26-warm-start-in-flight.md).
+"""
 BLOCKS = 3
-"""Most blocks of a launch that are counted: enough for an order."""
+"""Maximum number of counted blocks per launch; enough for ranking."""
 UNCHECKED_PENALTY = 0.005
-"""Added to log(time) of what was not checked: it ranks behind what is as fast and right."""
+"""Penalty on log(time) of unchecked candidates, so that they rank after checked ones of equal speed."""
 NOTE_EVERY_S = 15.0
-"""Seconds between two remarks on how far it has come."""
+"""Seconds between progress notes."""
 
 
 class TrialCollector(NullRecorder):
-    """A recorder that keeps the trials."""
+    """Recorder that collects trials in memory."""
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
-        """Every trial, in the order they ended."""
+        """All trials, in the order in which they ended."""
 
     def record(self, trial: Trial, elapsed_s: float) -> None:
-        """Keep a trial."""
+        """Add a trial."""
         self.trials.append(trial)
 
 
@@ -52,17 +54,17 @@ def search_model(
     say: Callable[[str], None],
     within_s: float | None = None,
 ) -> list[tuple[Config, float]]:
-    """Return what a search of the simulated device saw, apart from what was wrong: candidates and log(time in µs).
+    """Search the simulated device; return its correct candidates with log(time in µs).
 
-    Answers are looked at where a candidate may be among the best.
+    Outputs are checked for candidates that may be among the best.
 
     Args:
-        target: what is searched; its own device is not touched.
-        chip: the chip to simulate.
-        count: trials of the search.
-        seed: of its proposals.
-        say: told now and then how far it has come, and where time ended it before its last trial.
-        within_s: seconds that it may take; None for any number.
+        target: kernel, problems and space; its own device is not used.
+        chip: chip to simulate.
+        count: number of trials.
+        seed: seed of the proposals.
+        say: called with progress notes, and with a note if time ran out.
+        within_s: time limit in seconds; None for no limit.
 
     Raises:
         UsageError: the kernel cannot be simulated.
@@ -81,7 +83,7 @@ def search_model(
         if time.monotonic() - last_note >= NOTE_EVERY_S:
             last_note = time.monotonic()
             best = loop.best and loop.best.evaluation.time_us
-            what = f"best {best:.2f} µs predicted" if best else "none of them right"
+            what = f"best {best:.2f} µs predicted" if best else "none of them correct"
             say(f"warm start: {loop.evaluated} of {count} candidates simulated, {what}")
 
     try:
@@ -91,12 +93,12 @@ def search_model(
         device.close()
     if ended == "budget":
         done = f"{loop.evaluated} of {count} candidates simulated"
-        say(f"warm start: {done}, for {within_s:.0f} s; a longer budget gives more")
+        say(f"warm start: {done} in {within_s:.0f} s; a longer budget allows more")
     results = sorted(collector.trials, key=lambda trial: trial.number)
     return [(trial.config, value) for trial in results if (value := _prior_value(trial)) is not None]
 
 
 def _prior_value(trial: Trial) -> float | None:
-    """Return log(predicted time), with a penalty where answers were not checked; None where they were wrong."""
+    """Return log(predicted time), with a penalty if the outputs were not checked; None if they were wrong."""
     value = objective(trial.evaluation)
     return value + UNCHECKED_PENALTY if value is not None and trial.outcome is Outcome.SLOW else value

@@ -1,16 +1,16 @@
-"""Which study of the database a new one begins with where its user names none: of the same kernel, the nearest.
+"""Find the nearest study of the same kernel in a database, for the warm start `auto`.
 
-| order | by |
-|---|---|
-| 1 | the device: the study's own, then the same chip by another kind of time (predicted for measured) |
-| 2 | the problem: `problem_distance`, a mean over this study's problems of the distance to the other's nearest one |
-| 3 | the number of candidates with a time, most first; then the study that was searched last |
+ order | by |
+---|---|
+ 1 | device: the study's own device, then the same chip with predicted instead of measured times or vice versa |
+ 2 | problem: `problem_distance` from each problem of this study to the nearest one of the other study, averaged |
+ 3 | number of timed candidates, most first; then the study searched last |
 
-What the next ones on the same device found comes with it (`Prior.beside`).
+Results of the next nearest studies on the same device are added (`Prior.beside`).
 
-What counts as the same kernel: its name, problems that this one's fields can read, and genes that are `alike`. The code
-may have changed since. Studies at the very same problems are left out (`--fresh`, another seed: a search that is begun
-anew is to find what it finds), and so are other chips: on recorded spaces of two chips such a beginning misled.
+Two studies have the same kernel if its name is equal, the problems have the same fields and the genes are `alike`; the
+code may have changed. Studies at the same problems are skipped, because a search that starts over (`--fresh`, another
+seed) must find its own results. Other chips are skipped because they misled searches on recorded spaces.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from evokern.study.trial import Outcome
 from evokern.wording import and_those_of
 
 LEAST_TIMED = 8
-"""Candidates with a time below which a study says too little: as many fill the first trials."""
+"""Minimum number of timed candidates of a usable study; these fill the first trials."""
 UNLIKE = 2.0
-"""Distance of two values that have no ratio (a flag, a data type): that of a factor of four in a dimension."""
+"""Distance of two values without a ratio (flags, data types), equal to a factor of four in a dimension."""
 SHARED_GENES = 0.5
-"""Share of the genes of two kernels that both must have."""
+"""Minimum share of their genes that two kernels must have in common."""
 
 
 def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
-    """Return what the nearest study of some databases knows, and a sentence on it; None where there is none.
+    """Return the prior from the nearest study in some databases, with a summary sentence; None if there is none.
 
-    Damaged trials and those that their verification refuted are left out.
+    Damaged and refuted trials are skipped.
 
     Args:
-        paths: the databases: the study's own first, then others, of which one that cannot be read is passed over.
-        record: the study that begins.
-        target: what is searched.
+        paths: databases, the study's own first; unreadable further ones are skipped.
+        record: the new study.
+        target: study, kernel, device and space to search.
     """
     found: list[tuple[tuple[float, ...], StudyRecord, Prior]] = []
     for index, db in enumerate(paths):
@@ -72,14 +72,14 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     return prior, (
         f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates"
-        f"{and_those_of(len(prior.further))}{lacking}; --warm-start none begins without"
+        f"{and_those_of(len(prior.further))}{lacking}; to start without, use --warm-start none"
     )
 
 
 def known_times(reader: Reader, study: StudyRecord) -> list[tuple[Config, float]]:
-    """Return the candidates of a study that have a time, with log(time in µs); a slow one's is what was seen of it.
+    """Return the timed candidates of a study with log(time in µs); a slow candidate has its last known time.
 
-    A program that its verification refuted is left out, under whatever configuration it was tried.
+    Refuted programs are skipped, for all their configurations.
     """
     trials = [trial for trial in reader.trials(study) if trial.outcome is not Outcome.LOST]
     numbers = reader.refuted(study)
@@ -93,17 +93,17 @@ def known_times(reader: Reader, study: StudyRecord) -> list[tuple[Config, float]
 
 
 def alike(one: Sequence[Gene], other: Sequence[Gene]) -> bool:
-    """Tell whether two kernels have enough genes in common for one to say something of the other."""
+    """Return whether two kernels have enough genes in common for a warm start."""
     here, there = ({gene.name for gene in genes} for genes in (one, other))
     return len(here & there) >= SHARED_GENES * len(here | there)
 
 
 def problem_distance(one: Problem, other: Problem) -> float:
-    """Return how far two problems of a kernel are apart: the sum of |log2| of the ratios of their fields.
+    """Return the distance of two problems of a kernel: the sum over fields of |log2| of their ratio.
 
     Args:
         one: a problem.
-        other: another one with the same fields.
+        other: a problem with the same fields.
     """
     return sum(_field_distance(one[name], other[name]) for name in one)
 
@@ -119,7 +119,7 @@ def _field_distance(one: Value, other: Value) -> float:
 def _eligible(
     reader: Reader, record: StudyRecord, target: SearchTarget
 ) -> Iterable[tuple[tuple[float, float], StudyRecord]]:
-    """Yield the studies that may say something, the one searched last first, each behind its rank."""
+    """Yield usable studies with their rank, the one searched last first."""
     for study in reader.studies():
         if study.uuid == record.uuid or study.kernel != record.kernel or study.device.startswith("replay:"):
             continue
@@ -129,16 +129,16 @@ def _eligible(
             continue
         try:
             problems = [target.kernel.problem(text) for text in study.problems]
-        except UsageError:  # the fields were others then
+        except UsageError:  # the kernel had other fields then
             continue
         distances = [min(problem_distance(mine, other) for other in problems) for mine in target.problems]
-        if not any(distances):  # the same search once more: whoever begins it anew wants to see what it finds
+        if not any(distances):  # same problems: a search that starts over must find its own results
             continue
         yield (float(study.device != record.device), sum(distances) / len(distances)), study
 
 
 def _timed_otherwise(study: StudyRecord, record: StudyRecord) -> bool:
-    """Tell whether both were measured, by different rules: what was slow then may be fast now."""
+    """Return whether both studies were measured under different timing rules, so that times are not comparable."""
     if study.predicted or record.predicted:
         return False
     rules = {FIRST_TIMING_RULE if one.timing_rule is None else one.timing_rule for one in (study, record)}
@@ -146,9 +146,9 @@ def _timed_otherwise(study: StudyRecord, record: StudyRecord) -> bool:
 
 
 def _prior_of(reader: Reader, study: StudyRecord, target: SearchTarget, source: str, distance: float) -> Prior | None:
-    """Return what a study says of the candidates at hand; None where that is too little."""
+    """Return the prior from a study; None if it has too few timed candidates."""
     try:
         prior = Prior.from_trials(target.space, known_times(reader, study), source)
-    except UsageError:  # no trial of it has values that are known here
+    except UsageError:  # no trial has values that this kernel has
         return None
     return replace(prior, distance=distance) if len(prior.entries) >= LEAST_TIMED else None

@@ -1,4 +1,4 @@
-"""The loop's state as `Progress`, for whoever watches a search."""
+"""Report the loop's state as `Progress`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evokern.study.trial import Trial
 
 
 class ProgressReporter:
-    """Turns the loop's state into `Progress`."""
+    """Reporter of the loop's state as `Progress`."""
 
     def __init__(
         self, on_progress: OnProgress, target: SearchTarget, record: StudyRecord, resumed: int, set_aside: str
@@ -39,54 +39,54 @@ class ProgressReporter:
         self._loop: Loop | None = None
 
     def note(self, text: str) -> None:
-        """Something that the user should know happened before the device opens."""
+        """Report a note before the device opens."""
         self._base = replace(self._base, notes=(*self._base.notes, text))
         self._told("note", text)
         self._call(self._base)
 
     def opening(self, loop: Loop) -> None:
-        """The device is about to open; what earlier sessions found is known."""
+        """Report that the device is about to open, with the results of earlier sessions."""
         self._loop = loop
         resumed = self._base.resumed
-        self._told("opening", f"the device opens, {resumed} trials are known", device=self._base.device, trials=resumed)
+        self._told("opening", f"opening the device; {resumed} trials known", device=self._base.device, trials=resumed)
         self._call(self._now(event="opening"))
 
     def step(self, step: StartStep) -> None:
-        """The device is about to take a step of its start."""
+        """Report a start-up step of the device."""
         self._base = replace(self._base, step=step)
         self._told("step", step.text, done=step.done, of=step.of)
         self._call(self._now(event="opening"))
 
     def start(self, report: StartReport) -> None:
-        """The loop is about to run."""
+        """Report that the loop is about to run."""
         self._base = replace(
             self._base, step=None, baseline=fastest_baseline(report.baselines), notes=(*self._base.notes, *report.notes)
         )
         for note in report.notes:
             self._told("note", note)
         name, time_us = self._base.baseline or (None, None)
-        self._told("start", "the search begins", baseline=name, baseline_us=time_us)
+        self._told("start", "the search starts", baseline=name, baseline_us=time_us)
         self.event("start")
 
     def event(self, name: Literal["start", "trial", "idle"]) -> None:
-        """Something happened in the loop."""
+        """Report an event of the loop."""
         if name == "trial" and self._loop is not None and self._loop.last is not None:
             self._trial(self._loop.last, self._loop)
         self._call(self._now(event=name))
 
     def proved(self, trial: int, passed: bool) -> None:
-        """A trial's verification ended."""
+        """Report a verification's result."""
         self._base = replace(self._base, proofs={**self._base.proofs, trial: passed})
         self._told("verified", f"trial {trial} is {'verified' if passed else 'refuted'}", trial=trial, passed=passed)
 
     def after_loop(self, text: str) -> None:
-        """Something that the user should know happened between the loop and the end."""
+        """Report a note between the loop and the end of the session."""
         self._base = replace(self._base, notes=(*self._base.notes, text))
         self._told("note", text)
         self.event("idle")
 
     def end(self, loop: Loop, reason: EndReason) -> None:
-        """The loop ended, or had nothing to do."""
+        """Report why the session ended."""
         self._loop = loop
         best = loop.best
         self._told(
@@ -122,7 +122,7 @@ class ProgressReporter:
 
     def _now(self, **changes: Any) -> Progress:
         loop = self._loop
-        assert loop is not None  # events come from a loop
+        assert loop is not None  # events are reported only with a loop
         return replace(
             self._base,
             elapsed_s=loop.elapsed_s,

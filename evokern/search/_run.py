@@ -1,4 +1,4 @@
-"""The stages of one session: open the store, begin or resume, loop, fold in."""
+"""Run one session: open the store, create or resume the study, search, verify the champion, close the store."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from evokern.study.trial import Proposal, Trial
 from evokern.wording import duration, several
 
 IN_TURN_S = 4.0
-"""Seconds for champion and baseline in turn: eight rounds of an attention kernel at a small problem take some two
-(H200)."""
+"""Seconds for measuring champion and baseline alternately; eight rounds of an attention kernel at a small problem take
+about 2 s (H200)."""
 IN_TURN_SHARE = 0.25
-"""Share of the time that a budget keeps for the verification that they take at most; it goes on meanwhile."""
+"""Largest share of the reserved verification time used for this; the verification runs concurrently."""
 LEAST_IN_TURN_S, LEAST_IN_TURN_SHARE = 12.0, 0.6
-"""The same for the fewest rounds of which a ratio is told: one of a product of 8192³ takes .7 s, one of a
-normalisation of 65536 rows, of four tensors, one second (H100)."""
+"""The same limits for the minimum number of rounds. One round takes about 0.7 s for an 8192³ product and 1 s for a
+normalisation of 65536 rows with four tensors (H100)."""
 
 
 def run(
@@ -62,25 +62,25 @@ def run(
     factories: WorkerFactories,
     part: SessionPart = WHOLE,
 ) -> SearchResult:
-    """Search or resume a target, and close its device.
+    """Create or resume a study, search it, and close its device.
 
     Args:
-        target: what is searched.
-        db: database that keeps the results.
-        request: what this session is asked for.
+        target: study, kernel, device and space to search.
+        db: database for the results.
+        request: options of this session.
         on_progress: called at every event.
-        factories: of the workers that say why candidates crash, and that verify the champion.
-        part: which part of the study this session does.
+        factories: workers that explain crashes and that verify the champion.
+        part: the part of the study that this session does.
 
     Raises:
-        UsageError: it cannot be searched or resumed as asked.
+        UsageError: the study cannot be searched or resumed with these options.
     """
     clock = clock_of(target)
     began = clock()
     name = target.study.name
     with ExitStack() as stack:
         stack.callback(target.device.close)
-        # An unknown sampler or option must neither leave a database behind nor set an earlier study aside.
+        # Check sampler and options before a database is created or an earlier study is renamed.
         sampler_of(target.record(request), target)
         store = stack.enter_context(Store(db))
         old = store.study(name)
@@ -102,14 +102,13 @@ def run(
             if killed:
                 again = len(proposals) - len(trials)
                 reporter.note(
-                    f"the session of {killed} did not end: it was killed, or the machine went down. Nothing that it "
-                    f"recorded is lost; {several(again, 'trial')} that it had in flight "
-                    f"{'is' if again == 1 else 'are'} evaluated again"
+                    f"the session started at {killed} was interrupted (killed or power loss). All recorded results are "
+                    f"intact; re-running the {several(again, 'trial')} in flight"
                 )
             if old is not None and not begins and (record.budget_s or math.inf) < (old.budget_s or 0.0):
                 reporter.note(
-                    f"the budget is {duration(record.budget_s or 0.0)} from now on, it was "
-                    f"{duration(old.budget_s or 0.0)}; it counts all sessions of the study"
+                    f"the budget is now {duration(record.budget_s or 0.0)} instead of {duration(old.budget_s or 0.0)}; "
+                    "it includes all earlier sessions of the study"
                 )
             try:
                 prior = warm_start(
@@ -124,7 +123,7 @@ def run(
                 end = "interrupted"
             except BaseException:
                 stop.ending = True
-                with suppress(StoreError):  # what went wrong first is what the user must hear
+                with suppress(StoreError):  # the first error is the one to report
                     session.ended(clock() - began, "failed")
                 raise
             stop.ending = True
@@ -213,16 +212,16 @@ def _one_session(
 
 
 def _overdue_s(session: Session, loop: Loop, kept_s: float, unlimited_s: float, part: SessionPart) -> float | None:
-    """Return the seconds that the champion's verification has in a session with nothing to search; None for none.
+    """Return the seconds for verifying the champion of a finished search; None if no verification is due.
 
-    Where its user stopped the one at the end of the search, the same command does it.
+    A verification is due if the user interrupted the one at the end of the search.
 
     Args:
-        session: of the study.
-        loop: which has restored its trials.
-        kept_s: what the study's budget keeps for it.
-        unlimited_s: what it may take where no budget ends the search.
-        part: which part of the study this session does.
+        session: the study's session.
+        loop: the loop, after `restore`.
+        kept_s: seconds of the budget reserved for the verification.
+        unlimited_s: seconds allowed if the study has no budget.
+        part: the part of the study that this session does.
     """
     if part.overdue_s is not None or loop.best is None:
         return part.overdue_s
@@ -239,7 +238,7 @@ def _verify_overdue(
     seconds: float,
     factories: WorkerFactories,
 ) -> None:
-    """Verify the champion of a study that has nothing to search: the session that ended it did not come to that."""
+    """Verify the champion of a finished search whose last session did not verify it."""
     target.device.close()
     reporter.opening(loop)
     with _verifying(target, session, loop, reporter, stop, factories) as verification:
@@ -255,7 +254,7 @@ def _verifying(
     stop: Stop,
     factories: WorkerFactories,
 ) -> Iterator[ChampionVerification]:
-    """Give what verifies champions, while signals reach the loop."""
+    """Yield the verification of champions; signals stop the loop meanwhile."""
     cores = len(os.sched_getaffinity(0))
     stop.loop = loop
     verification = ChampionVerification(
@@ -269,22 +268,22 @@ def _verifying(
 
 
 def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
-    """Write how fast the device copies and multiplies: last of all, so that no candidate waits for it."""
+    """Store the device's copy and multiply rates; called last so that no candidate waits for it."""
     if not isinstance(device, Rated):
         return
     try:
         session.rated(device.rates())
     except (DeviceError, InternalError) as error:
-        reporter.note(f"the limit of the best is told from the vendor's peak rates: {error}")
+        reporter.note(f"could not measure the GPU's rates; the roofline bound uses the vendor's peak rates: {error}")
 
 
 def _keep_neighbours(db: str | Path, target: SearchTarget, session: Session) -> None:
-    """Keep which changes of one gene the champion does not allow: only here is the kernel at hand that knows."""
+    """Store which changes of one gene make the champion infeasible; only a search has the kernel loaded."""
     with open_readonly(db) as reader:
         best = reader.best(session.study)
         known = best is None or reader.infeasible_neighbours(session.study, best.number) is not None
     if best is not None and not known:
-        # A recording knows nothing of values that it does not have.
+        # A recording cannot judge values that it does not contain.
         told = infeasible_neighbours(target.space, target.violation, best.config, beyond=target.table is None)
         session.champion_kept(best.number, told)
 
@@ -299,23 +298,23 @@ def _compare_in_turn(
     seconds: float,
     least_s: float,
 ) -> None:
-    """Measure the champion and the fastest baseline in turn, and keep what comes of it, on a device with a clock."""
+    """Measure the champion and the fastest baseline alternately and store the ratio, if the device supports it."""
     fastest, champion = fastest_baseline(report.baselines), loop.best
     if not isinstance(device, Interleaving) or fastest is None or champion is None:
         return
     try:
         found = against_baseline(device, task, champion, fastest[0], seconds, least_s, lambda: loop.stop_requested)
     except (DeviceError, InternalError) as error:
-        reporter.after_loop(f"champion and {fastest[0]} were not measured in turn: {error}")
+        reporter.after_loop(f"skipped the head-to-head comparison with {fastest[0]}: {error}")
         return
     if found is None:
-        reporter.after_loop(f"champion and {fastest[0]} were not measured in turn: rounds of both take too long")
+        reporter.after_loop(f"skipped the head-to-head comparison with {fastest[0]}: one round takes too long")
     else:
         session.compared(champion.number, found)
 
 
 def clock_of(target: SearchTarget) -> Callable[[], float]:
-    """Return the clock of a search: a recording that knows how long things took is searched in its own time."""
+    """Return the clock of a search: the recording's own clock if it has recorded durations, else the real one."""
     device = target.device
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
@@ -323,17 +322,17 @@ def clock_of(target: SearchTarget) -> Callable[[], float]:
 def plan(
     store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, anew: Advice
 ) -> StudyRecord:
-    """Return the study as this session would have it; nothing is written.
+    """Return the study's record for this session, without writing it.
 
     Args:
         store: the open database.
-        old: the study as the database keeps it, None where one begins.
-        target: what is searched.
-        request: what this session is asked for.
-        anew: what begins the study anew, for messages.
+        old: the stored record; None for a new study.
+        target: study, kernel, device and space to search.
+        request: options of this session.
+        anew: returns the advice for starting over, for messages.
 
     Raises:
-        UsageError: it cannot be searched or resumed as asked.
+        UsageError: the study cannot be searched or resumed with these options.
     """
     now = target.record(request)
     if old is not None and store.has_trials(old):
@@ -341,7 +340,7 @@ def plan(
         sources = store.source(old.kernel_digest)
         record = request.applied(agree(old, target, request, sources, anew))
     else:
-        # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
+        # Without any trial there is nothing to contradict: a failed first attempt must not restrict the next one.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)
         record = request.applied(new)
     check_control(record.control, record.sampler)
@@ -349,20 +348,20 @@ def plan(
 
 
 def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: SearchTarget) -> StudyRecord:
-    """Create the study that was planned, or write what changed of it."""
+    """Create the planned study, or write its changes."""
     if old is None:
         return store.create(planned, target.sources())
     if planned != old:
         if not same_genes(planned.genes, old.genes):
-            store.forget_prior(planned)  # of an attempt without a trial; it is kept as positions of the genes' values
+            store.forget_prior(planned)  # stored as positions of gene values, which have changed
         store.update(planned, target.sources())
     return planned
 
 
 def _proposing(stack: ExitStack, record: StudyRecord, target: SearchTarget, prior: Prior | None) -> Sampler:
-    """Return a study's sampler; beside several GPUs it has a process of its own, which ends with the stack.
+    """Return a study's sampler; with several GPUs it runs in its own process, which the stack closes.
 
-    With 62 compilers for two H100s, the process that did both made 46 trials a second and had no more to give.
+    In one process with the loop, the sampler limits the rate to 46 trials a second (two H100s, 62 compilers).
     """
     if record.sampler != "evo" or target.table is not None or target.device.at_once == 1:
         return sampler_of(record, target, prior)
@@ -383,7 +382,7 @@ def _proposing(stack: ExitStack, record: StudyRecord, target: SearchTarget, prio
 
 
 def _own_schedule(record: StudyRecord) -> TrialSchedule:
-    """Return the trials in flight as a study's sampler counts its own."""
+    """Return the schedule of trials in flight as the study's sampler counts its own trials."""
     schedule = schedule_of(record)
     return schedule if record.control == "none" else ArmSchedule.of(schedule, 2)
 
@@ -395,7 +394,7 @@ def sampler_of(record: StudyRecord, target: SearchTarget, prior: Prior | None = 
 
 
 def schedule_of(record: StudyRecord) -> TrialSchedule:
-    """Return how many trials a study has in flight; one from before there was a ramp has its window throughout."""
+    """Return how many trials a study has in flight; studies without a stored ramp use their maximum throughout."""
     return TrialSchedule(record.window, *(record.ramp or (record.window,)))
 
 

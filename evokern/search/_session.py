@@ -1,4 +1,4 @@
-"""A session from its request to its result: find what is searched, search it, close its device."""
+"""Search or resume a study in one session."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def search_study(
     factories: WorkerFactories,
     part: SessionPart = WHOLE,
 ) -> SearchResult:
-    """Search a study, or resume it where it stands in the database.
+    """Search a study, or resume it from the database.
 
     Args:
         study: a study's name, the path to its TOML file, or a study.
-        request: what this session is asked for.
-        db: database that keeps the results.
+        request: options of this session.
+        db: database for the results.
         on_progress: called with a `Progress` at every event, from the searching thread.
-        factories: of the workers that say why candidates crash, and that verify the champion.
-        part: which part of the study this session does.
+        factories: workers that explain crashes and that verify the champion.
+        part: the part of the study that this session does.
 
     Raises:
-        UsageError: study, kernel, device, store or the request is not usable as asked; the message says what to do.
+        UsageError: study, kernel, device, store or options are not usable; the message says what to do.
     """
     return _searched(study, request, Path(db), on_progress, factories, part=part)
 
@@ -53,7 +53,7 @@ def _searched(
 
     target = find(study, request, resumed=resumed)
     try:
-        from evokern.search._run import run  # only now: see `_find`
+        from evokern.search._run import run  # imported late, see `_find`
 
         return run(target, db, request, on_progress or (lambda progress: None), factories, part)
     finally:
@@ -68,20 +68,19 @@ def resume_study(
     on_progress: OnProgress | None,
     factories: WorkerFactories,
 ) -> SearchResult:
-    """Resume a study from what the database keeps of it; its TOML file is not read.
+    """Resume a study from its copy in the database, without reading its TOML file.
 
-    The folder that the database names for the kernel is never trusted by it: `request.trust` runs the copy that the
-    database keeps.
+    The kernel folder named in the database is not trusted; with `request.trust` the stored copy of its code runs.
 
     Args:
-        study: its name; None takes the one searched last.
-        request: as `search_study`.
-        db: as `search_study`.
-        on_progress: as `search_study`.
-        factories: as `search_study`.
+        study: its name; None means the study searched last.
+        request: as in `search_study`.
+        db: as in `search_study`.
+        on_progress: as in `search_study`.
+        factories: as in `search_study`.
 
     Raises:
-        UsageError: as `search_study`.
+        UsageError: as in `search_study`.
     """
     from evokern.search.identity import study_of
     from evokern.search.stored_kernel import resumed_kernel
@@ -93,6 +92,6 @@ def resume_study(
             if not record.device.startswith("replay:"):  # a recording has no code to run
                 place, trust, go_on = Path(scratch), request.trust, request.go_on
                 request = replace(request, kernel=resumed_kernel(reader, record, place, trust=trust, go_on=go_on))
-        # What `trust` was asked for is decided; it trusts no folder that the database names.
+        # `trust` applied to the stored copy only; do not trust the folder that the database names.
         request = replace(request, trust=False)
         return _searched(study_of(record), request, Path(db), on_progress, factories, resumed=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP (a terminal that closes) end a search between two steps."""
+"""Stop a search on Ctrl-C, SIGTERM and SIGHUP (a closed terminal)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import Any
 from evokern.search.loop import Loop
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
-"""What handles a signal, as `signal.signal` has it."""
+"""A signal handler, as in `signal.signal`."""
 
 
 @dataclass
 class Stop:
-    """What a signal reaches: the loop while one runs."""
+    """State of the signal handling; has the loop while one runs."""
 
     loop: Loop | None = None
     ending: bool = False
-    """Whether the session only writes its end: that takes a moment, and is what a signal wants."""
+    """Whether the session is already being closed, which takes only a moment."""
     asked: signal.Signals | None = None
-    """The signal that came last."""
+    """Signal received last."""
     late: bool = False
-    """Whether it came too late to end the search itself, and is whose who started it."""
+    """Whether the signal came too late to stop the search, and is passed to the caller's handler."""
 
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the loop between two steps: nothing half-written is left; a second ends now.
+    """Let Ctrl-C, SIGTERM and SIGHUP stop the loop between two steps; a second signal stops at once.
 
-    Outside a loop (while a device opens) they raise KeyboardInterrupt at once. One that comes after the last trial is
-    handed to whoever handled it before, if that is not Python itself. SIGHUP stays ignored where it is, as under nohup.
+    Without a loop (while a device opens) signals raise KeyboardInterrupt at once. A signal after the last trial is
+    passed to the previous handler, unless that is Python's default. An ignored SIGHUP (nohup) stays ignored.
     """
     stop = Stop()
 
@@ -60,15 +60,15 @@ def stoppable() -> Iterator[Stop]:
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[Mapping[signal.Signals, Handler]]:
-    """Handle the signals that end a program by another function; none outside the main thread, which alone gets them.
+    """Handle SIGINT, SIGTERM and SIGHUP with another function; does nothing outside the main thread.
 
-    SIGHUP stays ignored where it is, as under nohup.
+    An ignored SIGHUP (nohup) stays ignored.
 
     Args:
-        handler: called with a signal's number and the frame that it came in.
+        handler: called with the signal number and the interrupted frame.
 
     Yields:
-        Signal → what handled it before, and does again after.
+        Signal → previous handler, which is restored at the end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield {}

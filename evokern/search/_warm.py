@@ -1,7 +1,6 @@
-"""Warm starts: what another study, a recording or the time model says of this study's candidates before any trial.
+"""Warm starts: seed a new study with another study, a recording or the time model.
 
-A warm start is fixed when a study begins and kept with it, so that an interrupted search goes on as it would have,
-whatever became of the database that it came from.
+A warm start is fixed when a study starts and stored with it, so a resumed search does not depend on its source.
 """
 
 from __future__ import annotations
@@ -18,40 +17,40 @@ from evokern.search.identity import Advice, SearchTarget
 from evokern.store import Store, StudyRecord, database_of, open_readonly, open_recording
 
 AUTO = "auto"
-"""The warm start that takes the nearest study of the same kernel which the database holds; none where it holds none."""
+"""Warm start from the nearest study of the same kernel in the database, if there is one."""
 NONE = "none"
 """No warm start."""
 SIMULATED_TRIALS = 300
-"""Trials of the search of the simulated device (`sim`): some seeds find its fastest candidates after 200 only."""
+"""Trials of the simulated search (`sim`); some seeds find its fastest candidates only after 200."""
 SIMULATED_SHARE = 0.4
-"""Share of a budget that they may take: the others are the GPU's."""
+"""Largest share of a budget for the simulated search; the rest is for the GPU."""
 
 Notify = Callable[[str], None]
-"""Called with a sentence on what is being done."""
+"""Function that is called with a progress sentence."""
 
 
 def offered(
     store: Store, going_on: StudyRecord | None, target: SearchTarget, source: str | None, anew: Advice
 ) -> Prior | None:
-    """Return what a source says, before anything is written.
+    """Return the prior from a warm-start source, before anything is written.
 
     Args:
         store: the open database.
-        going_on: a study with trials that is gone on with, None where one begins.
-        target: what is searched.
-        source: `runs.db:study`, a recording, `sim`, `none`, or `auto`, which None stands for.
-        anew: what begins a study anew, for the message.
+        going_on: a study with trials to resume; None for a new study.
+        target: study, kernel, device and space to search.
+        source: `runs.db:study`, a recording, `sim`, `none` or `auto`; None means `auto`.
+        anew: returns the advice for starting over, for the message.
 
     Returns:
-        What a study or a recording says. None where nothing is asked for, for `sim`, which takes time, and for `auto`,
-        which cannot fail and is looked for when the study begins.
+        The prior of a study or recording. None for `none`, for `sim` and for `auto`; the last two are read when the
+        study starts.
 
     Raises:
-        StudyError: the study began with another warm start, or the source is empty.
-        UsageError: the source cannot be read, tells nothing of these genes, or does not fit the device.
+        StudyError: the study started with another warm start, or the source is empty.
+        UsageError: the source cannot be read, has none of these genes, or does not fit the device.
     """
     if source is not None and not source.strip():
-        raise StudyError(f"--warm-start is empty: give {AUTO}, {NONE}, {SIMULATED}, DB:STUDY or FILE, or leave it away")
+        raise StudyError(f"--warm-start is empty; use {AUTO}, {NONE}, {SIMULATED}, DB:STUDY or FILE, or omit it")
     if source in (None, AUTO):
         return None
     if going_on is not None:
@@ -60,7 +59,7 @@ def offered(
             return None
         was = f"from {kept.source}" if kept else "without a warm start"
         raise StudyError(
-            f"study {name} began {was}, and its trials depend on it: leave --warm-start {source} away, or {anew()}"
+            f"study {name} started {was}, which shaped its trials; omit --warm-start {source}, or start over: {anew()}"
         )
     if source == NONE:
         return None
@@ -68,7 +67,7 @@ def offered(
         return recorded_prior(target, source)
     if target.table is not None or target.device.predicted:
         where = target.device.identity
-        raise StudyError(f"--warm-start sim is for a GPU, and {where} has no time of its own; leave it away")
+        raise StudyError(f"--warm-start sim needs a GPU, but the device is {where}; omit --warm-start")
     return None
 
 
@@ -83,18 +82,18 @@ def warm_start(
     begins: bool,
     neighbours: tuple[Path, ...] = (),
 ) -> Prior | None:
-    """Return the prior of a study: the one it began with, or on a new study the one asked for.
+    """Return a study's prior: the stored one, or for a new study the requested one.
 
     Args:
-        store: the open database, which keeps it.
+        store: the open database; stores the prior.
         record: the study.
-        target: what is searched.
-        source: as `offered`.
-        offer: what `offered` returned.
-        say: told what is being done and what came of it.
-        begins: the study has no trial yet. A prior that an attempt without a trial left is taken again, unless
-            something else is asked for now.
-        neighbours: further databases that `auto` looks through.
+        target: study, kernel, device and space to search.
+        source: as in `offered`.
+        offer: the result of `offered`.
+        say: called with progress sentences.
+        begins: whether the study has no trial yet. A prior left by a first attempt without trials is reused unless
+            another source is requested.
+        neighbours: further databases that `auto` searches.
     """
     kept = store.prior(record)
     if not begins or (kept is not None and source in (None, AUTO, kept.source)):
@@ -110,7 +109,7 @@ def warm_start(
         if source == NONE:
             return None
         if record.sampler not in WARM:
-            say(f"sampler {record.sampler} cannot use a warm start and begins cold; {', '.join(WARM)} can")
+            say(f"sampler {record.sampler} cannot use a warm start and ignores it; {', '.join(WARM)} can")
             return None
         prior = offer or _searched(target, record, say)
         summary = prior_summary(prior)
@@ -120,9 +119,9 @@ def warm_start(
 
 
 def _nearest(paths: tuple[Path, ...], record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
-    """Return what the databases know of the same kernel, and a sentence on it.
+    """Return the prior from the nearest study of the same kernel, with a summary sentence.
 
-    A control asks what the sampler is worth by itself, and a recording is there to compare searches: both begin cold.
+    Studies with a control and recordings start without a prior, because they are for comparing searches.
     """
     if target.table is not None or record.control != "none" or record.sampler not in WARM:
         return None
@@ -130,15 +129,15 @@ def _nearest(paths: tuple[Path, ...], record: StudyRecord, target: SearchTarget)
 
 
 def recorded_prior(target: SearchTarget, source: str) -> Prior:
-    """Return what a recorded study or space says of the candidates of a search.
+    """Return the prior from a recorded study or space.
 
     Args:
-        target: what is searched.
+        target: study, kernel, device and space to search.
         source: `runs.db:study` or a recording's file.
 
     Raises:
-        UsageError: it cannot be read, is of another kernel, shares no gene, or has no trial with values that are known
-            here.
+        UsageError: the source cannot be read, is of another kernel, shares no gene, or has no trial with values that
+            this kernel has.
     """
     database = database_of(source)
     if database is None:
@@ -147,7 +146,7 @@ def recorded_prior(target: SearchTarget, source: str) -> Prior:
         except DeviceError as error:
             if is_file(Path(source)):
                 raise
-            raise DeviceError(f"{error}, or one of the words {AUTO}, {NONE}, {SIMULATED}") from error
+            raise DeviceError(f"{error}; or use {AUTO}, {NONE} or {SIMULATED}") from error
         seen = [(config, value) for config, answer in answers if (value := objective(answer)) is not None]
         return Prior.from_trials(target.space, seen, source)
     path, name = database
@@ -157,20 +156,19 @@ def recorded_prior(target: SearchTarget, source: str) -> Prior:
         played = target.table is not None or study.device.startswith("replay:")
         if study.kernel != ours and not played and not alike(study.genes, target.space.genes):
             raise StudyError(
-                f"study {study.name} of {path} is of kernel {study.kernel}, whose genes are others than those of "
-                f"{ours}; name a study of {ours}, or leave --warm-start away"
+                f"study {study.name} of {path} is of kernel {study.kernel}, whose genes differ from those of {ours}; "
+                f"choose a study of {ours}, or omit --warm-start"
             )
         times = known_times(reader, study)
     if not times:
         raise StudyError(
-            f"study {study.name} of {path} has no trial with a time to begin with; search it further, or leave "
-            "--warm-start away"
+            f"study {study.name} of {path} has no timed trial to start from; search it longer, or omit --warm-start"
         )
     return Prior.from_trials(target.space, times, source)
 
 
 def prior_summary(prior: Prior) -> str:
-    """Return what a prior consists of, in a sentence: genes used, genes ignored."""
+    """Return a summary sentence of a prior: genes used, genes ignored."""
     ignored = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     used = ", ".join(prior.used) if prior.ignored else f"all {len(prior.used)}"
     return f"warm start from {prior.source}: {len(prior.entries)} candidates; genes used: {used}{ignored}"
@@ -183,6 +181,6 @@ def _searched(target: SearchTarget, record: StudyRecord, say: Notify) -> Prior:
     found = search_model(target, chip, SIMULATED_TRIALS, record.seed, say, within_s)
     if not found:
         within = "" if within_s is None else f" within {within_s:.0f} s, {SIMULATED_SHARE:.0%} of the budget"
-        longer = "" if within_s is None else "give a longer --budget, or "
-        raise StudyError(f"no candidate ran on the simulated {chip.model}{within}; {longer}leave --warm-start sim away")
+        longer = "" if within_s is None else "increase --budget, or "
+        raise StudyError(f"no candidate ran on the simulated {chip.model}{within}; {longer}omit --warm-start sim")
     return Prior.from_trials(target.space, found, SIMULATED)

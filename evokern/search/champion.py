@@ -1,8 +1,8 @@
-"""The end of a search: its champion is verified, and where it is refuted the next one takes its place.
+"""Verify the champion at the end of a search; if it is refuted, verify the next fastest trial.
 
-What a search measured passed the gate. The verification asks more of the one that is handed over: every small problem
-under the sanitizer, shapes that no search looked at, and on a simulated device more blocks of the study's own problems.
-It runs in a process of its own and within the study's budget; what it did not come to is said.
+Every measured trial has passed the gate. The verification checks more: all small problems under the sanitizer, shapes
+that the search did not use, and on a simulated device more blocks of the study's problems. It runs in its own process
+within the study's budget.
 """
 
 from __future__ import annotations
@@ -22,65 +22,65 @@ from evokern.wording import command
 from evokern.workers.pool import JobResult, OwnServerPool, WorkerPool, WorkerSpec, wait
 
 RESERVED_SHARE = {False: 0.2, True: 0.1}
-"""Share of a budget that is kept for the verification of the champion: on a GPU, and on a simulated device. A champion
-that was found in the last seconds, of an attention kernel, takes some nine."""
+"""Share of a budget reserved for verifying the champion, on a GPU and on a simulated device. Verifying an attention
+kernel's champion takes about 9 s."""
 RESERVED_S = {False: 10.0, True: 60.0}
-"""Most seconds of a budget that are kept for it: on a GPU, and on a simulated device."""
+"""Maximum seconds of a budget reserved for it, on a GPU and on a simulated device."""
 UNLIMITED_S = {False: 10.0, True: 300.0}
-"""Seconds that it may take where no budget ends the search."""
+"""Seconds allowed for it if the search has no budget."""
 INTERRUPTED = "interrupted"
-"""Why a verification came to nothing that its user stopped."""
+"""Reason stored for a verification that the user stopped."""
 MOST_REFUTED = 5
-"""Champions that may be refuted before the search is over."""
+"""Maximum number of refuted champions before verification stops."""
 EARLY_CORES = 4
-"""Cores of a machine from which on the processes start early: one drives the device, others compile."""
+"""Minimum number of cores for starting the processes early, because device and compilers need some too."""
 EARLY_PROCESSES = 2
-"""Processes then: one for the best so far, one for what replaces it meanwhile."""
+"""Number of early processes: one for the best trial so far, one for its replacement."""
 LEAD_S = 30.0
-"""Seconds before the end of the loop at which they start. An attention kernel takes some twenty: import, sanitizer,
+"""Seconds before the end of the loop at which they start. An attention kernel takes about 20 s: import, sanitizer,
 fuzzing."""
 EARLY_S = 10.0
-"""Seconds that a verification may take then."""
+"""Seconds allowed for an early verification."""
 START_S = 30.0
-"""Seconds for the process to start, on top: it imports torch."""
+"""Additional seconds for starting the process, which imports torch."""
 
 
 @dataclass(frozen=True)
 class VerifierSettings:
-    """What the verifying process shares over its jobs."""
+    """Settings that all jobs of the verifying process share."""
 
     context: WorkerContext
-    """The kernel, the study's problems, the chip under the study's limits."""
+    """Kernel folder, the study's problems and the chip under the study's resource limits."""
     study: Study
-    """Gate and simulation settings."""
+    """Study with gate and simulation settings."""
     secret: int
-    """Of the study."""
+    """Secret of the study."""
     predicted: bool
-    """Whether times, and so the gate at the study's own problems, come from the simulated device."""
+    """Whether the simulated device supplies times and checks the study's own problems."""
 
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """One trial to verify; answered with stages as `verify --json` prints them, JSON values."""
+    """A trial to verify; the result has stages as JSON values, as printed by `verify --json`."""
 
     number: int
-    """The trial."""
+    """Trial number."""
     config: Config
-    """Its configuration."""
+    """Configuration of the trial."""
     seconds: float
-    """Time for all of it: fuzzing has what the other stages leave; a fixed number of cases ends it before."""
+    """Seconds for all stages: fuzzing gets the remainder and also ends after a fixed number of cases."""
 
 
 def reserve(budget_s: float | None, predicted: bool) -> float:
-    """Return the seconds of a budget that the loop leaves to the verification."""
+    """Return the seconds of a budget that the loop reserves for the verification."""
     return 0.0 if budget_s is None else min(RESERVED_S[predicted], RESERVED_SHARE[predicted] * budget_s)
 
 
 class ChampionVerification:
-    """Verifies the fastest measured trial, and where it is refuted the next, in processes of their own.
+    """Verification of the fastest measured trial, or the next fastest if it is refuted, in separate processes.
 
-    On a live device the processes start while the last trials run there, if cores are idle: what is the best then is
-    often the champion, and torch alone takes seconds to import.
+    On a GPU with idle cores the processes start before the search ends, because importing torch takes seconds.
+    The best trial at that time often remains the champion.
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class ChampionVerification:
         *,
         cores: int,
     ) -> None:
-        """Prepare; nothing is started.
+        """Store the settings; start no process.
 
         Args:
-            target: what is searched.
-            session: keeps what is found.
-            verifier: factory of the worker, as a `WorkerSpec` names it: takes `VerifierSettings`, answers `VerifyJob`.
-            note: takes a sentence for the user.
-            proved: takes every trial whose verification ended, earlier ones too, and whether it passed.
-            cores: of the machine.
+            target: study, kernel, device and space to search.
+            session: stores the results.
+            verifier: factory of the worker, as in `WorkerSpec`; takes `VerifierSettings`, processes `VerifyJob`.
+            note: called with notes for the user.
+            proved: called with each verified or refuted trial, earlier ones included, and whether it passed.
+            cores: number of cores of the machine.
         """
         self._session, self._note, self._proved = session, note, proved
         self._known = {proof.trial: proof.passed for proof in session.proofs()}
@@ -111,17 +111,17 @@ class ChampionVerification:
         self._early = not target.device.predicted and cores >= EARLY_CORES
         context = WorkerContext(target.kernel.folder, target.problems, target.limits)
         settings = VerifierSettings(context, target.study, session.study.secret, target.device.predicted)
-        # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
+        # The simulator needs only the CPU; a process that loads the kernel must not have access to a GPU.
         environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
         self._spec = WorkerSpec(verifier, settings, environment)
         self._pool: OwnServerPool | None = None
 
     def advance(self, best: Trial | None, left_s: float) -> None:
-        """Go on while the search runs, near its end.
+        """Start or collect early verifications near the end of the search.
 
         Args:
             best: the fastest trial so far.
-            left_s: seconds that the loop still has.
+            left_s: seconds until the loop ends.
         """
         if not self._early or left_s > LEAD_S or best is None:
             return
@@ -133,14 +133,14 @@ class ChampionVerification:
             if not known and len(self._pending) < EARLY_PROCESSES:
                 self._submit(best, EARLY_S, LEAD_S + RESERVED_S[False])
         except (EvokernError, OSError):
-            self._early = False  # asked again after the loop, which then says why
+            self._early = False  # `finish` tries again and reports the error
 
     def finish(self, seconds: float, stopped: Callable[[], bool]) -> None:
         """Verify after the loop.
 
         Args:
-            seconds: how long all of it may take.
-            stopped: whether the user wants to stop.
+            seconds: time limit for all verifications together.
+            stopped: returns whether the user wants to stop.
         """
         measured = [one for one in self._session.recorded_trials()[1] if one.outcome is Outcome.MEASURED]
         order = sorted(measured, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number))
@@ -151,13 +151,13 @@ class ChampionVerification:
             if why:
                 self._session.not_proved(trial.number, why)
                 line = command("verify", self._session.study.name, *db_option(self._session.db))
-                self._note(f"trial {trial.number} is not verified: {why}; `{line}` does it")
+                self._note(f"trial {trial.number} is not verified: {why}; to verify it, run `{line}`")
             if why or self._known.get(trial.number):
                 return
         if len(left) > MOST_REFUTED:
             self._note(
-                f"{MOST_REFUTED} champions in a row are refuted, the next is not verified; if all fail alike, say in "
-                "the kernel's constraints or fields (`multiple_of`) what the kernel cannot take"
+                f"{MOST_REFUTED} champions in a row are refuted; verification stopped. If all fail alike, declare what "
+                "the kernel cannot handle in its constraints or fields (`multiple_of`)"
             )
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class ChampionVerification:
         self._pending.add(trial.number)
 
     def _answered(self, trial: Trial, end: float, stopped: Callable[[], bool]) -> str:
-        """Wait until a trial is known; return why it is not."""
+        """Wait for a trial's verification; return why there is none, or an empty string."""
         self._note(f"verifying trial {trial.number}")
         try:
             if trial.number not in self._pending:
@@ -187,17 +187,17 @@ class ChampionVerification:
                     if result.key == trial.number:
                         return why
                 if time.monotonic() >= end:
-                    return "the budget ended before it was done"
+                    return "the budget ended before the verification completed"
         except (EvokernError, OSError) as error:
             return str(error).splitlines()[0]
         return INTERRUPTED
 
     def _found(self, result: JobResult) -> str:
-        """Keep what a job found; return why it found nothing."""
+        """Store a job's result; return why there is none, or an empty string."""
         self._pending.discard(result.key)
         if result.status != "done":
             how = (
-                f"no answer in {result.value:g} s" if result.status == "overran" else str(result.value).splitlines()[0]
+                f"no result in {result.value:g} s" if result.status == "overran" else str(result.value).splitlines()[0]
             )
             return f"the verifying process failed ({how})"
         record, found = self._session.study, result.value
@@ -206,5 +206,5 @@ class ChampionVerification:
         self._known[result.key] = not failed
         self._proved(result.key, not failed)
         if failed:
-            self._note(f"trial {result.key} is refuted, and no champion: {failed[0]}")
+            self._note(f"trial {result.key} is refuted and cannot be the champion: {failed[0]}")
         return ""

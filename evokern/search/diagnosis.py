@@ -1,11 +1,10 @@
-"""Why candidates crash or hang: asked of the simulated device, once per pattern, beside the search.
+"""Diagnose crashes and hangs on the simulated device, once per pattern, concurrently with the search.
 
-A GPU says "misaligned address" and no more. Such a trial is recorded at once, as any other; one process, started on the
-first crash, runs the same launch where every access is checked. Its answer is written to the records that wait for it,
-and changes nothing else: samplers do not see it.
+A GPU reports only "misaligned address". Such a trial is recorded at once. One process, started at the first crash, runs
+the same launch with every access checked. Its result is added to the affected records; samplers do not see it.
 
-A pattern is a CUDA error's name (or that the candidate hung) with the values of the outer genes: candidates of one
-pattern run the same code choices into the same error, and only the first of them is diagnosed.
+A pattern is a CUDA error's name (or `hung`) with the values of the outer genes. Candidates with the same pattern hit
+the same error in the same code, so only the first of them is diagnosed.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from evokern.wording import first_line
 from evokern.workers.pool import JobResult, OwnServerPool, WorkerSpec, wait
 
 DEADLINE_S = 120.0
-"""Seconds after which a diagnosis is given up; it yields to everything else on the machine, so it may take long."""
+"""Time limit of a diagnosis in seconds; it runs at low priority, so it may take long."""
 LAST_WAIT_S = 2.0
-"""Seconds that the end of a search waits for a diagnosis under way; a resumed search asks again for what is missing."""
+"""Seconds that the end of a search waits for a running diagnosis; a resumed search requests missing ones again."""
 KEYS = ("diagnosis", "finding", "finding_problem", "undiagnosed", "diagnosed_trial")
-"""Evidence that a diagnosis leaves on a record: what is wrong, or why nothing can be said, and the trial looked at."""
+"""Evidence keys of a diagnosis: the defect, or why there is no diagnosis, and the diagnosed trial."""
 
 Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
-"""CUDA error's name or `hung`, and the values of the outer genes."""
+"""CUDA error name or `hung`, and the values of the outer genes."""
 
 
 @dataclass(frozen=True)
 class DiagnosisJob:
-    """One candidate to diagnose; answered with evidence."""
+    """A candidate to diagnose; the result is evidence."""
 
     config: Config
-    """Its configuration."""
+    """Configuration of the candidate."""
     hung: bool
-    """Whether it never ended; otherwise it crashed."""
+    """Whether it hung; otherwise it crashed."""
 
 
 def run_diagnosed(
@@ -55,15 +54,15 @@ def run_diagnosed(
     after_event: AfterEvent,
     diagnoser: str,
 ) -> EndReason:
-    """Run a search, and explain its crashes where the device does not do so itself; returns why it ended.
+    """Run a search and diagnose its crashes if the device does not; return why it ended.
 
     Args:
-        loop: the search, restored.
-        target: what is searched.
-        session: where evidence goes.
-        recorded: the trials of earlier sessions.
-        after_event: as for `Loop.run`.
-        diagnoser: as for `Diagnoses`.
+        loop: the search, after `restore`.
+        target: study, kernel, device and space to search.
+        session: stores the evidence.
+        recorded: trials of earlier sessions.
+        after_event: as in `Loop.run`.
+        diagnoser: as in `Diagnoses`.
     """
     if not target.device.diagnoses:
         return loop.run(after_event)
@@ -90,9 +89,9 @@ def run_diagnosed(
 
 
 def pattern_of(trial: Trial, genes: Sequence[Gene]) -> Pattern | None:
-    """Return the pattern of a trial that is worth a diagnosis, None for any other.
+    """Return the pattern of a trial to diagnose; None for other trials.
 
-    A candidate for which the GPU's memory was too small did nothing wrong that could be looked at.
+    Running out of GPU memory needs no diagnosis.
     """
     if trial.outcome is Outcome.HUNG:
         how = "hung"
@@ -106,7 +105,7 @@ def pattern_of(trial: Trial, genes: Sequence[Gene]) -> Pattern | None:
 
 
 class Diagnoses:
-    """The diagnoses of one session."""
+    """Diagnoses of one session."""
 
     def __init__(
         self,
@@ -115,14 +114,14 @@ class Diagnoses:
         genes: Sequence[Gene],
         keep: Callable[[Sequence[Trial]], None],
     ) -> None:
-        """Prepare; no process is started before the first crash.
+        """Store the settings; the process starts at the first crash.
 
         Args:
-            diagnoser: factory of the worker, as a `WorkerSpec` names it; it takes `context`, and answers each
-                `DiagnosisJob` with evidence. Handed in, since explaining comes after searching.
-            context: what the worker needs.
+            diagnoser: factory of the worker, as in `WorkerSpec`; takes `context` and returns evidence for each
+                `DiagnosisJob`. A parameter, because the search layer must not import the diagnosing code.
+            context: context of the worker.
             genes: the study's genes.
-            keep: takes the trials that got evidence, to write and to show.
+            keep: called with the trials that got evidence.
         """
         self._diagnoser = diagnoser
         self._context = context
@@ -134,7 +133,7 @@ class Diagnoses:
         self._pool: OwnServerPool | None = None
 
     def restore(self, recorded: Sequence[Trial]) -> None:
-        """Take up earlier sessions: what they diagnosed is known, what they left open is asked for again."""
+        """Restore earlier sessions: reuse their diagnoses and request the missing ones."""
         for trial in recorded:
             pattern = pattern_of(trial, self._genes)
             if pattern is not None and _explained(trial):
@@ -144,7 +143,7 @@ class Diagnoses:
             self.see(trial)
 
     def see(self, trial: Trial) -> None:
-        """Look at a trial that was just recorded: explain it, or have it explained, if it crashed or hung."""
+        """Diagnose a newly recorded trial if it crashed or hung."""
         pattern = pattern_of(trial, self._genes)
         if pattern is None or _explained(trial):
             return
@@ -157,12 +156,12 @@ class Diagnoses:
             self._ask(pattern, trial)
 
     def advance(self, timeout_s: float = 0.0) -> None:
-        """Write the answers that have come, waiting at most `timeout_s` for the first."""
+        """Store the results that have arrived, waiting at most `timeout_s` seconds for the first."""
         if self._pool is None or not self._asked:
             return
         try:
             results = wait([self._pool], timeout_s)
-        except EvokernError as error:  # the worker cannot be started: no reason to end a search
+        except EvokernError as error:  # a worker that cannot start must not end the search
             for pattern in list(self._asked.values()):
                 self._settle(pattern, {"undiagnosed": first_line(error)})
             self._asked.clear()
@@ -172,13 +171,13 @@ class Diagnoses:
             self._settle(self._asked.pop(trial), {**_evidence(result), "diagnosed_trial": trial})
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Give what is under way a last moment, unless the user wants the search to stop."""
+        """Wait briefly for running diagnoses, unless the user wants to stop."""
         limit = time.monotonic() + LAST_WAIT_S
         while self._asked and not stopped() and (left := limit - time.monotonic()) > 0:
             self.advance(min(0.1, left))
 
     def close(self) -> None:
-        """End the process; safe to call twice."""
+        """End the process; repeated calls are safe."""
         if self._pool is not None:
             self._pool.close()
         self._pool = None
@@ -186,7 +185,7 @@ class Diagnoses:
     def _ask(self, pattern: Pattern, trial: Trial) -> None:
         try:
             if self._pool is None:
-                # The PTX machine runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
+                # The PTX machine needs only the CPU; a process that loads the kernel must not have access to a GPU.
                 environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
                 self._pool = OwnServerPool(WorkerSpec(self._diagnoser, self._context, environment))
             self._pool.submit(trial.number, DiagnosisJob(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)

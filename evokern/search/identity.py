@@ -1,4 +1,4 @@
-"""What makes a study the same study: device, kernel, genes, settings. What changed is said, with the way on."""
+"""Decide whether a study in the database can be resumed: same device, kernel, genes and settings."""
 
 from __future__ import annotations
 
@@ -29,61 +29,61 @@ from evokern.study.trial import Proposal
 from evokern.version import __version__
 
 Advice = Callable[[], str]
-"""Gives the advice that begins a study anew, to a message that needs it (`begins_anew`)."""
+"""Function that returns the advice for starting a study over (`begins_anew`)."""
 IN_COLUMNS = ("name", "budget_s", "trials", "cost_per_hour", "cost_unit")
-"""Fields of a study that are not among its settings: the record has them as columns of their own."""
+"""Fields of a study with their own column in the record, not among its settings."""
 NOT_COMPARED = ("device", "path", "control")
-"""Settings that are kept for `resume` and may change between sessions; a changed control has a message of its own."""
+"""Settings stored for `resume` that may change between sessions; a changed control has its own message."""
 
 
 @dataclass(frozen=True)
 class SearchTarget:
-    """What is searched, as found now."""
+    """A study with its kernel, problems, space and device, as loaded for this session."""
 
     study: Study
-    """The study's file."""
+    """Settings from the study file."""
     kernel: Kernel
-    """The kernel."""
+    """Loaded kernel."""
     problems: tuple[Problem, ...]
-    """The problems."""
+    """Problems of the study."""
     space: Space
-    """The genes with feasibility bound."""
+    """Genes with the feasibility check."""
     device: Device
-    """The device."""
+    """Device that evaluates candidates."""
     table: Table | None = None
-    """The recording, where the device is one."""
+    """Recording, if the device replays one."""
 
     def digest(self) -> str:
-        """Return the identity of the kernel's code, or of the recording."""
+        """Return the digest of the kernel's code, or of the recording."""
         return self.table.digest() if self.table else self.kernel.digest()
 
     @cached_property
     def limits(self) -> Profile:
-        """The chip under the study's limits."""
+        """Chip profile with the study's resource limits applied."""
         return limits_for(self.device.profile, self.study.limits)
 
     def violation(self, config: Config) -> Violation | None:
-        """Return the constraint that a configuration violates; None where it is feasible."""
+        """Return the constraint that a configuration violates; None if it is feasible."""
         if self.table is not None:
             return self.table.violation(config)
-        # The space remembers what is feasible; only what is turned away is asked for its reason again.
+        # The space caches feasibility; only rejected configurations are checked again for the reason.
         if self.space.feasible(config):
             return None
         return check(self.kernel, config, self.problems, self.limits)
 
     def sources(self) -> dict[str, str]:
-        """Return the kernel's files, path from its folder → text."""
+        """Return the kernel's files: path relative to its folder → text."""
         if self.table:
             return {}
         return {file.name: file.kept_text for file in self.kernel.files()}
 
     def record(self, request: SessionRequest) -> StudyRecord:
-        """Return a new study's record; identity and date are the store's to give."""
+        """Return a new study's record; the store sets its identity and date."""
         study = self.study
         sampler = request.sampler or study.sampler.name
         control = study.control if request.control is None else request.control
         most = request.window or study.window
-        least, ramp = ramp_for(1 if most else self.device.at_once)  # who names the most gets one schedule everywhere
+        least, ramp = ramp_for(1 if most else self.device.at_once)  # a given maximum has the same ramp on every machine
         return StudyRecord(
             uuid="",
             name=study.name,
@@ -95,7 +95,7 @@ class SearchTarget:
             predicted=self.device.predicted,
             settings=settings_of(study),
             sampler=sampler,
-            # Options belong to the sampler that the file names.
+            # The file's options are for the sampler that it names.
             sampler_options=dict(study.sampler.options) if sampler == study.sampler.name else {},
             seed=study.seed if request.seed is None else request.seed,
             window=most or self.device.window,
@@ -108,21 +108,21 @@ class SearchTarget:
             timing_rule=TIMING_RULE if self.device.verifiable and not self.device.predicted else None,
             evokern_version=__version__,
             sampler_version=VERSIONS.get(sampler, 1),
-            # Who learns nothing of results need not wait for any; beside a control the sampler has as many as alone.
+            # Random sampling does not depend on results. With a control, the sampler keeps the ramp it has alone.
             ramp=None if sampler == "random" else (least * (1 if control == "none" else 2), ramp),
             fields=self.kernel.fields if self.table is None else (),
         )
 
 
 def secret_of(seed: int | None) -> int:
-    """Return a new study's secret, 62 bits: derived from a seed that was asked for, so that runs repeat, else drawn."""
+    """Return a new study's 62-bit secret: derived from a given seed (reproducible runs), else random."""
     if seed is None:
         return random.SystemRandom().randrange(1, 1 << 62)
     return int.from_bytes(hashlib.sha256(f"judged blocks of seed {seed}".encode()).digest()[:8], "big") >> 2
 
 
 def settings_of(study: Study) -> dict[str, Any]:
-    """Return what a study's file says, budgets and price apart, as JSON values."""
+    """Return a study's settings as JSON values, without budgets and price."""
     values = {field.name: getattr(study, field.name) for field in fields(study) if field.name not in IN_COLUMNS}
     return values | {
         "problems": [problem if isinstance(problem, str) else dict(problem) for problem in study.problems],
@@ -137,17 +137,17 @@ def settings_of(study: Study) -> dict[str, Any]:
 
 
 def study_of(record: StudyRecord) -> Study:
-    """Return the study that a record was begun with: what its file said then.
+    """Return the study as its file described it when it started.
 
     Raises:
-        StoreError: what the database keeps of it cannot be read.
+        StoreError: the stored settings cannot be read.
     """
     try:
         return _study_of(record)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreError(
-            f"the settings that the database keeps of study {record.name!r} are damaged and cannot be read "
-            f"({type(error).__name__}: {error}). Search on with the study's own file: `evokern search FILE.toml`"
+            f"the stored settings of study {record.name!r} are damaged ({type(error).__name__}: {error}); "
+            "resume with the study's own file: `evokern search FILE.toml`"
         ) from error
 
 
@@ -174,46 +174,46 @@ def _study_of(record: StudyRecord) -> Study:
 
 
 def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
-    """Return a study's problems, with its dtype where the kernel has such a field.
+    """Return a study's problems, with the study's dtype if the kernel has such a field.
 
     Raises:
-        KernelError: the kernel does not take one of them, or has no field for the dtype.
+        KernelError: the kernel rejects a problem, or has no field for the dtype.
     """
     return parse_problems(kernel.name, kernel.fields, study.problems, study.dtype)
 
 
 def begins_anew(store: Store, name: str) -> str:
-    """Return the advice that begins a study anew, with the name that the old one would get."""
-    return f"`--fresh` begins anew and keeps the old study as {store.name_aside(name)}"
+    """Return the advice for starting a study over, with the new name of the old study."""
+    return f"use `--fresh` (keeps the old study as {store.name_aside(name)})"
 
 
 def agree(
     record: StudyRecord, target: SearchTarget, request: SessionRequest, old_sources: Mapping[str, str], anew: Advice
 ) -> StudyRecord:
-    """Return the record of a study to resume, brought up to date where its user lets changes pass.
+    """Return the updated record of a study to resume; changes need `allow_changes`.
 
     Args:
-        record: the study as the database keeps it.
-        target: what is searched now.
-        request: what this session is asked for.
+        record: the stored study.
+        target: the study as loaded now.
+        request: options of this session.
         old_sources: the kernel's files when the study was last searched.
-        anew: what begins it anew, for the messages.
+        anew: returns the advice for starting over, for messages.
 
     Raises:
-        DeviceError: the device is another model than the study's.
-        StudyError: settings, genes or code changed; the message says what, and how to go on.
+        DeviceError: the device model differs from the study's.
+        StudyError: settings, genes or code changed; the message lists the changes and the remedies.
     """
     name, now = record.name, target.record(request)
     if now.device != record.device:
         raise DeviceError(
-            f"study {name} was begun on {record.device}, and this is {now.device}: times of two devices do not mix. "
-            f"Name the same device with --device, another file with --db, or " + anew()
+            f"study {name} was started on {record.device}, but the current device is {now.device}; their times are not "
+            f"comparable. Choose that device with --device or another database with --db, or " + anew()
         )
     if not same_genes(now.genes, record.genes):
         what = _gene_changes(record.genes, now.genes)
-        raise StudyError(f"the genes of study {name} changed since it began ({what}); " + anew())
+        raise StudyError(f"the genes of study {name} changed since it started ({what}); to start over, " + anew())
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
-    # Studies from before there were secrets get one now: what they measured stays as it is.
+    # A study without a secret gets one now; its measured times stay valid.
     kept = replace(kept, secret=record.secret or now.secret)
     kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit, ramp=record.ramp)
     kept = replace(kept, **_still_valid(record, now, request))
@@ -221,76 +221,77 @@ def agree(
     if kept.control != record.control:
         began, requested = (_control_text(one) for one in (record.control, kept.control))
         raise StudyError(
-            f"study {name} began {began}, and its trials depend on it; this asks for a search {requested}: " + anew()
+            f"study {name} started {began}, which shaped its trials; this session requests a search {requested}; "
+            "to start over, " + anew()
         )
-    # The same problems may be written in another way.
+    # Equal problems may be written differently.
     same = ("problems",) if record.problems == now.problems else ()
     changes = _differences(_compared(_completed(record.settings), same), _compared(now.settings, same))
     changes += _overridden(record, request)
     if kept.sampler == record.sampler and kept.sampler_version != record.sampler_version:
-        rules = f"the rules of sampler {record.sampler} were version {record.sampler_version}"
-        changes.append(f"{rules} (evokern {record.evokern_version}), are version {kept.sampler_version}")
+        rules = f"sampler {record.sampler} was version {record.sampler_version}"
+        changes.append(f"{rules} (evokern {record.evokern_version}), is version {kept.sampler_version}")
     if now.kernel_digest != record.kernel_digest:
         changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.go_on:
         what = "; ".join(changes)
         raise StudyError(
-            f"study {name} or its kernel changed since it began: {what}. {anew()}; "
-            "`--go-on` continues with the old results"
+            f"study {name} or its kernel changed since it started: {what}. To start over, {anew()}; "
+            "to continue with the old results, use `--allow-changes`"
         )
     return kept
 
 
 def changed_settings(record: StudyRecord, study: Study) -> list[str]:
-    """Return which settings a study's file has otherwise than when the study began: `seed was 1, is 2`.
+    """Return the settings that differ from those at the study's start, for example `seed was 1, is 2`.
 
     Args:
-        record: the study as the database keeps it.
-        study: the study as its file has it now.
+        record: the stored study.
+        study: the study from its current file.
     """
     return _differences(_compared(_completed(record.settings)), _compared(settings_of(study)))
 
 
 def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> None:
-    """Refuse to go on with a study whose times came about by another rule: what was slow then may be fast now.
+    """Reject a study timed under another timing rule, because its times are not comparable with new ones.
 
     Args:
-        record: the study as the database keeps it.
-        now: the study as it would begin now.
+        record: the stored study.
+        now: the study as it would be created now.
         store: the database, for the message.
 
     Raises:
-        StudyError: the rules differ; the message says how to begin anew from what is known.
+        StudyError: the rules differ; the message shows how to start over from the old results.
     """
     before = FIRST_TIMING_RULE if record.timing_rule is None else record.timing_rule
     if now.timing_rule is not None and now.timing_rule != before:
         name = record.name
         raise StudyError(
-            f"study {name} was timed by rule {before}, and this evokern times by rule {now.timing_rule}: such times do "
-            f"not mix. `--fresh --warm-start {store.path}:{name}` begins anew from what it found, and keeps it as "
-            f"{store.name_aside(name)}"
+            f"study {name} used timing rule {before}, but this evokern uses timing rule {now.timing_rule}; their times "
+            f"are not comparable. To start over from its results, use `--fresh --warm-start {store.path}:{name}` "
+            f"(keeps the old study as {store.name_aside(name)})"
         )
 
 
 def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal], anew: Advice) -> None:
-    """Refuse a database whose candidates are none of the space: their values become options of a compiler.
+    """Reject stored candidates outside the space, because gene values become compiler options.
 
     Args:
         record: the study.
-        space: the genes and values that there are.
-        proposals: the candidates that the database has of it.
-        anew: what begins the study anew, for the message.
+        space: the kernel's genes and values.
+        proposals: the stored candidates.
+        anew: returns the advice for starting over, for the message.
 
     Raises:
-        StudyError: a value that the database has for a gene is none of the kernel's.
+        StudyError: a stored value is not a value of the kernel's gene.
     """
     for number, proposal in enumerate(proposals):
         try:
             space.canonical(proposal.config)
         except SpaceError as error:
             raise StudyError(
-                f"trial {number} of {record.name} is no candidate of {record.kernel}: {error}; the database was "
-                f"changed, or its space is another: {anew()}"
+                f"trial {number} of {record.name} is not a valid candidate of {record.kernel}: {error}; the database "
+                f"or the kernel's genes were changed; to start over, {anew()}"
             ) from error
 
 
@@ -299,9 +300,9 @@ def _control_text(control: str) -> str:
 
 
 def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest) -> dict[str, Any]:
-    """Return what the study began with and neither its file nor the command line has changed since."""
+    """Return the stored fields that neither the file nor the command line has changed."""
     fields = {"sampler": ("sampler", "sampler_options")} | {name: (name,) for name in ("seed", "window", "control")}
-    before = {"control": "none", **record.settings}  # studies from before there were controls
+    before = {"control": "none", **record.settings}  # older records have no control
     kept = {
         field: getattr(record, field)
         for setting, stored in fields.items()
@@ -314,7 +315,7 @@ def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest)
 
 
 def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a study has them today: what an older evokern did not know of it takes its default."""
+    """Return settings with defaults added for those that an older evokern did not have."""
     defaults = {
         "gate": asdict(GateSettings()),
         "timing": asdict(TimingSettings()),
@@ -361,7 +362,7 @@ def _hash(text: str | None) -> str:
 
 
 def same_genes(one: tuple[Gene, ...], other: tuple[Gene, ...]) -> bool:
-    """Tell whether genes span the same space: names, values, defaults and conditions, in the same order."""
+    """Return whether two lists of genes span the same space: names, values, defaults, conditions and order."""
     return _gene_identity(one) == _gene_identity(other)
 
 

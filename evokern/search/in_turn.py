@@ -1,8 +1,8 @@
-"""The champion against its baseline, measured in turn at the end of a search.
+"""Measure the champion and its baseline alternately at the end of a search.
 
-A baseline is measured when a session starts, on a GPU that has idled; candidates are measured on one that has worked.
-Where power or heat sets the clock, as in long products, the ratio of the two is not what a user sees. So both are
-sampled in turn, in rounds as a playoff has them (`evokern.measurement.playoff`): whatever drifts does so for both.
+The baseline is measured at the start of a session, when the GPU is cool; candidates are measured when it is warm. If
+power or heat limits the clock, the ratio of those times is misleading. So both are sampled alternately, in rounds as
+in a playoff (`evokern.measurement.playoff`), and drift affects both alike.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from evokern.measurement.playoff import effects
 from evokern.study.trial import Trial
 
 ROUNDS = 8
-"""Rounds at most."""
+"""Maximum number of rounds."""
 LEAST_ROUNDS = 4
-"""Rounds of which an interval can still be told."""
+"""Minimum number of rounds for a confidence interval."""
 SAMPLES = 7
-"""Samples of each in a round."""
+"""Samples of each candidate per round."""
 
 
 def against_baseline(
@@ -35,35 +35,34 @@ def against_baseline(
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any] | None:
-    """Measure a champion and a baseline in turn.
+    """Measure a champion and a baseline alternately.
 
     Args:
-        device: where; nothing can be submitted to it after.
-        task: what it was started with.
-        champion: the trial.
-        baseline: name of one that was right.
-        seconds: time for all rounds. Those from the second on tell how many there are.
-        least_s: time for the four without which nothing is told, where that is longer: at a large problem a round takes
-            a second.
-        stopped: whether the user wants an end.
-        clock: seconds, from any origin.
+        device: device of the search; it accepts no further submissions.
+        task: task that the device was started with.
+        champion: champion trial.
+        baseline: name of a correct baseline.
+        seconds: time limit for all rounds; the number of rounds depends on the rounds after the first.
+        least_s: time limit for the minimum number of rounds, if longer; a round of a large problem takes a second.
+        stopped: returns whether the user wants to stop.
+        clock: returns seconds, from any origin.
 
     Returns:
-        What is kept of it, JSON values: `rounds`, the champion's `time_us`, the `baseline` with its `time_us`, and its
-        time over the champion's as `ratio` with `ratio_ci95`. None where there was no time for four rounds.
+        JSON values to store: `rounds`, the champion's `time_us`, the `baseline` with its `time_us`, and the baseline's
+        time over the champion's as `ratio` with `ratio_ci95`. None if there was no time for four rounds.
 
     Raises:
-        DeviceError: one of them was wrong, crashed or hung, or does not compile any more.
+        DeviceError: a result was wrong, or a candidate crashed, hung or failed to compile.
     """
     began = clock()
     measure = device.rounds(task, [champion.config, baseline])
     taken: list[Sequence[Sequence[float]]] = []
-    round_s = math.inf  # of the shortest
+    round_s = math.inf  # shortest round
     while len(taken) < ROUNDS and not stopped():
-        now, wanted = clock(), max(len(taken) + 1, LEAST_ROUNDS)  # none is begun that leads to fewer
+        now, wanted = clock(), max(len(taken) + 1, LEAST_ROUNDS)  # do not start rounds if four do not fit
         room_s = max(seconds, least_s) if wanted == LEAST_ROUNDS else seconds
-        # The first one also has what comes once: compilers end what they have at hand, a worker compiles the baseline,
-        # buffers are made. So its length alone does not tell that four do not fit, while half of the time is left.
+        # The first round includes one-off work: compilers finish their jobs, a worker compiles the baseline and creates
+        # buffers. So its length alone cannot rule out four rounds while half of the time is left.
         left_s = (wanted - len(taken)) * round_s
         if len(taken) == 1:
             left_s = min(left_s, room_s / 2)

@@ -1,9 +1,8 @@
-"""The loop: ask, evaluate, record, tell in order.
+"""The search loop: propose, evaluate, record, and show results to the sampler in order.
 
-The order is what makes a search repeatable. Trial n is proposed when trials up to n - W(n) are recorded; its sampler
-sees exactly those of its arm; answers are recorded as they arrive, and shown in number order. The time that a candidate
-races against follows the same rule. So neither the device's speed, nor its number of workers, nor an interruption
-changes the sequence of candidates.
+The order makes a search repeatable. Trial n is proposed when the trials up to n - W(n) are recorded, and its sampler
+sees exactly those of its arm. Results are recorded when they arrive and shown in number order. The race time follows
+the same rule. So the device's speed, its number of workers and interruptions do not change the sequence of candidates.
 """
 
 from __future__ import annotations
@@ -28,74 +27,74 @@ from evokern.search.results import EndReason
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
 POLL_S = 0.1
-"""Longest wait for an answer before the loop looks at the clock and at its user's wish to stop."""
+"""Maximum wait in seconds before the loop checks the clock and stop requests."""
 HEARTBEAT_S = 2.0
-"""How often elapsed time is written while nothing is recorded."""
+"""Interval in seconds at which the elapsed time is stored while no trial ends."""
 DRAIN_S = 2.0
-"""How long candidates in flight may finish when the budget is used up; the rest are adopted if it is extended."""
+"""Seconds for candidates in flight to finish after the budget; a later session re-runs the rest."""
 
 
 AfterEvent = Callable[[Literal["trial", "idle"]], None]
 
 
 class TrialRecorder(Protocol):
-    """Where trials go: a store's session, or nowhere in a replay."""
+    """Destination of trials: a store's session, or nothing in a replay."""
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
-        """Keep a proposal, before it is evaluated."""
+        """Store a proposal before it is evaluated."""
 
     def record(self, trial: Trial, elapsed_s: float) -> None:
-        """Keep an outcome."""
+        """Store a trial."""
 
     def write_result(self, result: TrialResult) -> None:
-        """Keep a result where trials end in number order, as Optuna's tables do: all before it are kept already."""
+        """Store a result in number order, as Optuna's tables need it; all earlier results are stored already."""
 
     def record_duration(self, elapsed_s: float) -> None:
-        """Keep how long the session has lasted."""
+        """Store how long the session has lasted."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Keep all that is done inside, or nothing of it."""
+        """Return a context that stores everything done inside, or nothing of it."""
 
 
 class NullRecorder:
-    """A recorder that keeps nothing: for searches that are over when they end, such as a replay's repeats."""
+    """Recorder that stores nothing, for searches whose results are not kept."""
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def record(self, trial: Trial, elapsed_s: float) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def write_result(self, result: TrialResult) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def record_duration(self, elapsed_s: float) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Keep nothing."""
+        """Return a context that does nothing."""
         return nullcontext()
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a search ends."""
+    """Limits at which a search ends."""
 
     in_flight: TrialSchedule
-    """How many trials are in flight."""
+    """Number of trials in flight."""
     budget_s: float | None = None
-    """Study time over all sessions, seconds."""
+    """Study time over all sessions, in seconds."""
     trials: int | None = None
     """Evaluated trials over all sessions."""
 
     def within(self, part: SessionPart) -> Limits:
-        """Return the limits of a session that may pause before the study's end."""
+        """Return the limits of a session that may pause before its study ends."""
         budgets = [budget_s for budget_s in (self.budget_s, part.elapsed_s) if budget_s is not None]
         counts = [trials for trials in (self.trials, part.trials) if trials is not None]
         return replace(self, budget_s=min(budgets, default=None), trials=min(counts, default=None))
 
     def paused(self, loop: Loop, end: EndReason) -> EndReason:
-        """Return why a session ended: `paused` where it reached limits of its own, and not these of the study."""
+        """Return why a session ended: `paused` if it reached its own limits but not the study's."""
         if end == "trials" and (self.trials is None or loop.evaluated < self.trials):
             return "paused"
         if end == "budget" and (self.budget_s is None or loop.elapsed_s < self.budget_s):
@@ -104,7 +103,7 @@ class Limits:
 
 
 class Loop:
-    """One session's ask, evaluate, record and tell."""
+    """The search loop of one session."""
 
     def __init__(
         self,
@@ -120,22 +119,22 @@ class Loop:
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
     ) -> None:
-        """Make a loop.
+        """Create a loop.
 
         Args:
-            history: what the sampler may see; empty.
-            sampler: who proposes.
-            device: who evaluates; started.
-            recorder: where trials go.
-            limits: when to end.
-            violation: names the constraint that an infeasible configuration violates.
-            control: who proposes every second trial, with an empty history of its own; None for no control.
-            before_s: study time of earlier sessions, seconds.
-            clock: seconds, from any origin.
-            began: the clock's time at which the session began; None is now.
+            history: empty history for the sampler.
+            sampler: sampler of the study.
+            device: started device.
+            recorder: destination of trials.
+            limits: limits of the search.
+            violation: returns the constraint that a configuration violates; None if it is feasible.
+            control: the control's empty history and sampler, which proposes every second trial; None for no control.
+            before_s: study time of earlier sessions, in seconds.
+            clock: returns seconds, from any origin.
+            began: the clock's time at the session's start; None means now.
         """
         self.arms = Arms((history, sampler), *([control] if control else []))
-        """Who proposes."""
+        """Sampler and control."""
         self._device = device
         self._recorder = recorder
         self._limits = limits
@@ -152,55 +151,55 @@ class Loop:
         self._exhausted = False
         self._recent: deque[float] = deque()
         self.stop_requested = False
-        """Set it, from a signal handler too, to end the session at once with everything recorded kept."""
+        """Whether to end the session; signal handlers may set it. All recorded trials are kept."""
         self.outcomes: Counter[str] = Counter()
-        """Outcome → trials recorded."""
+        """Outcome → number of recorded trials."""
         self.rejections: Counter[str] = Counter()
-        """Constraint → proposals turned away."""
+        """Constraint → number of rejected proposals."""
         self.evaluated = 0
-        """Trials recorded that count towards the limit."""
+        """Number of recorded trials that count towards the limit."""
         self.best: Trial | None = None
-        """The champion."""
+        """Champion so far."""
         self.last: Trial | None = None
-        """The trial recorded last."""
+        """Trial recorded last."""
         self.improvements: list[tuple[float, float]] = []
-        """Study time in seconds and time in µs of each champion so far."""
+        """Study time in seconds and kernel time in µs of each champion so far."""
         self.failures = LastFailures()
-        """The last trials that failed, one of each kind."""
+        """Recent failures, one of each kind."""
 
     @property
     def session_s(self) -> float:
-        """Seconds of this session."""
+        """Duration of this session in seconds."""
         return self._clock() - self._began
 
     @property
     def elapsed_s(self) -> float:
-        """Study time over all sessions, seconds."""
+        """Study time over all sessions, in seconds."""
         return self._before_s + self.session_s
 
     @property
     def recorded(self) -> int:
-        """Trials recorded over all sessions."""
+        """Number of trials recorded over all sessions."""
         return len(self._results)
 
     @property
     def in_flight(self) -> int:
-        """Candidates on the device."""
+        """Number of candidates on the device."""
         return len(self._in_flight)
 
     @property
     def stages(self) -> tuple[int, int] | None:
-        """Candidates that are being compiled, and those that are compiled, where the device knows."""
+        """Numbers of candidates being compiled and already compiled, if the device reports them."""
         return self._device.stages() if isinstance(self._device, Staged) else None
 
     @property
     def executors(self) -> tuple[ExecutorState, ...]:
-        """How each of several executors stands; none where the device has one."""
+        """State of each executor; empty for a device with one executor."""
         return tuple(self._device.executors()) if isinstance(self._device, Several) else ()
 
     @property
     def trials_per_minute(self) -> float:
-        """Trials that reached the device in the last minute of this session, extrapolated while it is shorter."""
+        """Trials that reached the device in the last minute; extrapolated in a session's first minute."""
         now = self._clock()
         while self._recent and self._recent[0] < now - 60:
             self._recent.popleft()
@@ -209,32 +208,32 @@ class Loop:
 
     @property
     def busy_share(self) -> float:
-        """Share of the time since the loop began to run in which the device was busy."""
+        """Share of the loop's running time in which the device was busy."""
         if self._running_from is None:
             return 0.0
         return min(1.0, self._device.busy_s() / max(self._clock() - self._running_from, 1e-9))
 
     @property
     def left_s(self) -> float:
-        """Seconds until the budget or, at the last minute's rate, the trials are used up; infinite without both."""
+        """Seconds until the budget or, at the last minute's rate, the trials are used up; infinite without either."""
         left = math.inf if self._limits.budget_s is None else self._limits.budget_s - self.elapsed_s
         if self._limits.trials is not None and self.trials_per_minute:
             left = min(left, 60 * (self._limits.trials - self.evaluated) / self.trials_per_minute)
         return left
 
     def spent(self) -> EndReason | None:
-        """Return why there is nothing to do, before a device is opened for it: budget or trials are used up."""
+        """Return why the search is over before a device is opened: budget or trials are used up."""
         if self._over_budget():
             return "budget"
         limit = self._limits.trials
         return "trials" if limit is not None and self.evaluated >= limit else None
 
     def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[TrialResult]:
-        """Take up earlier sessions; returns the results that a store may learn of, in number order.
+        """Restore earlier sessions; return the results for the store in number order.
 
         Args:
-            proposals: what they proposed, by trial number.
-            trials: what became of it, in number order; what is missing was interrupted.
+            proposals: proposals by trial number.
+            trials: recorded trials in number order; missing ones were interrupted.
         """
         for number, proposal in enumerate(proposals):
             self.arms.of(number).restore(number, proposal)
@@ -248,7 +247,7 @@ class Loop:
         return [self._results[number] for number in range(self._prefix)]
 
     def annotate(self, trials: Sequence[Trial]) -> None:
-        """Take in evidence that came after trials were recorded, for whoever watches; samplers see none of it."""
+        """Add evidence to recorded trials for progress displays; samplers do not see it."""
         changed = {trial.number: trial for trial in trials}
         self.failures.annotate(changed)
         if self.last is not None:
@@ -258,7 +257,7 @@ class Loop:
         """Search until the budget, the trials or the space are used up, or until a stop is requested.
 
         Args:
-            after_event: called with `trial` after each recorded trial and with `idle` after a wait without any.
+            after_event: called with `trial` after each recorded trial and with `idle` after a wait without a result.
         """
         self._running_from = self._clock()
         self._adopt()
@@ -280,7 +279,7 @@ class Loop:
         return "interrupted"
 
     def _keep(self, proposal: Proposal | None, answers: Sequence[Answer], after_event: AfterEvent) -> None:
-        """Commit together what arrived together, then act on it: nothing is evaluated or shown that is not on disk."""
+        """Commit proposal and results together, then submit and report them: both happen only after the commit."""
         number = len(self._proposals)
         request: Request | None = None
         with self._recorder.transaction():
@@ -295,7 +294,7 @@ class Loop:
                 else:
                     request = offered
         if self._may_ask():
-            # The next one is worked out while this one is submitted and answers are read, where its sampler can do so.
+            # The sampler prepares the next proposal while this one is submitted, if it can.
             following = len(self._proposals)
             self._show(following)
             self.arms.of(following).prepare(following)
@@ -315,14 +314,14 @@ class Loop:
         return "budget" if self._over_budget() else "trials"
 
     def _may_ask(self) -> bool:
-        # Counting what is in flight makes the trials proposed the shortest prefix with enough evaluated ones, whatever
-        # the order of the answers.
+        # Counting the trials in flight makes the proposed trials the shortest sufficient prefix, whatever the order of
+        # the results.
         enough = self._limits.trials is not None and self.evaluated + len(self._in_flight) >= self._limits.trials
         visible = self.arms.seen_by(len(self._proposals), self._limits.in_flight) < self._prefix
         return visible and not (enough or self._exhausted or self._over_budget())
 
     def _show(self, number: int) -> None:
-        """Make visible what the proposal of a trial may see: its arm's results, as far as the schedule allows."""
+        """Show an arm the results that the proposal of a trial may see."""
         self.arms.of(number).show(self._results, self.arms.seen_by(number, self._limits.in_flight))
 
     def _adopt(self) -> None:
@@ -344,7 +343,7 @@ class Loop:
         return proposal
 
     def _offer(self, number: int, config: Config) -> Request | Answer:
-        """Return what to ask the device of a candidate, or where it is infeasible the answer."""
+        """Return the request for a candidate, or its result if it is infeasible."""
         self._in_flight.add(number)
         violation = self._violation(config)
         if violation is None:
@@ -353,9 +352,9 @@ class Loop:
 
     def _record(self, answer: Answer) -> Trial:
         if answer.number not in self._in_flight:
-            raise InternalError(f"the device answered trial {answer.number}, which is not in flight")
+            raise InternalError(f"the device returned a result for trial {answer.number}, which is not in flight")
         self._in_flight.remove(answer.number)
-        # Whoever takes the time of phases takes it by the clock of a search that is not played from a recording.
+        # Spans use the real clock; only searches of recordings use another one, and recordings have no spans.
         shift_s = self._before_s - self._began
         spans = tuple(replace(span, began_s=span.began_s + shift_s) for span in answer.evaluation.spans)
         evaluation = replace(answer.evaluation, spans=spans) if spans else answer.evaluation

@@ -1,4 +1,4 @@
-"""What stands in the way of changing one gene of a champion: kept with the study, which is read without its kernel."""
+"""Constraints that prevent changing one gene of a champion; stored with the study, which is read without its kernel."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from evokern.declaration.space import Space
 from evokern.errors import UsageError
 
 TOGETHER = 3
-"""Most changes of a second gene that are named for a value that the champion cannot take alone."""
+"""Maximum number of second-gene changes listed for a value that is infeasible alone."""
 
 
 def infeasible_neighbours(
     space: Space, violation: Callable[[Config], Violation | None], champion: Config, *, beyond: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the values that a gene cannot take while all others are the champion's.
+    """Return the values that a gene cannot take while all others keep the champion's values.
 
     Args:
         space: the study's genes.
-        violation: tells the constraint that a configuration violates.
-        champion: the configuration. Values that have no effect in it are left out.
-        beyond: ask as well about the number that would come next where the champion stands at the end of a parameter's
-            values.
+        violation: returns the constraint that a configuration violates; None if it is feasible.
+        champion: the champion's configuration. Values without an effect in it are omitted.
+        beyond: also check the next number if the champion has the first or last of a parameter's values.
 
     Returns:
-        For each `gene`, `value`, name of the `constraint`, `reason` as a sentence, and under `together` gene → value,
-        each a change of one more gene with which the champion could take it; JSON values. What a constraint cannot
-        answer for is left out.
+        JSON values for each `gene` and `value`: name of the `constraint`, `reason` as a sentence, and `together`: gene
+        → value of further single changes that make the value feasible. Values that a constraint cannot judge are
+        omitted.
     """
     found = []
     for gene in space.genes:
@@ -42,7 +41,7 @@ def infeasible_neighbours(
                 found.append(
                     _told(gene.name, value, broken) | {"together": _together(space, violation, changed, gene.name)}
                 )
-        # Which genes have an effect at a value that nobody declared is not known.
+        # For an undeclared value it is unknown which genes have an effect.
         alone = space.active(gene, champion) and not any(gene.name in other.when for other in space.genes)
         farther = gene.beyond(champion[gene.name]) if beyond and alone else None
         if farther is not None:
@@ -53,7 +52,7 @@ def infeasible_neighbours(
 
 
 def _broken(violation: Callable[[Config], Violation | None], config: Config) -> Violation | Literal["unknown"] | None:
-    """Return what a configuration violates that may never have been proposed: a constraint may be unable to answer."""
+    """Return the violation of a configuration, or `unknown` if a constraint cannot judge it."""
     try:
         return violation(config)
     except UsageError:
@@ -67,9 +66,9 @@ def _told(gene: str, value: Value, broken: Violation) -> dict[str, Any]:
 def _together(
     space: Space, violation: Callable[[Config], Violation | None], changed: Config, held: str
 ) -> dict[str, Value]:
-    """Return further changes, one of each gene, with any of which a configuration becomes feasible.
+    """Return further changes of one gene each that make a configuration feasible.
 
-    Those of genes at their defaults come first: what else the champion chose is what it is fast by.
+    Genes at their defaults come first, because the champion's other choices are likely to matter for its speed.
     """
     found: dict[str, Value] = {}
     for gene in sorted(space.genes, key=lambda gene: changed[gene.name] != gene.default):

@@ -1,4 +1,4 @@
-"""What one session of a search is asked for, from the command line or from Python."""
+"""Options of one search session, from the command line or from Python."""
 
 from __future__ import annotations
 
@@ -19,75 +19,75 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerFactories:
-    """Workers that a search starts and whose code comes after it: `module:Class`, as a `WorkerSpec` names them."""
+    """Workers of later layers that a search starts: `module:Class`, as in `WorkerSpec`."""
 
     diagnoser: str
-    """Says why candidates crash or hang (`evokern.search.diagnosis.Diagnoses`)."""
+    """Worker that explains crashes and hangs (`evokern.search.diagnosis.Diagnoses`)."""
     verifier: str
-    """Verifies the champion (`evokern.search.champion.ChampionVerification`)."""
+    """Worker that verifies the champion (`evokern.search.champion.ChampionVerification`)."""
 
 
 @dataclass(frozen=True)
 class SessionPart:
-    """Which part of its study a session does, for whoever searches several in turn; the study keeps its own limits."""
+    """Part of a study that one session does; for searching several studies alternately."""
 
     trials: int | None = None
-    """Evaluated trials over all sessions at which it pauses."""
+    """Evaluated trials over all sessions at which the session pauses."""
     elapsed_s: float | None = None
-    """Study time over all sessions, in seconds, at which it pauses."""
+    """Study time over all sessions, in seconds, at which the session pauses."""
     overdue_s: float | None = None
-    """Seconds for verifying the champion where there is nothing to search; None leaves it as it is."""
+    """Seconds for verifying the champion of a finished search; None means none, unless the user interrupted it."""
     neighbours: tuple[Path, ...] = ()
-    """Further databases whose studies the warm start `auto` may take."""
+    """Further databases that the warm start `auto` may use."""
     anew: str = ""
-    """What begins a study anew, for messages, where `--fresh` does not."""
+    """Advice for starting over, for messages, if `--fresh` does not apply."""
 
     @property
     def pauses(self) -> bool:
-        """Whether the session may end before its study does."""
+        """Whether the session may end before its study."""
         return self.trials is not None or self.elapsed_s is not None
 
 
 WHOLE = SessionPart()
-"""All of a study, up to its own limits."""
+"""The whole study, up to its own limits."""
 
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """What this session is asked for; None leaves what the study began with, or on a new study what its file says."""
+    """Options of one session. None keeps the study's stored value, or for a new study the value from its file."""
 
     device: str | Device | None = None
-    """What evaluates: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device."""
+    """Device: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device object."""
     cluster: RayRequest | None = None
-    """The Ray cluster that a simulated device works on; None for this machine."""
+    """Ray cluster for a simulated device; None for this machine."""
     kernel: Kernel | None = None
-    """The kernel, where it is not found by the name that the study gives."""
+    """Kernel, if it is not found under the study's kernel name."""
     budget: str | float | None = None
-    """Total time over all sessions, for example `2h`; seconds as a number."""
+    """Total time over all sessions, for example `2h`; a number means seconds."""
     extend: str | float | None = None
     """Time to add to the study's budget."""
     trials: int | None = None
-    """Total number of evaluated trials."""
+    """Total number of evaluated trials over all sessions."""
     sampler: str | None = None
     """Name of the sampler."""
     seed: int | None = None
     """Seed of the proposals."""
     window: int | None = None
-    """Most trials in flight."""
+    """Maximum number of concurrent trials."""
     control: str | None = None
     """Name of the control, or `none`."""
     warm_start: str | None = None
-    """Where a new study's prior comes from: `auto`, which None stands for, `none`, `sim`, `DB:STUDY` or a recording."""
+    """Source of a new study's prior: `auto` (the default), `none`, `sim`, `DB:STUDY` or a recording."""
     cost_per_hour: float | None = None
-    """Price of an hour of the device."""
+    """Device price per hour."""
     fresh: bool = False
-    """Set an earlier study of this name aside."""
+    """Whether to start over; the old study is kept as NAME.1."""
     go_on: bool = False
-    """Let changes of settings and code pass."""
+    """Whether to continue although settings or code changed."""
     trust: bool = False
-    """Remember that the kernel folder's code may run; on resume, run the copy that the database keeps of it."""
+    """Whether to trust the kernel folder from now on; on resume, whether to run the stored copy of its code."""
     verify: bool = True
-    """Verify the champion at the end, within the budget."""
+    """Whether to verify the champion at the end, within the budget."""
 
     def __post_init__(self) -> None:
         for time in (self.budget, self.extend):
@@ -96,12 +96,12 @@ class SessionRequest:
         check_trials(self.trials)
         check_seed(self.seed)
         if self.window is not None and not 1 <= self.window <= 1024:
-            raise StudyError(f"max_in_flight = {self.window}; give 1 to 1024")
+            raise StudyError(f"max_in_flight = {self.window} is out of range; use 1 to 1024")
         check_control(self.control or "none", "")
         check_price(self.cost_per_hour)
 
     def applied(self, record: StudyRecord) -> StudyRecord:
-        """Return the record with this session's limits and price.
+        """Return the record with this session's limits and price applied.
 
         Raises:
             StudyError: there is no budget to extend.
@@ -110,11 +110,11 @@ class SessionRequest:
         if self.extend is not None:
             if budget_s is None and record.trials_limit is not None:
                 raise StudyError(
-                    f"study {record.name} has no budget to extend: its trials ({record.trials_limit}) end it, and "
-                    "time alone does not help; --trials N sets a larger total"
+                    f"study {record.name} has no budget to extend because its trial limit ({record.trials_limit}) ends "
+                    "it; set a larger limit with --trials N"
                 )
             if budget_s is None:
-                raise StudyError(f"study {record.name} has no budget to extend; give one with --budget")
+                raise StudyError(f"study {record.name} has no budget to extend; set one with --budget")
             budget_s += parse_duration(self.extend)
         price = record.cost_per_hour if self.cost_per_hour is None else self.cost_per_hour
         limit = self.trials or record.trials_limit

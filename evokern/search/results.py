@@ -1,4 +1,4 @@
-"""What a search tells whoever runs or watches it: how it stands, and what it ended with."""
+"""Progress and result of a search session."""
 
 from __future__ import annotations
 
@@ -12,95 +12,95 @@ from evokern.device.contract import ExecutorState, StartStep
 from evokern.study.trial import Trial
 
 EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused"]
-"""Why a session ended: the budget is used up, the trials are done, nothing is left to try, its user stopped it, or it
-did the part of the study that it was asked for (`SessionPart`)."""
+"""Reason why a session ended: budget used up, trial limit reached, space exhausted, interrupted by the user, or paused
+at the end of its part of the study (`SessionPart`)."""
 
 
 @dataclass(frozen=True)
 class ArmProgress:
-    """How one arm of a search with a control stands."""
+    """Progress of the sampler or the control of a study with control."""
 
     sampler: str
-    """Who proposes."""
+    """Name of the sampler."""
     control: bool
-    """Whether it is the control."""
+    """Whether this is the control."""
     trials: int
-    """Its trials recorded."""
+    """Number of its recorded trials."""
     best: Trial | None
     """Its fastest trial."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How a search stands; the engine hands one to `on_progress` at every event."""
+    """Progress of a search; passed to `on_progress` at every event."""
 
     event: Literal["opening", "start", "trial", "idle", "end"]
-    """What happened: device being opened, loop begun, a trial recorded, nothing for a while, loop ended."""
+    """Event: device opening, loop started, trial recorded, nothing for a while, session ended."""
     study: str
     """Name of the study."""
     device: str
-    """Model of the device."""
+    """Device model."""
     predicted: bool = False
-    """Whether times are predicted, not measured."""
+    """Whether times are predicted instead of measured."""
     resumed: int = 0
-    """Trials that earlier sessions recorded."""
+    """Number of trials that earlier sessions recorded."""
     set_aside: str = ""
-    """New name of the earlier study that `fresh` renamed."""
+    """New name of the study that `fresh` replaced."""
     elapsed_s: float = 0.0
-    """Study time over all sessions, seconds."""
+    """Study time over all sessions, in seconds."""
     budget_s: float | None = None
-    """Total budget, seconds."""
+    """Total budget in seconds."""
     trials: int = 0
-    """Trials recorded."""
+    """Number of recorded trials."""
     evaluated: int = 0
-    """Those that count towards `--trials`: all but infeasible, duplicate and lost ones."""
+    """Trials that count towards `--trials`: all except infeasible, duplicate and lost ones."""
     trials_limit: int | None = None
-    """Total number of evaluated trials."""
+    """Maximum number of evaluated trials."""
     in_flight: int = 0
-    """Candidates on the device."""
+    """Number of candidates on the device."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Outcome → trials."""
+    """Outcome → number of trials."""
     rejections: Mapping[str, int] = field(default_factory=dict)
-    """Constraint → proposals turned away before they became trials."""
+    """Constraint → number of proposals rejected before they became trials."""
     baseline: tuple[str, float] | None = None
-    """Name and time in µs of what the user would run instead."""
+    """Name and time in µs of the fastest baseline."""
     best: Trial | None = None
-    """The champion."""
+    """Champion so far."""
     arms: tuple[ArmProgress, ...] = ()
-    """Sampler and control, where there is a control."""
+    """Sampler and control, in a study with control."""
     trials_per_minute: float = 0.0
-    """Over the last minute of this session, infeasible trials apart."""
+    """Rate over the last minute of this session, without infeasible trials."""
     busy_share: float = 0.0
-    """Share of this session's time in which a candidate, its gate or its timing held the device."""
+    """Share of this session's time in which the device was busy with running, checking or timing a candidate."""
     last_failures: tuple[str, ...] = ()
-    """The last trials that failed, one of each kind, newest first: number, outcome, reason. Of one kind are those whose
-    outcomes and reasons differ in numbers only; a slow trial did not fail."""
+    """Recent failures, one of each kind, newest first: number, outcome, reason. Failures whose reasons differ only in
+    numbers are of one kind; slow trials are not failures."""
     failure_counts: tuple[int, ...] = ()
-    """How many trials failed as each of them did."""
+    """Number of trials for each of `last_failures`."""
     genes: tuple[Gene, ...] = ()
-    """The genes, as searched."""
+    """Genes as searched."""
     improvements: tuple[tuple[float, float], ...] = ()
-    """Study time in seconds and time in µs of each trial that was faster than all before it, over all sessions."""
+    """Study time in seconds and kernel time in µs of each new champion, over all sessions."""
     step: StartStep | None = None
-    """What the device does while it starts."""
+    """Current start-up step of the device."""
     stages: tuple[int, int] | None = None
-    """Candidates in flight that are being compiled, and those that are compiled, where the device knows."""
+    """Numbers of candidates in flight being compiled and already compiled, if the device reports them."""
     executors: tuple[ExecutorState, ...] = ()
-    """Its GPUs or hosts, where there are several."""
+    """State of the device's GPUs or hosts, if there are several."""
     sweep: str = ""
-    """How the studies of a sweep stand, where it is one of them."""
+    """Progress of the sweep that this study belongs to; empty outside a sweep."""
     last_trial: Trial | None = None
-    """The trial that this event is about."""
+    """Trial of this event."""
     proofs: Mapping[int, bool] = field(default_factory=dict)
-    """Trial → whether its verification passed; one that is missing is not verified yet."""
+    """Trial → whether its verification passed; trials that are not verified are missing."""
     notes: tuple[str, ...] = ()
-    """What the device wants its user to know."""
+    """Notes for the user."""
     end: EndReason | None = None
     """Why the session ended, at its last event."""
 
     @property
     def speedup(self) -> float | None:
-        """Baseline's time over the champion's, where both are known."""
+        """Baseline's time over the champion's, if both are known."""
         if self.baseline is None or self.best is None or self.best.evaluation.time_us is None:
             return None
         return self.baseline[1] / self.best.evaluation.time_us
@@ -111,26 +111,26 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a session of a search ended with."""
+    """Result of a search session."""
 
     study: str
     """Name of the study."""
     db: Path
-    """The database that holds it."""
+    """Database with the study."""
     end: EndReason
-    """Why it ended."""
+    """Why the session ended."""
     best: Trial | None
-    """The champion, over all sessions."""
+    """Champion over all sessions."""
     summary: Mapping[str, Any]
-    """The object that `show --json` prints."""
+    """Object that `show --json` prints."""
 
     @property
     def interrupted(self) -> bool:
-        """Whether its user stopped it (exit code 130)."""
+        """Whether the user stopped the session (exit code 130)."""
         return self.end == "interrupted"
 
     @property
     def speedup(self) -> float | None:
-        """Baseline's time over the champion's, where both are known."""
+        """Baseline's time over the champion's, if both are known."""
         best = self.summary["best"]
         return best["speedup"] if best else None

@@ -1,1 +1,1 @@
-"""A study: its settings and TOML file, where studies and kernel folders are found, and the outcome of a trial."""
+"""Studies: settings and TOML files, lookup of studies and kernel folders, and trial outcomes."""

@@ -1,7 +1,7 @@
-"""Where kernels and studies are found: the working directory, then the installed package.
+"""Find kernels and studies: first in the working directory, then in the installed package.
 
-A kernel folder's `kernel.py` is code that runs: whose may, stands in `evokern.study.trust`. A worker process finds its
-kernel by a `WorkerContext`.
+A kernel folder's `kernel.py` is executed; `evokern.study.trust` decides which folders may run. A worker process finds
+its kernel through a `WorkerContext`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from evokern.study.trust import PACKAGE, PACKAGED, check_elsewhere, check_truste
 
 _LOGGER = logging.getLogger("evokern")
 _said_hidden: set[Path] = set()
-"""Folders that were said to hide one of the package's."""
+"""Folders for which the warning about hiding a packaged kernel was printed."""
 
 
 def roots() -> tuple[Path, ...]:
-    """Return the folders that may hold `kernels/` and `studies/`, in order of precedence."""
+    """Return the folders with `kernels/` or `studies/`, in order of precedence."""
     candidates = [Path.cwd(), PACKAGE / "_data", PACKAGE.parent]
     return tuple(root for root in candidates if (root / "kernels").is_dir() or (root / "studies").is_dir())
 
 
 def kernel_folders() -> dict[str, Path]:
-    """Return every kernel folder by name; the working directory hides the package's of the same name."""
+    """Return all kernel folders by name; the working directory takes precedence over the package."""
     found: dict[str, Path] = {}
     for root in roots():
         for folder in sorted((root / "kernels").glob("*/")):
@@ -44,7 +44,7 @@ def kernel_folders() -> dict[str, Path]:
 
 
 def study_files() -> dict[str, Path]:
-    """Return every study file by name; the working directory hides the package's of the same name."""
+    """Return all study files by name; the working directory takes precedence over the package."""
     found: dict[str, Path] = {}
     for root in roots():
         for path in sorted((root / "studies").glob("*.toml")):
@@ -53,12 +53,12 @@ def study_files() -> dict[str, Path]:
 
 
 def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
-    """Return a kernel's folder from a name or a path.
+    """Return a kernel's folder from its name or a path.
 
     Args:
         name: a kernel's name, its folder, or its `kernel.py` or source file.
-        relative_to: folder of the study that names it: a relative path may start there as well as in the working
-            directory, and a name that is known nowhere else is looked for in the `kernels/` next to it.
+        relative_to: folder of the study. Relative paths are resolved in the working directory and then here; unknown
+            names are also searched in the `kernels/` folder next to it.
 
     Raises:
         KernelError: there is no such kernel.
@@ -72,7 +72,7 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
             if is_file(folder / "kernel.py"):
                 return folder.resolve()
             if is_folder(folder) and "/" in name:
-                raise KernelError(f"{folder} has no kernel.py; `evokern init FILE.cu` writes one")
+                raise KernelError(f"{folder} has no kernel.py; create one with `evokern init FILE.cu`")
     if name in folders:
         return folders[name]
     own_folder = relative_to.parent / "kernels" / name if relative_to and "/" not in name else None
@@ -80,14 +80,14 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
         return own_folder.resolve()
     for root in roots():
         if name and is_folder(root / "kernels" / name):
-            raise KernelError(f"{root / 'kernels' / name} has no kernel.py; `evokern init FILE.cu` writes one")
+            raise KernelError(f"{root / 'kernels' / name} has no kernel.py; create one with `evokern init FILE.cu`")
     if name in study_files():
-        raise KernelError(f"{name!r} is a study, and this takes a kernel: {', '.join(folders)}")
+        raise KernelError(f"{name!r} is a study, but a kernel is needed: {', '.join(folders)}")
     raise KernelError(f"there is no kernel {name!r}: {nearest(name, folders) or 'no kernels/ folder found here'}")
 
 
 def _of_home(name: str) -> Path:
-    """Return a path whose `~` is the user's own folder; one of a user who is not known stands for itself."""
+    """Return a path with `~` expanded; a `~` of an unknown user stays as it is."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -97,10 +97,10 @@ def _of_home(name: str) -> Path:
 def load_kernel(folder: Path) -> Kernel:
     """Run a folder's `kernel.py` and return its `kernel`.
 
-    What runs is the text that the digest is over: no `__pycache__` is read, whose file may be of another text.
+    The executed text is the one in the digest; `__pycache__`, which may be of another text, is not used.
 
     Raises:
-        KernelError: the file is missing, leads out of its folder, raises, or has no module-level `kernel`.
+        KernelError: the file is missing, links out of its folder, raises, or has no module-level `kernel`.
     """
     path = folder / "kernel.py"
     text = _declaration(path)
@@ -119,9 +119,9 @@ def load_kernel(folder: Path) -> Kernel:
         raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
     kernel = getattr(module, "kernel", None)
     if not isinstance(kernel, Kernel):
-        raise KernelError(f"{path} declares no module-level `kernel = Kernel(...)`")
+        raise KernelError(f"{path} has no module-level `kernel = Kernel(...)`")
     if not is_file(folder / kernel.source):
-        raise KernelError(f"{folder} lacks {kernel.source}, the source that its kernel.py names")
+        raise KernelError(f"{folder} lacks {kernel.source}, the source file named in kernel.py")
     loaded = replace(kernel, folder=folder.resolve())
     if text not in [file.content for file in loaded.files() if file.name == "kernel.py"]:
         raise KernelError(f"{path} changed while it was read; run the command again")
@@ -129,16 +129,16 @@ def load_kernel(folder: Path) -> Kernel:
 
 
 def _declaration(path: Path) -> bytes:
-    """Return the text of a `kernel.py`.
+    """Return the content of a `kernel.py`.
 
     Raises:
-        KernelError: there is none, it cannot be read, or it is a link to a file outside its folder.
+        KernelError: it is missing, cannot be read, or is a link to a file outside its folder.
     """
     if not is_file(path):
         raise KernelError(f"{path.parent} has no kernel.py")
     real = path.resolve()
     if real.parent != path.parent.resolve():
-        raise KernelError(f"{path} is a link to {real}, outside its folder; put the file itself there")
+        raise KernelError(f"{path} is a link to {real}, outside its folder; copy the file into the folder")
     try:
         return read_bytes(real)
     except OSError as error:
@@ -147,20 +147,20 @@ def _declaration(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What a process needs to know of a study before it can work on a candidate: it travels there as it is."""
+    """Data that a worker process needs for evaluating a study's candidates; pickled."""
 
     folder: Path
-    """The kernel's folder."""
+    """Folder of the kernel."""
     problems: tuple[Problem, ...]
-    """The study's problems, in order."""
+    """Problems of the study, in order."""
     profile: Profile
-    """The chip: limits that a candidate must keep, what to compile for, peak rates."""
+    """Chip profile: resource limits, compilation target, peak rates."""
 
     def kernel(self) -> Kernel:
         """Load the kernel.
 
         Raises:
-            KernelError: its `kernel.py` raises, or is gone.
+            KernelError: `kernel.py` is missing or raises.
         """
         return load_kernel(self.folder)
 
@@ -179,7 +179,7 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
     """Find and load a kernel.
 
     Raises:
-        KernelError: there is none, it is unsound, or its folder is not trusted yet.
+        KernelError: it is missing, invalid, or its folder is not trusted.
     """
     folder = find_kernel_folder(name, relative_to)
     if trust:
@@ -193,7 +193,7 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
 
 
 def _say_hidden(folder: Path) -> None:
-    """Say, once, that a folder of the working directory stands for one of the package's that has another code."""
+    """Warn once if a folder in the working directory hides a packaged kernel with different code."""
     for root in PACKAGED:
         packaged = root / folder.name
         if folder.is_relative_to(root) or folder in _said_hidden:
@@ -216,34 +216,34 @@ def find_study(name: str) -> Study:
     """Find and read a study from a name or a path to its TOML file.
 
     Raises:
-        StudyError: there is none, or it is unsound.
+        StudyError: it is missing or invalid.
     """
     path = _of_home(name)
     if path.suffix == ".toml" or "/" in name:
         if not is_file(path):
-            raise StudyError(f"there is no study file {name}; `evokern list` names the studies that there are")
+            raise StudyError(f"there is no study file {name}; `evokern list` shows the available studies")
         return read_study(path)
     known = study_files()
     if name not in known:
         if name in kernel_folders():
-            raise StudyError(f"{name!r} is a kernel, and this takes a study: {_studies_of(name)}")
+            raise StudyError(f"{name!r} is a kernel, but a study is needed: {_studies_of(name)}")
         raise StudyError(f"there is no study {name!r}: {nearest(name, known) or 'no studies/ folder found here'}")
     return read_study(known[name])
 
 
 def _studies_of(kernel: str) -> str:
-    """Return the names of the studies that search a kernel, or how to get one."""
+    """Return the names of the studies of a kernel, or how to create one."""
     found = []
     for name, path in study_files().items():
         try:
             if read_study(path).kernel == kernel:
                 found.append(name)
-        except StudyError:  # `evokern list` says what is wrong with it
+        except StudyError:  # `evokern list` reports it
             continue
-    return ", ".join(found) or f'none searches it yet; write one, studies/{kernel}.toml, with kernel = "{kernel}"'
+    return ", ".join(found) or f'none exists yet; create studies/{kernel}.toml with kernel = "{kernel}"'
 
 
 def kernel_of(study: Study, *, trust: bool = False) -> Kernel:
-    """Find and load the kernel that a study names; a relative path may start from the study's file."""
+    """Find and load the kernel of a study; a relative path may start at the study's file."""
     relative_to = study.path.parent if study.path else None
     return find_kernel(study.kernel, relative_to, trust=trust)

@@ -1,4 +1,4 @@
-"""Times to spend as people write them: `2h`, `1h30m`, `45s`."""
+"""Parse durations such as `2h`, `1h30m` and `45s`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from evokern.errors import StudyError
 
 LONGEST_S = 100 * 365 * 24 * 3600.0
-"""A hundred years: no clock here counts further."""
+"""Longest accepted duration in seconds: a hundred years."""
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_duration(text: str | int | float) -> float:
-    """Return seconds from `2h`, `1h30m`, `90m`, `45s`, or `1 h 30 min` as it is printed.
+    """Return the seconds of `2h`, `1h30m`, `90m`, `45s`, or `1 h 30 min` (the printed form).
 
-    A number, which only Python can give, is seconds already.
+    A number means seconds; only Python callers can pass one.
 
     Raises:
-        StudyError: it is no duration, has no unit, or is not longer than nothing.
+        StudyError: it is not a duration, has no unit, or is not positive.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        # A whole number may be too large for a float.
+        # A large integer may not fit a float.
         return _longer_than_nothing(text, float(min(text, 2 * LONGEST_S)))
     word = str(text).strip().lower().replace(" ", "")
     match = _DURATION.fullmatch(word)
@@ -31,12 +31,12 @@ def parse_duration(text: str | int | float) -> float:
     if _NUMBER.fullmatch(word):
         _longer_than_nothing(text, float(word))
         raise StudyError(f"{text!r} has no unit; write for example {word}h, {word}m or {word}s")
-    raise StudyError(f"{text!r} is no duration; write for example 2h, 90m, 1h30m or 45s")
+    raise StudyError(f"{text!r} is not a duration; write for example 2h, 90m, 1h30m or 45s")
 
 
 def _longer_than_nothing(given: str | float, seconds: float) -> float:
     if 0 < seconds <= LONGEST_S:
         return seconds
     if seconds > LONGEST_S:
-        raise StudyError(f"{given!r} is more than a hundred years; write for example 2h, 90m or 45s")
-    raise StudyError(f"{given!r} is no time to spend: it must be longer than nothing; write for example 2h, 90m or 45s")
+        raise StudyError(f"{given!r} is longer than 100 years; write for example 2h, 90m or 45s")
+    raise StudyError(f"{given!r} is not a positive duration; write for example 2h, 90m or 45s")

@@ -1,6 +1,6 @@
-"""A study's TOML file, read into its record; each mistake is told with file, key and value.
+"""Read a study's TOML file; errors name file, key and value.
 
-Every table and key is listed in `studies/README.md`. Unknown keys are errors that name the nearest known key.
+`studies/README.md` lists all tables and keys. For an unknown key the error suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from evokern.study.duration import parse_duration
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 
 KEYS = (*(f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")), "budget")
-"""The keys of a study's file."""
-_WRITTEN = 'text stands in quotes, as in kernel = "matmul", and lists in brackets, as in problems = ["512,512,512"]'
-"""What a mistake in a TOML file is mended by, mostly."""
+"""Keys of a study file."""
+_WRITTEN = 'quote text, as in kernel = "matmul", and put lists in brackets, as in problems = ["512,512,512"]'
+"""Remedy for the most frequent TOML mistakes."""
 
 
 def read_study(path: Path) -> Study:
     """Read a study file.
 
     Raises:
-        StudyError: the file is missing, is no TOML, or has a key, type or value that a study cannot have.
+        StudyError: the file is missing, is not TOML, or has an invalid key, type or value.
     """
     return study_from_table(path.stem, read_table(path, "study"), path)
 
@@ -39,31 +39,31 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     """Read a TOML file.
 
     Args:
-        path: the file.
-        what: what it is said to be in messages, `study` or `sweep`.
+        path: path of the file.
+        what: kind of file for messages, `study` or `sweep`.
 
     Raises:
-        StudyError: the file is missing or is no TOML.
+        StudyError: the file is missing or is not TOML.
     """
     try:
         text = read_text(path)
     except OSError as error:
         raise StudyError(f"cannot read {what} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise StudyError(f"{what} {path} is no UTF-8 text: {error}") from error
+        raise StudyError(f"{what} {path} is not UTF-8 text: {error}") from error
     try:
         return tomllib.loads(text)
-    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
-        raise StudyError(f"{what} {path} is no valid TOML: {error}; {_WRITTEN}") from error
+    except ValueError as error:  # TOMLDecodeError, or an integer with thousands of digits
+        raise StudyError(f"{what} {path} is not valid TOML: {error}; {_WRITTEN}") from error
     except RecursionError as error:
-        raise StudyError(f"{what} {path} nests tables or lists deeper than can be read; flatten it") from error
+        raise StudyError(f"{what} {path} nests tables or lists too deeply; flatten it") from error
 
 
 def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = None) -> Study:
-    """Build a study from the tables of a TOML file.
+    """Create a study from the tables of a TOML file.
 
     Raises:
-        StudyError: as `read_study`.
+        StudyError: as in `read_study`.
     """
     where = str(path or name)
     _refuse_out_of_range(where, "", table)
@@ -90,7 +90,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
 
 
 def _refuse_out_of_range(where: str, key: str, value: object) -> None:
-    """Refuse numbers that no key of a study takes: beyond 64 bits, infinite, or none."""
+    """Reject numbers beyond 64 bits, infinities and NaN."""
     if isinstance(value, Mapping):
         for name, entry in value.items():
             _refuse_out_of_range(where, f"{key}.{name}" if key else name, entry)
@@ -98,14 +98,14 @@ def _refuse_out_of_range(where: str, key: str, value: object) -> None:
         for entry in value:
             _refuse_out_of_range(where, key, entry)
     elif isinstance(value, int) and abs(value) > MOST_NUMBER:
-        raise StudyError(f"{where}: {key} = a number of {value.bit_length()} bits; give one of at most 63")
+        raise StudyError(f"{where}: {key} is a number of {value.bit_length()} bits; use at most 63 bits")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise StudyError(f"{where}: {key} = {value}; give a finite number")
+        raise StudyError(f"{where}: {key} = {value}; use a finite number")
 
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Put file and key before what is wrong with a value."""
+    """Prefix a StudyError with file and key."""
     try:
         yield
     except StudyError as error:
@@ -113,16 +113,16 @@ def _named(where: str) -> Iterator[None]:
 
 
 def refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse a key that a table does not have.
+    """Reject unknown keys of a table.
 
     Args:
-        where: the file, for the message.
-        prefix: the table's name and a full stop, empty for the file itself.
-        table: what it holds.
-        known: its keys.
+        where: path of the file, for the message.
+        prefix: the table's name followed by a full stop; empty for the file itself.
+        table: table to check.
+        known: valid keys.
 
     Raises:
-        StudyError: the message names the key and the nearest known one.
+        StudyError: a key is unknown; the message suggests the nearest known one.
     """
     for key in table:
         if key not in known:
@@ -171,7 +171,7 @@ def _record(where: str, key: str, record: Any, table: Mapping[str, Any]) -> Any:
         return record(**values)
 
 
-_hints = cache(get_type_hints)  # two thirds of a file's time: it reads each annotation as an expression
+_hints = cache(get_type_hints)  # evaluating annotations takes two thirds of the time for reading a file
 
 
 def _check_types(
@@ -194,13 +194,13 @@ def _check_types(
 
 
 def _wanted(hint: str) -> tuple[type | tuple[type, ...], str]:
-    """Return the types that a key's annotation takes in a file, and what to call them."""
+    """Return the types that an annotation allows in a file, and their description."""
     if hint.startswith("tuple["):
-        return tuple, "a list of texts"
+        return tuple, "a list of strings"
     if "Literal" in hint:
-        return str, "text"
+        return str, "a string"
     if "float" in hint:
         return (int, float), "a number"
     if "int" in hint:
-        return int, "a whole number"
-    return str, "text"
+        return int, "an integer"
+    return str, "a string"

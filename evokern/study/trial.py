@@ -1,7 +1,7 @@
-"""A candidate's journey: proposal, outcome, evidence, record.
+"""Trials: proposal, outcome, evidence and record.
 
-An outcome is a value, never an exception. `REQUIRED_EVIDENCE` fixes which evidence an outcome must carry, so that no
-record can say *that* a candidate failed without saying *why*.
+Outcomes are values, not exceptions. `REQUIRED_EVIDENCE` lists the evidence of each outcome, so that every record of a
+failed candidate states the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from evokern.wording import in_gib
 
 
 class Outcome(StrEnum):
-    """How a trial ended: the whole list."""
+    """Outcome of a trial."""
 
     MEASURED = "measured"
     DUPLICATE = "duplicate"
@@ -33,18 +33,18 @@ class Outcome(StrEnum):
 
     @property
     def evaluated(self) -> bool:
-        """Whether the trial counts towards `--trials`: infeasible, duplicate and lost ones do not."""
+        """Whether the trial counts towards `--trials`; infeasible, duplicate and lost trials do not."""
         return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE, Outcome.LOST)
 
     def within_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
-        """Return the outcome that a trial had where its arm of a study with a control were the whole study.
+        """Return the trial's outcome as seen by its arm alone, in a study with control.
 
-        A program that the other arm timed first is a duplicate in the study, and measured in an arm that meets it for
-        the first time.
+        A program that the other arm timed first is a duplicate in the study, but `measured` within an arm that has not
+        seen it.
 
         Args:
             fingerprint: identity of the trial's program.
-            programs: those that earlier trials of the arm had; this one is added.
+            programs: programs of the arm's earlier trials; this one is added.
         """
         first = fingerprint not in programs
         programs.add(fingerprint)
@@ -63,27 +63,27 @@ REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
     Outcome.INFEASIBLE: ("constraint", "needed", "available", "reason"),
     Outcome.LOST: ("reason", "memory"),
 }
-"""Keys that `Evaluation.evidence` must have."""
-PRINTS = "it calls printf, which takes seconds where every thread prints: leave it out, or let one thread print"
-"""What is added to the reason of a hung candidate whose evidence says that it `prints`."""
+"""Keys that `Evaluation.evidence` must have for each outcome."""
+PRINTS = "it calls printf, which takes seconds if every thread prints; remove it, or let one thread print"
+"""Added to the reason of a hung candidate whose evidence has `prints`."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler gave one launch of a candidate."""
+    """Resources of one launch, as compiled."""
 
     registers: int
-    """Registers of a thread."""
+    """Registers per thread."""
     spill_bytes: int
-    """Bytes spilled by a thread (stores plus loads)."""
+    """Bytes spilled per thread (stores plus loads)."""
     stack_bytes: int
-    """Stack frame of a thread, bytes."""
+    """Stack frame per thread in bytes."""
     static_shared_bytes: int
-    """Static shared memory of a block, bytes."""
+    """Static shared memory per block in bytes."""
     dynamic_shared_bytes: int
-    """Dynamic shared memory of a block, bytes."""
+    """Dynamic shared memory per block in bytes."""
     occupancy: float
-    """Resident warps over the SM's limit, 0 to 1."""
+    """Resident warps as a fraction of the SM's maximum, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -91,59 +91,59 @@ class Timing:
     """Time of one call on one problem."""
 
     median_us: float
-    """Median over the samples, µs a call."""
+    """Median of the samples, µs per call."""
     ci95_us: tuple[float, float]
-    """95 % interval of the median, µs."""
+    """95 % confidence interval of the median in µs."""
     samples_us: tuple[float, ...]
-    """Every sample, µs a call, in the order taken."""
+    """All samples in the order taken, µs per call."""
     predicted: bool = False
-    """From the time model of a simulated device, not from a clock."""
+    """Whether the time is predicted by the simulated device."""
     clock_mhz: float | None = None
-    """SM clock while sampling."""
+    """SM clock during sampling."""
     throttle: str = ""
-    """Throttle reasons the driver reported, empty for none."""
+    """Throttle reasons from the driver; empty for none."""
     temperature_c: float | None = None
-    """GPU temperature while sampling."""
+    """GPU temperature during sampling."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A phase of a trial, as a clock saw it."""
+    """Time span of one phase of a trial."""
 
     phase: str
-    """`compile`, `evaluate` (all that a device's worker did with it), within that `prediction`, `gate`, `timing`."""
+    """`compile`, `evaluate` (all work of a device worker), and within that `prediction`, `gate`, `timing`."""
     began_s: float
-    """When it began: of a stored trial study time over all sessions, before that `time.monotonic`; seconds."""
+    """Start in seconds: study time over all sessions for a stored trial, `time.monotonic` before that."""
     seconds: float
-    """How long it took."""
+    """Duration in seconds."""
     worker: str = ""
-    """The process that did it, `compiler 3`, `executor 1`; empty within that process."""
+    """Process that did the work, `compiler 3` or `executor 1`; empty within that process."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a device says of one candidate."""
+    """Result of evaluating one candidate on a device."""
 
     outcome: Outcome
-    """How it ended."""
+    """Outcome of the evaluation."""
     time_us: float | None = None
-    """The objective in µs: the time, or over several problems the geometric mean scaled to the first (see `search`)."""
+    """Objective in µs: the time, or for several problems their geometric mean, scaled to the first (see `search`)."""
     timings: tuple[Timing, ...] = ()
-    """One per problem of the study, in order."""
+    """Timing of each problem of the study, in order."""
     resources: tuple[Resources, ...] = ()
-    """One per distinct launch, in order."""
+    """Resources of each distinct launch, in order."""
     fingerprint: str | None = None
-    """Identity of machine code and launch; equal fingerprints are the same program."""
+    """Identity of machine code and launch; programs with equal fingerprints are the same."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """Why, as JSON values; `REQUIRED_EVIDENCE` names the keys an outcome must have."""
+    """Reason for the outcome as JSON values, with the keys in `REQUIRED_EVIDENCE`."""
     gate: Mapping[str, Any] = field(default_factory=dict)
-    """What the correctness gate measured: relative Frobenius error, worst element, checks done."""
+    """Measurements of the correctness check: relative Frobenius error, worst element, checks performed."""
     compile_s: float = 0.0
-    """Seconds of compilation (0 when cached)."""
+    """Compilation time in seconds (0 if cached)."""
     device_s: float = 0.0
-    """Seconds in which the candidate, its gate or its timing held the device."""
+    """Seconds in which the candidate occupied the device, for running, checking or timing."""
     spans: tuple[Span, ...] = field(default=(), compare=False)
-    """When all that was; empty where nobody took the time, as in a recording. Two evaluations are the same without."""
+    """Time spans of the phases; empty if not recorded. Ignored when comparing evaluations."""
 
     def __post_init__(self) -> None:
         for key in REQUIRED_EVIDENCE[self.outcome]:
@@ -156,16 +156,16 @@ class Evaluation:
 
     @property
     def passed_gate(self) -> bool:
-        """Whether the gate found its answers right.
+        """Whether the gate passed the candidate.
 
-        A slow candidate that was timed had passed; one that was predicted to be slow has no timings, and was not asked.
+        A slow candidate passed if it has timings; one with a predicted time only was not checked.
         """
         timed = self.outcome is Outcome.SLOW and bool(self.timings)
         return timed or self.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)
 
     @property
     def own_problem_share(self) -> float | None:
-        """Blocks that a simulated device ran at the study's own problems ÷ all; None where the evidence has none."""
+        """Share of the blocks of the full-size problems that a simulated device ran; None without such evidence."""
         own = self.evidence.get("own_problem")
         if not isinstance(own, dict) or not own:
             return None
@@ -174,14 +174,14 @@ class Evaluation:
 
     @property
     def scaled_problems(self) -> tuple[str, ...]:
-        """Keys of the scaled-down problems at which a simulated device ran all of its blocks."""
+        """Keys of the scaled-down problems that a simulated device ran completely."""
         own = self.evidence.get("own_problem")
         ran = own.values() if isinstance(own, dict) else ()
         return tuple(str(one["scaled"]) for one in ran if one.get("scaled"))
 
     @property
     def reason(self) -> str:
-        """Why it ended so, in one line."""
+        """Reason for the outcome, in one line."""
         e = self.evidence
         match self.outcome:
             case Outcome.MEASURED:
@@ -192,7 +192,7 @@ class Evaluation:
                 elite, limit = e["elite_us"], e.get("limit_us")
                 if limit and limit > elite:
                     by = "first launches" if e.get("unproved") else "predicted time"
-                    unproved = "" if self.passed_gate else f", by its {by}: its answer was not judged"
+                    unproved = "" if self.passed_gate else f", by its {by}: its output was not checked"
                     return f"slower than {limit:.3f} µs, {limit / elite:.4g} × the {elite:.3f} µs to beat{unproved}"
                 return f"slower than the elite's {elite:.3f} µs"
             case Outcome.WRONG:
@@ -216,49 +216,49 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a sampler proposes for one trial."""
+    """A sampler's proposal for one trial."""
 
     config: Config
-    """A canonical configuration; feasible and unseen, unless the sampler is `grid` or runs without its guard."""
+    """Canonical configuration; feasible and new, except from `grid` or without the sampler's guard."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What the sampler says of it, as JSON values: operator, parents, prediction."""
+    """The sampler's information as JSON values: operator, parents, prediction."""
     rejections: Mapping[str, int] = field(default_factory=dict)
-    """Constraint → how many proposals for this trial it turned away."""
+    """Constraint → number of proposals for this trial that it rejected."""
     sampler_state: Mapping[str, Any] = field(default_factory=dict)
-    """What a sampler of Optuna's left on its view, as JSON values: `trial` and `study` system attributes."""
+    """State stored by an Optuna sampler, as JSON values: `trial` and `study` system attributes."""
     control: bool = False
-    """Whether the study's control drew it, not its sampler."""
+    """Whether the study's control made the proposal, not its sampler."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial as the store keeps it: a proposal and what became of it."""
+    """A stored trial: its proposal and evaluation."""
 
     number: int
     """Position in the study, from 0."""
     proposal: Proposal
-    """What was proposed."""
+    """Proposal of the trial."""
     evaluation: Evaluation
-    """What became of it."""
+    """Evaluation of the trial."""
     seconds: float = 0.0
     """Study time at which it was recorded, in seconds over all sessions."""
 
     @property
     def config(self) -> Config:
-        """The candidate's choices."""
+        """Configuration of the candidate."""
         return self.proposal.config
 
     @property
     def control(self) -> bool:
-        """Whether the study's control drew it, not its sampler."""
+        """Whether the study's control made the proposal, not its sampler."""
         return self.proposal.control
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
+        """Outcome of the trial."""
         return self.evaluation.outcome
 
     @property
     def value(self) -> float | None:
-        """The objective, log(time in µs), where there is one."""
+        """Objective, log(time in µs); None without a time."""
         return None if self.evaluation.time_us is None else math.log(self.evaluation.time_us)

@@ -1,8 +1,8 @@
-"""Whose code runs: a kernel folder's `kernel.py` is code, and only the user's own folders count as consent.
+"""Decide which kernel folders may run, because `kernel.py` is code and loading a kernel executes it.
 
-Below the working directory a folder runs where it, what lies between, and its files belong to the user (or root) and
-nobody else may write them: `git` asks the same of a repository (safe.directory). The package's own folders run. Any
-other is refused until its user trusts it once, and is then remembered with its owner.
+A folder below the working directory may run if only the user and root may write it. That includes its files and its
+parents up to the working directory (compare git's safe.directory). The package's own folders may run. Any other
+folder needs the user's trust once, which is then remembered together with the folder's owner.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from evokern.ownership import why_foreign
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGED = (PACKAGE / "_data" / "kernels", PACKAGE.parent / "kernels")
-"""Folders with the kernels that come with evokern: in the wheel, and in a checkout."""
+"""Folders of the packaged kernels: in the wheel, and in a checkout."""
 
 
 def why_distrusted(folder: Path) -> str:
-    """Return why a folder's code may not run unasked, in a clause; empty where it may."""
+    """Return a clause with the reason why a folder's code is not trusted; empty if it is."""
     folder = folder.resolve()
     if any(folder.is_relative_to(root) for root in PACKAGED) or _remembered(folder):
         return ""
     here = Path.cwd().resolve()
     if not folder.is_relative_to(here):
-        return "from outside the working directory"
+        return "outside the working directory"
     between = [folder, *folder.parents][: len(folder.parts) - len(here.parts) + 1]
     try:
         checked = [why_foreign(path, within=path != folder) for path in (*reversed(between), *_code(folder))]
     except OSError as error:
-        return f"and {folder} cannot be looked at ({error.strerror})"
+        return f"and {folder} cannot be read ({error.strerror})"
     return next(filter(None, checked), "")
 
 
 def is_trusted(folder: Path) -> bool:
-    """Tell whether a folder's code may run."""
+    """Return whether a folder's code is trusted."""
     return not why_distrusted(folder)
 
 
 def check_trusted(folder: Path) -> None:
-    """Refuse a folder whose code may not run unasked.
+    """Reject a folder whose code is not trusted.
 
     Raises:
-        KernelError: it is somebody else's, or outside the working directory, and was not trusted yet.
+        KernelError: the folder belongs to another user or is outside the working directory, and is not trusted.
     """
     if why := why_distrusted(folder):
-        raise KernelError(f"{folder / 'kernel.py'} is code that would run, {why}; look at it, then say --trust once")
+        raise KernelError(f"{folder / 'kernel.py'} is untrusted code, {why}; inspect it, then pass --trust once")
 
 
 def check_elsewhere(folder: Path, files: Iterable[Path]) -> None:
-    """Refuse headers that somebody else may write, of a folder that runs because it is the user's own.
+    """Reject headers that other users may write, if the folder is trusted only because it belongs to the user.
 
     Raises:
-        KernelError: one is somebody else's.
+        KernelError: another user may write a header.
     """
     if any(folder.is_relative_to(root) for root in PACKAGED) or _remembered(folder):
         return
     for path in files:
         for place in (path.parent, path):
             if why := why_foreign(place):
-                raise KernelError(f"{path} is code that the kernel {folder} includes, {why}; say --trust once")
+                raise KernelError(f"{path} is included by kernel {folder}, {why}; inspect it, then pass --trust once")
 
 
 def remember_trust(folder: Path) -> None:
-    """Remember that the user trusts a folder's code, as long as it belongs to whom it belongs to now.
+    """Remember that the user trusts a folder's code, as long as its owner does not change.
 
     Raises:
-        KernelError: that cannot be written down.
+        KernelError: the trust file cannot be written.
     """
     if is_trusted(folder):
         return
@@ -81,34 +81,34 @@ def remember_trust(folder: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            # In JSON a path is one line, whatever it is called.
+            # JSON keeps any path on one line.
             file.write(json.dumps([str(folder.resolve()), owner]) + "\n")
     except OSError as error:
         raise KernelError(f"cannot remember in {path} that {folder} is trusted: {error.strerror}") from error
 
 
 def _remembered(folder: Path) -> bool:
-    """Whether the user trusted a folder: a line of JSON with its owner, or the bare path that versions before wrote."""
+    """Return whether the user trusted a folder: a JSON line with its owner, or the bare path of older versions."""
     try:
         path = _trust_file()
         if any(why_foreign(place) for place in (path.parent, path)):
             return False
         lines = read_text(path).split("\n")
         owner = folder.stat().st_uid
-    except (OSError, UnicodeDecodeError, RuntimeError):  # the last: no home is known
+    except (OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: the home folder is unknown
         return False
     return str(folder) in lines or json.dumps([str(folder), owner]) in lines
 
 
 def _trust_file() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
-    # A relative one is invalid (XDG Base Directory Specification), and would be the working directory's.
+    # A relative path is invalid (XDG Base Directory Specification) and would be in the working directory.
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return base / "evokern" / "trusted_folders"
 
 
 def _code(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder that are code, its `kernel.py` first."""
+    """Yield the code files of a folder, starting with `kernel.py`."""
     for path in (folder / "kernel.py", *sorted(path for path in folder.iterdir() if path.suffix in CODE)):
         yield path
         if path.is_symlink() and path.exists():

@@ -1,7 +1,8 @@
-"""Sweeps: many studies of one file, each in a database of its own, searched in turn within one budget.
+"""Sweeps: many studies from one file, each in its own database, searched within one budget.
 
-A TOML file names kernels, problems, data types and devices; each combination is a plain study (`plan`). Time goes to
-them in slices, by a rule (`rule`) whose decisions are kept (`journal`), so that the same command goes on after any end.
+A TOML file lists kernels, problems, data types and devices; each combination is one study (`plan`). The studies are
+searched in time slices. A rule (`rule`) chooses the next study; its decisions are stored (`journal`), so that the same
+command resumes an interrupted sweep.
 """
 
 from evokern.sweep.journal import Journal, SweepSlice, sweep_lock

@@ -1,4 +1,4 @@
-"""What is wrong with a sweep before anything runs: each study as `evokern list` looks at it, and against its folder."""
+"""Check a sweep before anything runs: its studies, and their settings in an existing folder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from evokern.sweep.plan import PlannedStudy, Sweep
 
 
 def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, go_on: bool) -> None:
-    """Refuse a sweep that cannot be run: no code of a kernel runs for that.
+    """Reject a sweep that cannot be run, without executing kernel code.
 
     Args:
-        sweep: the sweep.
-        folder: where its databases are, or will be.
+        sweep: sweep to check.
+        folder: folder of its databases, which may not exist yet.
         bounded: whether the sweep itself has a budget.
-        go_on: let changed settings pass.
+        go_on: accept changed settings.
 
     Raises:
-        StudyError: a study cannot be searched, two are the same, one has no end, or the folder holds it with other
-            settings; the message says which, and what to change.
+        StudyError: a study cannot be searched, two are the same, one has no end, or the folder has it with other
+            settings; the message names the study and the remedy.
         StoreError: the folder or a database in it cannot be used.
     """
     from evokern.analysis.check.study_soundness import require_sound
@@ -31,18 +31,18 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, go_on: bool) -> No
         if not bounded and not planned.limited:
             raise StudyError(
                 f"{sweep.path} has neither trials nor a budget, so its studies would not end; write trials = 200, or "
-                "give the sweep a budget with --budget 6h"
+                "set a budget for the sweep with --budget 6h"
             )
     _refuse_same_problem(sweep)
     if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder} cannot be the folder of a sweep: it is a file; name another with --db")
+        raise StoreError(f"{folder} cannot be the sweep's folder because it is a file; choose another with --db")
     if not go_on:
         for planned in sweep.studies:
             _refuse_changed(planned, folder)
 
 
 def _refuse_same_problem(sweep: Sweep) -> None:
-    """Refuse two ways to write one problem: both would be searched."""
+    """Reject a problem that is written in two ways, because it would be searched twice."""
     from evokern.analysis.check.declaration import read_declaration
     from evokern.declaration.problem import parse_problems
     from evokern.study.discovery import find_kernel_folder
@@ -60,8 +60,7 @@ def _refuse_same_problem(sweep: Sweep) -> None:
         other = seen.setdefault((str(folder), study.device, problem.key), planned)
         if other is not planned:
             raise StudyError(
-                f"{sweep.path}: {other.name} and {planned.name} are the same study ({problem.key}); leave one of them "
-                "away"
+                f"{sweep.path}: {other.name} and {planned.name} are the same study ({problem.key}); remove one of them"
             )
 
 
@@ -75,6 +74,6 @@ def _refuse_changed(planned: PlannedStudy, folder: Path) -> None:
         changes = changed_settings(record, planned.study)
         if changes:
             raise StudyError(
-                f"{db} holds study {planned.name} with other settings ({'; '.join(changes)}); put them back in "
-                f"{planned.study.path}, name another folder with --db, or let them pass with --go-on"
+                f"{db} has study {planned.name} with other settings ({'; '.join(changes)}); restore them in "
+                f"{planned.study.path}, choose another folder with --db, or accept the changes with --allow-changes"
             )

@@ -1,6 +1,6 @@
-"""What a sweep keeps beside its studies: which slices were decided and what came of them, and who has the folder.
+"""Journal of a sweep: decided slices with their results, and the lock of the sweep's folder.
 
-A decision is on disk before its slice begins, so that a sweep that goes on takes the same one.
+A decision is stored before its slice starts, so that a resumed sweep continues with the same decision.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from evokern.files import is_file, make_folder, read_text
 from evokern.lock_file import holder, is_held_here, let_go, lock, sign
 
 FILE = "sweep.json"
-"""The file, in the sweep's folder."""
+"""Journal file in the sweep's folder."""
 LOCK = "sweep.lock"
-"""The file whose lock says who has the folder."""
+"""Lock file in the sweep's folder."""
 VERSION = 1
-"""Of the file."""
+"""Version of the journal file."""
 
 
 @dataclass(frozen=True)
 class SweepSlice:
-    """One decision: a study goes on up to a number of trials."""
+    """Time slice of a sweep: a study to search, up to a number of trials."""
 
     study: str
     """Name of the study."""
     first: int
-    """Evaluated trials when it was decided."""
+    """Evaluated trials at the decision."""
     last: int | None
-    """Evaluated trials at which it pauses; None where the study's own end comes before."""
+    """Evaluated trials at which the slice ends; None if the study ends earlier."""
     why: str
-    """Why this study."""
+    """Reason for choosing this study."""
     before_us: float | None
-    """Its best when it was decided, µs; None without one."""
+    """Best time at the decision in µs; None without one."""
     before_s: float
-    """Its study time then, seconds."""
+    """Study time at the decision in seconds."""
     after_us: float | None = None
-    """Its best after, µs."""
+    """Best time after the slice in µs."""
     seconds: float | None = None
-    """How long the slice took; None until it is over."""
+    """Duration of the slice in seconds; None until it has ended."""
 
     @property
     def rate(self) -> float:
         """Improvement per second: log(best before / best after) / seconds.
 
-        Infinite for the first right candidate; 0 where nothing right is known, or the best was refuted meanwhile.
+        Infinite for the first correct candidate; 0 without a correct candidate, or if the best was refuted meanwhile.
         """
         if self.after_us is None or self.seconds is None:
             return 0.0
@@ -62,18 +62,18 @@ class SweepSlice:
 
 @dataclass
 class Journal:
-    """The decisions of a sweep, in order; every change is on disk when the call returns."""
+    """Decisions of a sweep, in order; every change is on disk when the call returns."""
 
     folder: Path
-    """The sweep's folder."""
+    """Folder of the sweep."""
     device: str | None = None
-    """The device that stands for those of the file, as the last run was told."""
+    """Device that replaces those of the file, as given to the last run."""
     slices: tuple[SweepSlice, ...] = ()
-    """What was decided."""
+    """Decided slices."""
 
     @classmethod
     def of(cls, folder: Path) -> Journal:
-        """Return the journal of a folder; an empty one where it has none.
+        """Return the journal of a folder; empty if the folder has none.
 
         Raises:
             StoreError: the file cannot be read.
@@ -84,37 +84,37 @@ class Journal:
         try:
             table = json.loads(read_text(path))
             if table["version"] > VERSION:
-                raise StoreError(f"{path} is of a newer evokern (version {table['version']}); use that one")
+                raise StoreError(f"{path} is from a newer evokern (version {table['version']}); use that version")
             names = {field.name for field in fields(SweepSlice)}
             slices = tuple(SweepSlice(**{k: v for k, v in one.items() if k in names}) for one in table["slices"])
             return cls(folder, table["device"], slices)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
-                f"{path} cannot be read ({type(error).__name__}: {error}); remove it: the studies stay as they are, "
-                "only the order of the slices is decided anew"
+                f"{path} cannot be read ({type(error).__name__}: {error}); remove it. The studies are not affected; "
+                "only the order of the slices is decided again"
             ) from error
 
     @property
     def open_slice(self) -> SweepSlice | None:
-        """The decision whose slice is not over; None where all are."""
+        """Decided slice that has not ended; None if there is none."""
         return self.slices[-1] if self.slices and self.slices[-1].seconds is None else None
 
     def done(self, study: str) -> list[SweepSlice]:
-        """Return the slices of a study that are over."""
+        """Return the ended slices of a study."""
         return [one for one in self.slices if one.study == study and one.seconds is not None]
 
     def opened(self, device: str | None) -> None:
-        """Keep what a run was told."""
+        """Store the device given to a run."""
         self.device = device
         self._write()
 
     def decide(self, decision: SweepSlice) -> None:
-        """Keep a decision, before its slice begins."""
+        """Store a decision before its slice starts."""
         self.slices = (*self.slices, decision)
         self._write()
 
     def conclude(self, after_us: float | None, seconds: float) -> SweepSlice:
-        """Keep what came of the last decision."""
+        """Store the result of the last decision."""
         over = replace(self.slices[-1], after_us=after_us, seconds=seconds)
         self.slices = (*self.slices[:-1], over)
         self._write()
@@ -132,7 +132,9 @@ class Journal:
             with _directory(self.folder) as directory:
                 os.fsync(directory)
         except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}; make room or name another --db") from error
+            raise StoreError(
+                f"cannot write {path}: {error.strerror}; free some space, or choose another folder with --db"
+            ) from error
 
 
 @contextmanager
@@ -146,23 +148,23 @@ def _directory(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def sweep_lock(folder: Path) -> Iterator[None]:
-    """Hold a sweep's folder, which is made where it is missing; the system lets go of it when the process ends.
+    """Lock a sweep's folder, creating it if necessary; the system releases the lock when the process ends.
 
     Raises:
-        StoreError: another sweep has it, or it cannot be made.
+        StoreError: another sweep holds the lock, or the folder cannot be created.
     """
     try:
         make_folder(folder)
         file = (folder / LOCK).open("a+", encoding="utf-8")
     except OSError as error:
         raise StoreError(
-            f"{folder} cannot be the folder of a sweep: {error.strerror}; name another with --db"
+            f"{folder} cannot be the sweep's folder: {error.strerror}; choose another with --db"
         ) from error
     path = folder.resolve() / LOCK
     with contextlib.closing(file):
         if is_held_here(path) or not lock(file):
             who = holder(file, "another sweep")
-            raise StoreError(f"{folder} is in use by {who}; wait for it, or name another folder with --db")
+            raise StoreError(f"{folder} is in use by {who}; wait for it, or choose another folder with --db")
         sign(path, file)
         try:
             yield

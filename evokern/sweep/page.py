@@ -1,4 +1,4 @@
-"""A sweep as one HTML page: how each study stands, what it found and began with, and why time went where it did."""
+"""Render a sweep as one HTML page: state and result of each study, and the reason for each slice."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from evokern.wording import changed, duration, microseconds, proved, warm_start_
 
 
 def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyStanding]) -> str:
-    """Return the page: one file, every text escaped, no script.
+    """Return the page as a single file; all text is escaped, and it has no script.
 
     Args:
-        sweep: the sweep.
-        folder: where its databases lie.
-        standings: how its studies stand, in order.
+        sweep: sweep to render.
+        folder: folder of its databases.
+        standings: states of its studies, in order.
 
     Raises:
         StoreError: a database or the journal cannot be read.
@@ -45,7 +45,7 @@ def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyStanding]) -
 
 
 def _studies(sweep: Sweep, standings: Sequence[StudyStanding]) -> TextTable:
-    head = ("study", "state", "trials", "time", "best µs", "× baseline", "proof", "began with", "changed genes")
+    head = ("study", "state", "trials", "time", "best µs", "× baseline", "proof", "started from", "changed genes")
     rows = []
     for planned, one in zip(sweep.studies, standings, strict=True):
         row = (planned.name, one.state, str(one.trials), duration(one.elapsed_s), one.best)
@@ -54,7 +54,7 @@ def _studies(sweep: Sweep, standings: Sequence[StudyStanding]) -> TextTable:
 
 
 def _found(one: StudyStanding) -> tuple[str, str, str, str]:
-    """Return a study's speedup, what is proved, what it began with, and the champion's choices."""
+    """Return a study's speedup, verification, warm start and the champion's changed genes."""
     with open_readonly(one.db) as reader:
         record = reader.study(one.name)
         summary = reader.summary(record)
@@ -70,10 +70,10 @@ def _found(one: StudyStanding) -> tuple[str, str, str, str]:
 
 
 def _slices(journal: Journal) -> TextTable:
-    head = ("slice", "study", "trials", "why", "best before", "best after", "time", "improvement a second")
+    head = ("slice", "study", "trials", "why", "best before", "best after", "time", "improvement per second")
     rows = []
     for number, one in enumerate(journal.slices, 1):
-        rate = "first right one" if math.isinf(one.rate) else f"{one.rate:.3g}"
+        rate = "first correct one" if math.isinf(one.rate) else f"{one.rate:.3g}"
         rows.append(
             (
                 str(number),
@@ -82,7 +82,7 @@ def _slices(journal: Journal) -> TextTable:
                 one.why,
                 microseconds(one.before_us),
                 microseconds(one.after_us),
-                "not over" if one.seconds is None else duration(one.seconds),
+                "running" if one.seconds is None else duration(one.seconds),
                 "" if one.seconds is None else rate,
             )
         )

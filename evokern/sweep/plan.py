@@ -1,7 +1,7 @@
-"""A sweep's TOML file: each combination of kernel, device, data type and problem is one study with a name of its own.
+"""Read a sweep's TOML file: each combination of kernel, device, data type and problem is one named study.
 
-`kernels`, `devices` and `dtypes` list what a study's file has once, `[weights]` says which problems matter more; all
-other keys are those of a study's file, which reads and checks them.
+`kernels`, `devices` and `dtypes` are lists of values that a study file has once; `[weights]` gives problems weights.
+All other keys are those of a study file.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from evokern.study.file import KEYS, read_table, refuse_unknown, study_from_tabl
 from evokern.study.settings import Study
 
 LISTS = {"kernel": "kernels", "device": "devices", "dtype": "dtypes"}
-"""Key of a study → the key that lists several of them."""
+"""Key of a study file → key of a sweep file with a list of such values."""
 MOST_LETTERS = 150
-"""Letters of a study's name, which is the name of a file too; a longer one ends in a digest instead."""
+"""Maximum length of a study's name, which is also a file name; longer names are cut and end in a digest."""
 _RECORDED = re.compile(r"(\.json)?(\.gz)?$")
 
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """One study of a sweep."""
+    """A study of a sweep."""
 
     study: Study
-    """The study, as `evokern search` would have it."""
+    """Study, as for `evokern search`."""
     problem: str
-    """Its problem, as the file writes it."""
+    """Problem, as written in the file."""
     weight: float = 1.0
-    """How much an improvement of it counts."""
+    """Weight of its improvements."""
 
     @property
     def name(self) -> str:
-        """Its name: kernel, problem, data type, device."""
+        """Name of the study: kernel, problem, data type, device."""
         return self.study.name
 
     @property
     def limited(self) -> bool:
-        """Whether it has an end of its own: trials, a budget, or a grid."""
+        """Whether the study has its own end: trials, a budget, or a grid."""
         return bool(self.study.trials or self.study.budget_s or self.study.sampler.name == "grid")
 
     def database(self, folder: Path) -> Path:
-        """Return its file in the sweep's folder."""
+        """Return the study's database in the sweep's folder."""
         return folder / f"{self.name}.db"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's file."""
+    """Contents of a sweep's file."""
 
     path: Path
-    """The file."""
+    """Path of the file."""
     studies: tuple[PlannedStudy, ...]
-    """Its studies in order: by kernel, then device, data type, problem."""
+    """Studies in order: by kernel, then device, data type, problem."""
 
     @property
     def folder(self) -> Path:
-        """Where its databases lie unless another folder is named: the file's name without suffix, here."""
+        """Default folder of the databases: the file's name without suffix, in the working directory."""
         return Path(self.path.stem)
 
 
@@ -71,12 +71,12 @@ def read_sweep(path: Path, device: str | None = None) -> Sweep:
     """Read a sweep's file.
 
     Args:
-        path: the file.
-        device: stands for the file's `device` or `devices`; None leaves them.
+        path: path of the file.
+        device: replaces the file's `device` or `devices`; None keeps them.
 
     Raises:
-        StudyError: the file is missing, is no TOML, has a key, type or value that a sweep cannot have, or two
-            combinations have one name.
+        StudyError: the file is missing, is not TOML, has an invalid key, type or value, or two combinations have the
+            same name.
     """
     table, where = read_table(path, "sweep"), str(path)
     refuse_unknown(where, "", table, [*KEYS, *LISTS.values(), "weights"])
@@ -98,22 +98,22 @@ def read_sweep(path: Path, device: str | None = None) -> Sweep:
         if name in planned:
             raise StudyError(
                 f"{where}: two combinations have the name {name} (problems {planned[name].problem!r} and {text!r}); "
-                "leave one of them away, or give folder or file another name"
+                "remove one of them, or rename the folder or file"
             )
         planned[name] = PlannedStudy(study_from_table(name, own, path), text, weights.get(text, 1.0))
     return Sweep(path, tuple(planned.values()))
 
 
 def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> list[str]:
-    """Return what the file names under a key of a study or the key that lists several."""
+    """Return the file's values for a key of a study file, or for the key with the list."""
     if one in table and several in table:
-        raise StudyError(f"{where} has both {one} and {several}; leave one of them away")
+        raise StudyError(f"{where} has both {one} and {several}; remove one of them")
     given = table[several] if several in table else [table[one]] if one in table else []
     if several in table and not (isinstance(given, list) and given):
         raise StudyError(f'{where}: {several} is {given!r}; write a list, {several} = ["…", "…"], or {one} = "…"')
     for entry in given:
         if not isinstance(entry, str) or not entry.strip():
-            raise StudyError(f"{where}: {several if several in table else one} names {entry!r}; it must be text")
+            raise StudyError(f"{where}: {several if several in table else one} contains {entry!r}; it must be a string")
     return list(given)
 
 
@@ -137,17 +137,17 @@ def _weights(where: str, table: Mapping[str, Any], problems: Iterable[str]) -> d
         if problem not in known:
             raise StudyError(f"{where}: weights names the problem {problem!r}: {nearest(problem, known)}")
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= 1e9:
-            raise StudyError(f"{where}: weights: {problem!r} = {weight!r}; give a number above 0, up to 1e9")
+            raise StudyError(f"{where}: weights: {problem!r} = {weight!r}; use a number above 0, up to 1e9")
     return {problem: float(weight) for problem, weight in given.items()}
 
 
 def _text(problem: str | Mapping[str, Value]) -> str:
-    """Return a problem as text: a table as `B=2 S=512`."""
+    """Return a problem as text; a table becomes `B=2 S=512`."""
     return problem if isinstance(problem, str) else " ".join(f"{name}={value}" for name, value in problem.items())
 
 
 def _name(kernel: str, problem: str, dtype: str, device: str) -> str:
-    """Return a study's name, which is a file's name too: `attention-B2_H8_S512_D64-fp16-sim_l4`."""
+    """Return a study's name, which is also a file name: `attention-B2_H8_S512_D64-fp16-sim_l4`."""
     folder = Path(kernel)
     if folder.name in ("kernel.py", "kernel.cu"):
         folder = folder.parent

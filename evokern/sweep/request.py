@@ -1,4 +1,4 @@
-"""What a run of a sweep is asked for, and what it ends with."""
+"""Options and result of a sweep run."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from evokern.sweep.standing import StudyStanding
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What a run of a sweep is asked for."""
+    """Options of a sweep run."""
 
     device: str | None = None
-    """The device that stands for those of the file; None leaves them."""
+    """Device that replaces those of the file; None keeps them."""
     cluster: RayRequest | None = None
-    """The Ray cluster that simulated devices work on; None for this machine."""
+    """Ray cluster for simulated devices; None for this machine."""
     budget: str | float | None = None
-    """Total time of all studies over all runs, for example `6h`; seconds as a number."""
+    """Total time of all studies over all runs, for example `6h`; a number means seconds."""
     warm_start: Literal["auto", "none"] = "auto"
-    """What a new study begins with: the nearest study of the folder that is searched to its end, or nothing."""
+    """Warm start of new studies: from the nearest completed study in the folder, or none."""
     go_on: bool = False
-    """Let changes of settings and code pass."""
+    """Whether to continue although settings or code changed."""
     trust: bool = False
-    """Remember that the kernels' folders may run."""
+    """Whether to trust the kernels' folders from now on."""
 
     @property
     def budget_s(self) -> float | None:
-        """The budget in seconds.
+        """Budget in seconds.
 
         Raises:
-            StudyError: it is no duration.
+            StudyError: it is not a duration.
         """
         return None if self.budget is None else parse_duration(self.budget)
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How a run of a sweep ended."""
+    """Result of a sweep run."""
 
     end: Literal["done", "budget", "interrupted"]
-    """Why: nothing is left to search, the sweep's budget is used up, or its user stopped it."""
+    """Reason for the end: nothing is left to search, the sweep's budget is used up, or the user stopped it."""
     standings: tuple[StudyStanding, ...]
-    """How each study stands, in the sweep's order."""
+    """States of the studies, in the sweep's order."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Study → why it could not go on."""
+    """Study → why it could not be searched."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the result as JSON values."""
         return {"end": self.end, "studies": [one.as_dict() for one in self.standings], "refused": self.refused}

@@ -1,14 +1,14 @@
-"""Which study goes on next, and how far: plain rules over what is recorded, in this order.
+"""Choose the next study of a sweep and the length of its slice from recorded results, by these rules in order.
 
-1. A study of a kernel and a device without a source goes on first: the first of them that is not searched to its end.
-   A source is what others begin with: a study searched to its end, or one without an end of its own after two slices.
-   Where no study would begin with another (a recording, a control, a sampler that cannot), there is no such rule.
-2. Then the first study that has not had two slices.
-3. Then the one with the greatest weight × improvement per second of its last slice (`SweepSlice.rate`); of equals the
-   one with the fewest trials, then the first.
+1. A kernel and device without a source: choose their first unfinished study. A source can warm-start other studies:
+   it is a study searched to its end, or one without its own end after two slices. The rule is skipped if no study would
+   use a source (recordings, controls, samplers without warm start).
+2. Choose the first study with fewer than two slices.
+3. Choose the study with the largest weight × improvement per second of its last slice (`SweepSlice.rate`). On a tie,
+   choose the one with the fewest trials, then the first.
 
-Slices end at 32, 64, 128 … evaluated trials: each is as long as all before it. A session starts anew for each (some 8 s
-on a simulated device and two cores, five to ten trials' time), so short slices would cost more than they decide.
+Slices end at 32, 64, 128 … evaluated trials, so each doubles the study. Shorter slices would cost more than they
+gain: starting a session takes as long as 5 to 10 trials (about 8 s on a simulated device with two cores).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from evokern.sweep.standing import StudyStanding
 FIRST_SLICE = 32
 """Evaluated trials of a study's first slice."""
 SLICES_FIRST = 2
-"""Slices that each study has before they are compared."""
+"""Number of slices that each study gets before studies are compared."""
 
 
 def is_source(planned: PlannedStudy, standing: StudyStanding, journal: Journal) -> bool:
-    """Tell whether other studies may begin with what a study knows."""
+    """Return whether other studies can start from a study's results."""
     return standing.searched or (not planned.limited and len(journal.done(planned.name)) >= SLICES_FIRST)
 
 
 def begins_warm(planned: PlannedStudy) -> bool:
-    """Tell whether a study begins with what others know."""
+    """Return whether a study starts from other studies' results."""
     study = planned.study
     return study.control == "none" and study.sampler.name in WARM and not study.device.startswith("replay:")
 
@@ -44,13 +44,13 @@ def next_study(
     *,
     warm: bool = True,
 ) -> tuple[PlannedStudy, str]:
-    """Return the study that goes on, and why.
+    """Return the study to search next, and the reason.
 
     Args:
-        studies: those that may go on, at least one, and those that are searched to their end, in order.
-        standings: name → how it stands.
-        journal: the slices so far.
-        warm: whether studies begin with what others know.
+        studies: searchable studies (at least one) and completed ones, in order.
+        standings: name → state.
+        journal: slices so far.
+        warm: whether studies start from other studies' results.
     """
     going = [one for one in studies if not standings[one.name].searched]
     if warm:
@@ -58,20 +58,20 @@ def next_study(
             alike = [other for other in studies if _kind(other) == _kind(one)]
             known = any(is_source(other, standings[other.name], journal) for other in alike)
             if begins_warm(one) and len(alike) > 1 and not known:
-                return one, "others of its kernel and device begin with what it finds"
+                return one, "its results will warm-start the other studies of this kernel and device"
     for one in going:
         if len(journal.done(one.name)) < SLICES_FIRST:
-            return one, "it has not had two slices"
+            return one, "it has had fewer than two slices"
 
     def promise(one: PlannedStudy) -> float:
         return one.weight * journal.done(one.name)[-1].rate
 
     best = max(going, key=lambda one: (promise(one), -standings[one.name].trials))
-    return best, f"it promises most: {promise(best):.3g} a second" if promise(best) else "none promises anything"
+    return best, f"highest expected gain, {promise(best):.3g} per second" if promise(best) else "no study is improving"
 
 
 def slice_end(planned: PlannedStudy, evaluated: int) -> int | None:
-    """Return the evaluated trials at which the next slice ends; None where the study's own number comes first."""
+    """Return the evaluated trials at which the next slice ends; None if the study's own limit comes first."""
     end = FIRST_SLICE
     while end <= evaluated:
         end *= 2

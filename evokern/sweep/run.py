@@ -1,4 +1,4 @@
-"""A sweep's run: slice after slice by the rule, champions verified, until all is found or the budget is used up."""
+"""Run a sweep: search slices by the rule and verify champions, until all studies or the budget end."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from evokern.sweep.standing import StudyStanding, standing_of, totals
 from evokern.wording import duration, microseconds
 
 LEAST_S = 30.0
-"""Seconds that the verification of a champion may take, however little of the sweep's budget is left: one of an
-attention kernel takes some twenty."""
+"""Minimum seconds for verifying a champion, even if less of the sweep's budget is left; an attention kernel takes about
+20 s."""
 Tell = Callable[[str], None]
-"""Called with a line on what is done."""
+"""Function that is called with a progress line."""
 
 
 def run_sweep(
     sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell, on_progress: OnProgress = lambda progress: None
 ) -> SweepResult:
-    """Search a sweep's studies, or go on with them.
+    """Search or resume a sweep's studies.
 
     Args:
-        sweep: the sweep, its devices those of the request.
-        folder: where its databases lie; it is made.
-        request: what this run is asked for.
-        tell: told of each slice and study.
-        on_progress: called at every event of each study's search, with a `sweep` that says how all studies stand.
+        sweep: sweep, with the devices of the request.
+        folder: folder for its databases, created if necessary.
+        request: options of this run.
+        tell: called with a progress line for each slice and study.
+        on_progress: called at every event of each study's search; `sweep` has the progress of all studies.
 
     Raises:
-        UsageError: a study cannot be searched as its file says, the folder is in use, or holds other studies.
+        UsageError: a study cannot be searched, or the folder is in use or has other studies.
     """
     budget_s = request.budget_s
     check_sweep(sweep, folder, bounded=budget_s is not None, go_on=request.go_on)
@@ -59,7 +59,7 @@ def run_sweep(
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what is between two sessions as Ctrl-C does; a session has handlers of its own."""
+    """Let SIGTERM and SIGHUP act like Ctrl-C between two sessions; a session has its own handlers."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -69,7 +69,7 @@ def _interruptible() -> Iterator[None]:
 
 
 class _Turns:
-    """The studies of a sweep, taking turns."""
+    """Studies of a sweep and their slices."""
 
     def __init__(
         self,
@@ -89,16 +89,16 @@ class _Turns:
         self._notes: set[str] = set()
         self._known: dict[str, StudyStanding] = {}
         self.refused: dict[str, str] = {}
-        """Study → why it could not go on."""
+        """Study → why it could not be searched."""
 
     def standing(self, planned: PlannedStudy) -> StudyStanding:
-        """Return how a study stands; it is read anew after each of its sessions."""
+        """Return a study's state, which is read again after each of its sessions."""
         if planned.name not in self._known:
             self._known[planned.name] = standing_of(planned, self._folder)
         return self._known[planned.name]
 
     def run(self) -> Literal["done", "budget", "interrupted"]:
-        """Search until nothing is left, and verify what is not."""
+        """Search until nothing is left, and verify the champions."""
         left = self._left(self._standings())
         if left is not None and left <= 0:
             self._tell(f"the sweep's budget of {duration(self._budget_s or 0.0)} is used up")
@@ -122,7 +122,7 @@ class _Turns:
         return {one.name: self.standing(one) for one in self._sweep.studies}
 
     def _going(self, standings: dict[str, StudyStanding]) -> list[PlannedStudy]:
-        """Return the studies for which this run can still do something."""
+        """Return the studies that this run can still search or verify."""
         return [
             one
             for one in self._sweep.studies
@@ -135,7 +135,7 @@ class _Turns:
         ]
 
     def _left(self, standings: dict[str, StudyStanding]) -> float | None:
-        """Return the seconds that the sweep's budget leaves for searching; None without one."""
+        """Return the seconds of the sweep's budget left for searching; None without a budget."""
         if self._budget_s is None:
             return None
         begun = [one for one in standings.values() if one.state != "waiting"]
@@ -149,7 +149,7 @@ class _Turns:
         return self._budget_s - kept_s - sum(one.elapsed_s for one in begun)
 
     def _slice(self, going: Sequence[PlannedStudy], standings: dict[str, StudyStanding], left: float | None) -> bool:
-        """Do one slice; return whether its user let it come to its end."""
+        """Search one slice; return False if the user interrupted it."""
         decision = self._journal.open_slice
         planned = next((one for one in going if decision and one.name == decision.study), None)
         reached = decision and planned and decision.last and standings[planned.name].trials >= decision.last
@@ -168,7 +168,7 @@ class _Turns:
         now = standings[planned.name]
         limit = decision.last or planned.study.trials
         until = "its end" if limit is None else str(limit)
-        self._tell(f"{planned.name}: trials {now.trials} to {until}, {decision.why}")
+        self._tell(f"{planned.name}: trials {now.trials} to {until} ({decision.why})")
         paused_s = None if left is None else now.elapsed_s + left
         sources = tuple(
             one.database(self._folder)
@@ -201,7 +201,7 @@ class _Turns:
             self._tell(f"{after.name}: {after.reason}")
 
     def _verify_all(self, standings: dict[str, StudyStanding]) -> bool:
-        """Verify the champions of studies that the sweep's budget ended; return whether the user let it."""
+        """Verify the champions of studies that the sweep's budget ended; return False if the user interrupted it."""
         due = [
             one
             for one in self._sweep.studies
@@ -215,17 +215,17 @@ class _Turns:
         return True
 
     def _verify(self, planned: PlannedStudy, now: StudyStanding, seconds: float | None) -> bool:
-        """Verify a champion that no session came to verify; return whether its user let it."""
+        """Verify a champion that no session verified; return False if the user interrupted it."""
         self._verified.add(planned.name)
         seconds = UNLIMITED_S[now.predicted] if seconds is None else seconds
-        self._tell(f"{planned.name}: verifying its champion, for {duration(seconds)} at most")
+        self._tell(f"{planned.name}: verifying its champion (at most {duration(seconds)})")
         result = self._session(planned, now, SessionPart(trials=0, overdue_s=seconds))
         if result is not None and not result.interrupted:
             self._say_result(now, self.standing(planned))
         return result is None or not result.interrupted
 
     def _session(self, planned: PlannedStudy, now: StudyStanding, part: SessionPart) -> SearchResult | None:
-        """Search a part of a study; None where that is refused, which is told and keeps none of the others."""
+        """Search a part of a study; return None, after reporting the error, if that is not possible."""
         from evokern.api import FACTORIES
 
         study, asked = planned.study, self._request
@@ -243,7 +243,7 @@ class _Turns:
         def watch(progress: Progress) -> None:
             self._on_progress(replace(progress, notes=(), sweep=standing))
             for note in progress.notes:
-                if note not in self._notes:  # what a device says of itself it says at each start
+                if note not in self._notes:  # a device repeats its notes at each start
                     self._notes.add(note)
                     self._tell(f"{planned.name}: {note}")
 
@@ -255,9 +255,9 @@ class _Turns:
                 db=planned.database(self._folder),
                 on_progress=watch,
                 factories=FACTORIES,
-                part=replace(part, anew="another folder with --db begins anew"),
+                part=replace(part, anew="choose another folder with --db"),
             )
         except UsageError as error:
             self.refused[planned.name] = str(error)
-            self._tell(f"{planned.name} cannot go on: {error}")
+            self._tell(f"{planned.name} cannot be searched: {error}")
             return None

@@ -1,4 +1,4 @@
-"""How a study of a sweep stands, from its database alone: no kernel folder and no device is needed."""
+"""State of a sweep's study, read from its database alone, without kernel folder or device."""
 
 from __future__ import annotations
 
@@ -15,73 +15,73 @@ from evokern.sweep.plan import PlannedStudy
 from evokern.wording import duration, microseconds, several
 
 State = Literal["waiting", "begun", "unverified", "finished"]
-"""Not begun; begun; searched to its end with a champion that is not verified; searched to its end, and whatever it
-found verified."""
+"""States: not started; started; searched to its end with an unverified champion; searched to its end and verified, or
+without a correct candidate."""
 
 
 @dataclass(frozen=True)
 class StudyStanding:
-    """How a study stands."""
+    """State of a study."""
 
     name: str
-    """Its name."""
+    """Name of the study."""
     db: Path
-    """Its database."""
+    """Database of the study."""
     state: State = "waiting"
-    """Where it stands."""
+    """State of the search."""
     trials: int = 0
-    """Evaluated trials."""
+    """Number of evaluated trials."""
     elapsed_s: float = 0.0
-    """Study time over all sessions, seconds."""
+    """Study time over all sessions, in seconds."""
     best_us: float | None = None
-    """Its champion's time, µs; None without one."""
+    """Champion's time in µs; None without one."""
     predicted: bool = False
-    """Whether that is a prediction."""
+    """Whether that time is predicted."""
     verified: bool | None = None
-    """Whether the champion is verified."""
+    """Whether the champion is verified; None if it was neither verified nor refuted."""
     verifiable: bool = False
-    """Whether there is a champion that can be: a recording's cannot."""
+    """Whether there is a champion that can be verified; recordings cannot be verified."""
     reason: str = ""
-    """What is proved of the champion, or why nothing is."""
+    """Result of the verification, or the reason why there is none."""
 
     @property
     def searched(self) -> bool:
-        """Whether its search came to its end."""
+        """Whether the search reached its end."""
         return self.state in ("unverified", "finished")
 
     @property
     def failed(self) -> bool:
-        """Whether its search came to its end without anything right."""
+        """Whether the search ended without a correct candidate."""
         return self.searched and self.best_us is None
 
     @property
     def best(self) -> str:
-        """Its champion's time as a table of µs has it; a dash without one."""
+        """Champion's time as a table entry in µs; a dash without one."""
         return microseconds(self.best_us) + (" predicted" if self.predicted and self.best_us else "")
 
     def in_words(self) -> str:
-        """Return how it stands in a clause."""
+        """Return the state as a clause."""
         if self.state == "waiting":
             return "waiting"
         unit = "µs predicted" if self.predicted else "µs"
         best = f"best {microseconds(self.best_us)} {unit}"
         if self.best_us is None:
-            best = "nothing right found" if self.searched else "nothing measured yet"
+            best = "nothing correct found" if self.searched else "nothing measured yet"
         proof = ", verified" if self.verified else ", not verified" if self.state == "unverified" else ""
         return f"{self.state}: {several(self.trials, 'trial')}, {best}{proof}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the state as JSON values."""
         table = asdict(self) | {"db": str(self.db)}
         return {key: value for key, value in table.items() if key != "verifiable"}
 
 
 def standing_of(planned: PlannedStudy, folder: Path) -> StudyStanding:
-    """Return how a study stands.
+    """Return a study's state.
 
     Args:
-        planned: the study, whose limits say when it is searched to its end.
-        folder: the sweep's folder.
+        planned: study with the limits at which its search ends.
+        folder: folder of the sweep.
 
     Raises:
         StoreError: its database cannot be read.
@@ -118,7 +118,7 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
         record.predicted,
         summary["verified"],
         best is not None and not played,
-        "nothing right was found"
+        "nothing correct was found"
         if best is None
         else "a recording has no kernel to verify"
         if played
@@ -127,7 +127,7 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
 
 
 def totals(standings: Sequence[StudyStanding]) -> str:
-    """Return how many studies stand where, in a line."""
+    """Return the number of studies in each state, in a line."""
     counts = dict.fromkeys(("finished", "unverified", "begun", "waiting"), 0)
     for one in standings:
         counts[one.state] += 1

@@ -194,8 +194,8 @@ def test_a_hopeless_candidate_is_given_up_by_its_first_launches(
         assert (found.evidence["elite_us"], found.evidence["launches_us"]) == (raced, [launch_us] * 2)
         assert (found.time_us, found.timings, dict(found.gate)) == (launch_us / 2, (), {})
         assert found.reason == (
-            f"slower than {2.2 * raced:.3f} µs, 2.2 × the {raced:.3f} µs to beat, by its first launches: its answer "
-            "was not judged"
+            f"slower than {2.2 * raced:.3f} µs, 2.2 × the {raced:.3f} µs to beat, by its first launches: its output "
+            "was not checked"
         )
     wrong = Config({"CASE": "cheat_zeros"})
     monkeypatch.setattr("emulated_gpu.Candidate.launch_us", 10.0)

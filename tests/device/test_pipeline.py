@@ -223,10 +223,8 @@ def test_a_hang_of_what_prints_says_so(rig: Rig) -> None:
     """Printing from every thread takes a GPU seconds: who is hung and calls printf is told what to do."""
     found = rig.answers({"KIND": "hangs", "PRINTS": 1}, {"KIND": "hangs"})
     assert [found[n].outcome for n in (0, 1)] == ["hung", "hung"]
-    assert found[0].reason == (
-        "still running after 0.5 s; it calls printf, which takes seconds where every thread prints: "
-        "leave it out, or let one thread print"
-    )
+    assert found[0].reason.startswith("still running after 0.5 s; it calls printf")
+    assert "let one thread print" in found[0].reason
     assert found[1].reason == "still running after 0.5 s"
 
 

@@ -259,7 +259,7 @@ def _recording(path: Path, names: tuple[str, ...], kernel: str | None, device: s
 @pytest.mark.parametrize(
     ("genes", "kernel", "told"),
     [
-        (("x", "y"), "attention", "is of kernel attention, and study doubled is of doubled"),
+        (("x", "y"), "attention", "is of kernel attention, but study doubled is of doubled"),
         (("x", "z"), "doubled", "it lacks y; z is not a gene of doubled"),
         (("x", "y", "w"), None, "w is not a gene of doubled"),
     ],

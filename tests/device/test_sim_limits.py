@@ -61,7 +61,7 @@ def test_a_slow_candidate_is_told_limit_and_time_to_beat() -> None:
     """The limit is not passed off as the elite's time; without a margin between them there is one number."""
     slow = Evaluation(Outcome.SLOW, 70.0, evidence={"elite_us": 20.0, "limit_us": 62.0})
     assert slow.reason == (
-        "slower than 62.000 µs, 3.1 × the 20.000 µs to beat, by its predicted time: its answer was not judged"
+        "slower than 62.000 µs, 3.1 × the 20.000 µs to beat, by its predicted time: its output was not checked"
     )
     assert Evaluation(Outcome.SLOW, 70.0, evidence={"elite_us": 20.0}).reason == "slower than the elite's 20.000 µs"
 

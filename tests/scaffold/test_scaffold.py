@@ -169,7 +169,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
     _invoke("init", "saxpy.cu")
     (here / "kernels" / "saxpy" / "kernel.py").write_text("mine")
     code, _, told = _invoke("init", "saxpy.cu")
-    assert (code, "exists already; give another name with --name" in told) == (2, True)
+    assert (code, "already exists" in told, "--name" in told) == (2, True, True)
     assert (here / "kernels" / "saxpy" / "kernel.py").read_text() == "mine"
     assert _invoke("init", "saxpy.cu", "--name", "other")[0] == 0
 
@@ -181,7 +181,7 @@ def test_two_drafts_at_once_are_told_apart(here: Path, monkeypatch: pytest.Monke
     (here / "kernels" / "saxpy").mkdir(parents=True)
     monkeypatch.setattr(write, "kernel_name", lambda path, root, name: "saxpy")
     code, _, told = _invoke("init", "saxpy.cu")
-    assert (code, "kernels/saxpy exists already; give another name with --name" in told) == (2, True)
+    assert (code, "kernels/saxpy already exists" in told, "--name" in told) == (2, True, True)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_two_drafts_at_once_are_told_apart(here: Path, monkeypatch: pytest.Monke
         (str(FILES / "templates.cu"), [], "with --entry"),
         (str(FILES / "nvcc_program.cu"), ["--entry", "gemm_tield"], "gemm_tiled"),
         (str(FILES / "nvcc_program.cu"), ["--entry", "gemm_tiled"], "gemm_tiled"),
-        ("saxpy.cu", ["--name", "a-b"], "'a-b' cannot be a kernel's name"),
+        ("saxpy.cu", ["--name", "a-b"], "'a-b' is not a valid kernel name"),
     ],
 )
 def test_what_cannot_be_drafted_is_said(here: Path, file: str, options: list[str], message: str) -> None:

@@ -137,5 +137,5 @@ def test_a_draft_only_declares(text: str) -> None:
     if text == "eval":
         assert check_declares(text, "x") == text, "a name alone does nothing"
         return
-    with pytest.raises(SourceError, match=r"cannot draft from x\.json: .* would be run"):
+    with pytest.raises(SourceError, match=r"x\.json: .* would be executed"):
         check_declares(text, "x.json")

@@ -69,10 +69,10 @@ def test_a_script_becomes_a_kernel(here: Path) -> None:
     """Parameters, restrictions, divisors, arguments and constant memory are taken over; a filter's width is a field."""
     (here / "blur.txt").write_text(SCRIPT)
     code, _, told = invoke("init", "blur.txt")
-    assert (code, "say --trust" in told, (here / "kernels").exists()) == (2, True, False)
+    assert (code, "--trust" in told, (here / "kernels").exists()) == (2, True, False)
     code, told, _ = invoke("init", "blur.txt", "--trust")
     assert (code, (here / "tuned").exists()) == (0, False)
-    assert "restriction <lambda> is no text" in told
+    assert "restriction <lambda>" in told and "Constraint" in told
     kernel = find_kernel("blur")
     assert {gene.name: gene.values for gene in kernel.genes} == {
         "block_size_x": (16, 32, 64), "block_size_y": (2, 4), "tile": (1, 2),
@@ -122,9 +122,12 @@ def test_a_sum_of_parts_is_judged_as_the_script_judges_it(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import kernel_tuner\n", "ended without a call of kernel_tuner.tune_kernel"),
+        ("import kernel_tuner\n", "without calling kernel_tuner.tune_kernel"),
         ("import kernel_tuner\nraise RuntimeError('no data here')\n", "RuntimeError: no data here"),
-        ("import kernel_tuner\nkernel_tuner.tune_kernel('k', lambda p: '', 1, [], {})\n", "makes its kernel source"),
+        (
+            "import kernel_tuner\nkernel_tuner.tune_kernel('k', lambda p: '', 1, [], {})\n",
+            "kernel source with a function",
+        ),
         ("import kernel_tuner\nkernel_tuner.tune_kernel('k', 'x\\n', 1, [], {}, lang='OpenCL')\n", "tunes OPENCL code"),
     ],
 )
@@ -156,7 +159,7 @@ def test_a_t1_file_is_read(tmp_path: Path) -> None:
         ],
     }  # fmt: skip
     text = json.dumps({"ConfigurationSpace": space, "KernelSpecification": kernel})
-    with pytest.raises(SourceError, match=r"names the kernel file k\.cu, which is not beside it"):
+    with pytest.raises(SourceError, match=r"kernel file k\.cu, which is not next to"):
         from_t1(text, tmp_path / "t1.json")
     (tmp_path / "k.cu").write_text("__global__ void k(float* x, int n) {}")
     request = from_t1(text, tmp_path / "t1.json")
@@ -172,7 +175,7 @@ def test_expressions_are_worked_out_not_run() -> None:
     assert over_genes("min(a, 3) * b <= 64", ["a", "b"]) == "min(c.a, 3) * c.b <= 64"
     assert over_genes("a.real + b[0]", ["a", "b"]) is None
     for text in ("__import__('os').system('true')", "open('x')", "[i for i in range(10**9)]", "2**9999"):
-        with pytest.raises(ValueError, match=r"no arithmetic|too"):
+        with pytest.raises(ValueError, match=r"not arithmetic|too"):
             values_of(text)
 
 

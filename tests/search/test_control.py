@@ -154,7 +154,7 @@ def test_a_control_is_fixed_when_a_study_begins(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"began without a control.*search with a random control.*--fresh"):
         go(tmp_path / "a.db", trials=8, control="random", allow_changes=True)
     go(tmp_path / "b.db", trials=6, control="random")
-    with pytest.raises(StudyError, match=r"began with a random control.*search without a control"):
+    with pytest.raises(StudyError, match=r"with a random control.*without a control"):
         go(tmp_path / "b.db", trials=8, control="none")
     go(tmp_path / "b.db", trials=8)
     assert sum(trial.control for trial in trials_of(tmp_path / "b.db")) == 4
@@ -163,13 +163,13 @@ def test_a_control_is_fixed_when_a_study_begins(tmp_path: Path) -> None:
 def test_controls_that_say_nothing_are_refused(tmp_path: Path) -> None:
     """Random beside random, what is no control, and what is no price."""
     for keywords, message in (
-        ({"sampler": "random", "control": "random"}, "compares it with itself"),
+        ({"sampler": "random", "control": "random"}, "control and sampler are both"),
         ({"control": "tpe"}, "control = 'tpe'"),
-        ({"cost_per_hour": -1.0}, "give the price of an hour"),
+        ({"cost_per_hour": -1.0}, "cost_per_hour = -1"),
     ):
         with pytest.raises(StudyError, match=message):
             go(tmp_path / "a.db", **keywords)  # type: ignore[arg-type]
-    with pytest.raises(StudyError, match="compares it with itself"):
+    with pytest.raises(StudyError, match="control and sampler are both"):
         study(sampler=SamplerSettings("random"), control="random")
     path = tmp_path / "mine.toml"
     path.write_text('kernel = "a"\nproblems = "1"\ncontrol = "random"\ncost_per_hour = nan\n')

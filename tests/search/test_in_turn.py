@@ -185,8 +185,8 @@ def test_a_later_playoff_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "told"),
     [
-        (Rounds(), "champion and cudnn were not measured in turn: rounds of both take too long"),
-        (Rounds(error="it was wrong"), "champion and cudnn were not measured in turn: it was wrong"),
+        (Rounds(), "skipped the head-to-head comparison with cudnn: one round takes too long"),
+        (Rounds(error="it was wrong"), "skipped the head-to-head comparison with cudnn: it was wrong"),
         (InstantH200(), ""),
     ],
 )

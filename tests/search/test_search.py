@@ -100,7 +100,7 @@ def test_a_study_of_other_rules_is_refused_with_the_remedy(tmp_path: Path, monke
     with monkeypatch.context() as earlier:
         earlier.setattr(identity, "VERSIONS", {})
         go(db, trials=4, sampler="evo")
-    with pytest.raises(StudyError, match=r"rules of sampler evo were version 1 .*, are version 7.*--fresh.*--go-on"):
+    with pytest.raises(StudyError, match=r"sampler evo was version 1 .*, is version 7.*--fresh.*--allow-changes"):
         go(db, trials=8, sampler="evo")
     go(db, trials=8, sampler="evo", allow_changes=True)
     assert 8 == sum(trial.outcome.evaluated for trial in trials_of(db))
@@ -298,7 +298,7 @@ def test_changed_settings_are_named_and_may_be_let_pass(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     go(db, trials=5)
     changed = study(timing=TimingSettings(race=1.3), seed=4)
-    with pytest.raises(StudyError, match=r"seed was 0, is 4; timing.race was 1.1, is 1.3.*--fresh.*--go-on"):
+    with pytest.raises(StudyError, match=r"seed was 0, is 4; timing.race was 1.1, is 1.3.*--fresh.*--allow-changes"):
         go(db, trials=8, study=changed)
     go(db, trials=8, study=changed, allow_changes=True)
     with open_readonly(db) as reader:
@@ -319,8 +319,8 @@ def test_budget_and_trials_may_change_freely(tmp_path: Path) -> None:
     told: set[str] = set()
     for budget in ("3m", "50s"):
         go(db, study=study(), trials=7, budget=budget, on_progress=lambda progress: told.update(progress.notes))
-    shorter = "the budget is 50 s from now on, it was 3 min; it counts all sessions of the study"
-    assert [note for note in told if note.startswith("the budget is")] == [shorter]
+    (shorter,) = {note for note in told if note.startswith("the budget is")}
+    assert "50 s" in shorter and "3 min" in shorter and "all earlier sessions" in shorter
 
 
 @pytest.mark.thorough
@@ -341,7 +341,7 @@ def test_overrides_stay_with_the_study(keyword: str, value: Any, tmp_path: Path)
 def test_a_recording_is_searched_as_it_is(tmp_path: Path) -> None:
     """Narrowed genes or limits would be ignored there, so they are refused."""
     for narrowed in (study(genes={"TILE_M": (16,)}), study(limits={"chip": "l4"})):
-        with pytest.raises(StudyError, match="searched as it is"):
+        with pytest.raises(StudyError, match="restricts genes or limits"):
             go(tmp_path / "a.db", study=narrowed)
 
 
@@ -484,7 +484,7 @@ def test_changed_code_is_named_and_may_be_let_pass(toy: Study, tmp_path: Path) -
     """A kernel edited since the study began is noticed by file; `--go-on` keeps each trial's own source."""
     search(toy, device=FakeDevice(), trials=3, seed=7)
     (tmp_path / "kernels" / "toy" / "kernel.cu").write_text("__global__ void toy() { /* better */ }\n")
-    with pytest.raises(StudyError, match=r"kernel code \(kernel.cu\).*--go-on"):
+    with pytest.raises(StudyError, match=r"kernel code \(kernel.cu\).*--allow-changes"):
         search(toy, device=FakeDevice(), trials=5)
     search(toy, device=FakeDevice(), trials=5, allow_changes=True)
     with open_readonly("evokern.db") as reader:
@@ -521,7 +521,7 @@ def test_times_of_two_rules_do_not_mix(toy: Study) -> None:
         with sqlite3.connect("evokern.db") as db:
             db.execute("UPDATE evokern_studies SET timing_rule = ?", [stored])
         reseal(Path("evokern.db"))
-        pattern = rf"timed by rule {rule}, and this evokern times by rule {TIMING_RULE}.*--warm-start evokern.db:toy`"
+        pattern = rf"timing rule {rule}, but this evokern uses timing rule {TIMING_RULE}.*--warm-start evokern.db:toy`"
         for allowed in (False, True):
             with pytest.raises(StudyError, match=pattern):
                 search(toy, device=TimingDevice(), trials=5, allow_changes=allowed, verify=False)
@@ -629,5 +629,5 @@ def test_settings_that_cannot_be_read_are_told(settings: dict[str, Any] | None, 
         record = reader.study()
     whole = dict(record.settings)
     damaged = settings if settings != {"problems": 3} else whole | settings
-    with pytest.raises(StoreError, match=r"settings that the database keeps of study 'toy' are damaged.*FILE\.toml"):
+    with pytest.raises(StoreError, match=r"settings of study 'toy' are damaged.*FILE\.toml"):
         study_of(replace(record, settings=damaged))  # type: ignore[arg-type]

@@ -92,27 +92,27 @@ SIMULATED = f'{KERNEL}device = "sim:l4"\ntrials = 3\n'
         (f"{KERNEL}problems = []", "problems is empty; write for example problems = "),
         (KERNEL, "lacks the key 'problems'; write problems = "),
         (PROBLEM, "lacks the key 'kernel'; write kernel = "),
-        (f'{KERNEL}kernels = ["a"]\n{PROBLEM}', "has both kernel and kernels; leave one of them away"),
+        (f'{KERNEL}kernels = ["a"]\n{PROBLEM}', "has both kernel and kernels"),
         (f"{KERNEL}{PROBLEM}devices = []", "devices is []; write a list, devices = "),
-        (f"{KERNEL}{PROBLEM}dtypes = [1]", "dtypes names 1; it must be text"),
+        (f"{KERNEL}{PROBLEM}dtypes = [1]", "dtypes contains 1; it must be a string"),
         (f"{KERNEL}{PROBLEM}problms = 3", "unknown key 'problms': did you mean 'problems'?"),
         (f'{KERNEL}{PROBLEM}devces = ["auto"]', "unknown key 'devces': did you mean 'devices'?"),
         (f"{KERNEL}problems = 3", 'problems is 3; write problems = ["B=2 S=512"]'),
         (f'{KERNEL}problems = ["64,256", "64, 256"]', "two combinations have the name scale_rows-64_256-auto"),
         (f'{KERNEL}{PROBLEM}[weights]\n"64,257" = 2', "weights names the problem '64,257': did you mean '64,256'?"),
-        (f'{KERNEL}{PROBLEM}[weights]\n"64,256" = 0', "weights: '64,256' = 0; give a number above 0"),
+        (f'{KERNEL}{PROBLEM}[weights]\n"64,256" = 0', "weights: '64,256' = 0; use a number above 0"),
         (f"{KERNEL}{PROBLEM}weights = 3", "weights is 3; it must be a table [weights]"),
         (f"{KERNEL}{PROBLEM}budget = 7", 'budget = 7 has no unit; write for example budget = "2h"'),
         (
             f'{SIMULATED}problems = ["64,256", "ROWS=64 COLS=256"]',
-            "are the same study (64,256); leave one of them away",
+            "are the same study (64,256)",
         ),
         (f'{KERNEL}{PROBLEM}device = "sim:l4"', "has neither trials nor a budget, so its studies would not end"),
         (f'{KERNEL}{PROBLEM}trials = 3\ndevice = "sim:l5"', "there is no chip 'l5': did you mean 'l4'?"),
         (f'{KERNEL}{PROBLEM}trials = 3\ndevice = "gpu"', "there is no device 'gpu': known: auto"),
         (f'kernel = "rmsnrm"\n{PROBLEM}trials = 3', "there is no kernel 'rmsnrm': did you mean 'rmsnorm'?"),
         (f"{SIMULATED}{PROBLEM}[genes]\nWARPS = [3]", "[genes]: "),
-        ("kernel = ", "is no valid TOML"),
+        ("kernel = ", "is not valid TOML"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_made(
@@ -134,8 +134,8 @@ def test_the_command_line_tells_mistakes(tmp_path: Path, monkeypatch: pytest.Mon
     path = written(tmp_path, f"{SIMULATED}{PROBLEM}")
     for words, told in (
         (["run", "absent.toml"], "cannot read sweep absent.toml: No such file"),
-        (["run", str(path), "--budget", "3x"], "'3x' is no duration"),
-        (["run", str(path), "--db", str(path)], "cannot be the folder of a sweep: it is a file"),
+        (["run", str(path), "--budget", "3x"], "'3x' is not a duration"),
+        (["run", str(path), "--db", str(path)], "cannot be the sweep's folder because it is a file"),
         (["show", "absent.toml"], "cannot read sweep absent.toml: No such file"),
         (["export", str(path), "-o", str(path)], "another folder with -o"),
     ):
@@ -144,4 +144,4 @@ def test_the_command_line_tells_mistakes(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "sweep.json").write_text("{")
     done = CliRunner().invoke(app, ["sweep", "show", str(path)])
-    assert (2, True) == (done.exit_code, "remove it: the studies stay as they are" in done.stderr), done.stderr
+    assert (2, True) == (done.exit_code, "remove it" in done.stderr), done.stderr

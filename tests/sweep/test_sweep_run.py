@@ -244,7 +244,7 @@ def test_a_study_that_finds_nothing_right_is_finished(tmp_path: Path, gpu: Calla
     sweep, told = sweep_of(tmp_path, LIVE.replace(', "64,256"', "")), list[str]()
     result = ran(sweep, tmp_path / "db", told)
     assert [(one.state, one.failed) for one in result.standings] == [("finished", True)] * 2
-    assert any(", nothing right found" in line for line in told)
+    assert any(", nothing correct found" in line for line in told)
     done = CliRunner().invoke(app, ["sweep", "run", str(sweep.path), "--db", str(tmp_path / "db")])
     assert (1, True) == (done.exit_code, "every candidate failed" in done.stdout)
 
@@ -265,7 +265,7 @@ def test_a_study_that_changed_is_told_what_a_sweep_can_do(
     result = ran(sweep_of(tmp_path, RECORDED.replace("trials = 40", "trials = 44")), folder)
     assert list(result.refused) == [ONE, TWO]
     for told in result.refused.values():
-        assert "are version 2. another folder with --db begins anew; `--go-on` continues" in told
+        assert "is version 2. To start over, choose another folder with --db; " in told and "`--allow-changes`" in told
 
 
 def test_a_sweep_s_budget_ends_it_and_a_larger_one_goes_on(undisturbed: Path, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_folder_is_one_sweep_s(tmp_path: Path) -> None:
 def test_other_settings_are_refused(undisturbed: Path, tmp_path: Path) -> None:
     """The message says which; nothing is changed."""
     sweep = sweep_of(tmp_path, f"{RECORDED}seed = 4\n")
-    with pytest.raises(StudyError, match=r"holds study .* with other settings \(seed was 0, is 4\); put them back in "):
+    with pytest.raises(StudyError, match=r"has study .* with other settings \(seed was 0, is 4\); restore them in "):
         ran(sweep, undisturbed)
 
 
@@ -300,7 +300,7 @@ def test_the_command_line_runs_shows_and_exports(tmp_path: Path, monkeypatch: py
     sweep_of(tmp_path, RECORDED.replace("trials = 40", "trials = 3"))
     done = CliRunner().invoke(app, ["sweep", "run", "sweep.toml"])
     assert done.exit_code == 0
-    assert f"{ONE}: trials 0 to 3, it has not had two slices\n{ONE}: finished: 3 trials, best " in done.stderr
+    assert f"{ONE}: trials 0 to 3 (it has had fewer than two slices)\n{ONE}: finished: 3 trials, best " in done.stderr
     assert "2 studies: 2 finished; 6 trials in " in done.stdout
     shown = CliRunner().invoke(app, ["sweep", "show", "sweep.toml", "--json"])
     studies = json.loads(shown.stdout)["studies"]

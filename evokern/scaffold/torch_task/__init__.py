@@ -1,1 +1,1 @@
-"""Tasks of KernelBench, files with a torch `Model` and its inputs, read into a kernel's declaration."""
+"""Draft kernels from KernelBench tasks: Python files with a torch `Model` and its inputs."""

@@ -1,6 +1,6 @@
-"""Drafts a task's files in a process of its own, for the task is code that runs.
+"""Draft a task's files in a child process, because the task is code that is executed.
 
-    main(TASK, NAME, OUT)    writes the files' texts and the notes to OUT, as JSON; what is wrong too
+    main(TASK, NAME, OUT)    writes the files' texts and notes, or an error, to OUT as JSON
 
 Only `evokern.scaffold.torch_task.task` starts it.
 """
@@ -22,26 +22,26 @@ from evokern.study.settings import GateSettings
 from evokern.workers.role import limit_memory
 
 MIDDLE_BYTES = 4 << 20
-"""Bytes of the buffers of the problem on which rounding is measured beside the small ones."""
+"""Maximum bytes of the buffers of the larger problem on which rounding is measured."""
 MOST_BYTES = 8 << 30
-"""Bytes of address space that a task may take: it runs at small sizes."""
+"""Maximum address space of a task in bytes; it runs at small sizes."""
 LEAST = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1e-2}
-"""Smallest relative tolerance by the output's type: other orders of summation, at the task's own size, round more than
-the module does at a small one."""
+"""Smallest relative tolerance by output type: at the task's full size other summation orders round more than the module
+does at small sizes."""
 FALLBACK = (1e-4, 1e-4)
-"""Tolerance where nothing could be measured."""
+"""Tolerance if none could be measured."""
 
 
 def main(task: str, name: str, out: str) -> None:
     """Draft a task.
 
     Args:
-        task: the file.
-        name: the kernel's name.
-        out: file for the answer.
+        task: path of the task's file.
+        name: kernel name.
+        out: path of the JSON result.
     """
     answer: dict[str, object]
-    limit_memory(MOST_BYTES)  # a task that takes too much is to fail with a message
+    limit_memory(MOST_BYTES)  # so that exceeding it fails with a message
     try:
         answer = drafted(Path(task), name)
     except EvokernError as error:
@@ -53,7 +53,7 @@ def drafted(task: Path, name: str) -> dict[str, object]:
     """Return the texts of `kernel.cu`, `kernel.py` and the study, and the notes.
 
     Raises:
-        EvokernError: the task cannot be run, or passes what a kernel cannot take.
+        EvokernError: the task cannot be run, or has arguments that a kernel cannot take.
     """
     text = task.read_text(encoding="utf-8")
     made = probe(text, task.name)
@@ -66,13 +66,13 @@ def drafted(task: Path, name: str) -> dict[str, object]:
     else:
         large = 2.0
     if "normal" not in usable:
-        notes.append("kernel.py: on normal inputs, which the gate draws, the module's answer is not finite, or not the "
-                     "same in float32: change what `module` makes of them (an absolute value, say) and confirm the "
+        notes.append("kernel.py: on the gate's normal inputs the module's float32 result is not finite or inaccurate; "
+                     "change these inputs in `module` (for example, use absolute values) and confirm the "
                      "tolerance")  # fmt: skip
     left_out = [kind for kind in every if kind not in usable]
     if left_out and usable:
-        notes.append(f"the study: its gate leaves out {' and '.join(left_out)} inputs, on which the module itself is "
-                     "not finite, or not the same number, in float32")  # fmt: skip
+        notes.append(f"the study: its gate omits {' and '.join(left_out)} inputs, because the module's own float32 "
+                     "result on them is not finite or inaccurate")  # fmt: skip
     return {
         "kernel.cu": kernel_cu(name, task.name, made),
         "kernel.py": kernel_py(name, task.name, made, tolerance, large),
@@ -82,7 +82,7 @@ def drafted(task: Path, name: str) -> dict[str, object]:
 
 
 def _tolerances(text: str, name: str, made: Probe, large: float) -> tuple[Tolerances, tuple[str, ...]]:
-    """Return a tolerance for each output, and the input sets that all of them can be computed on."""
+    """Return a tolerance for each output, and the input sets that are usable for all outputs."""
     usable: set[str] = set(GateSettings().input_sets)
     tolerance: dict[str, tuple[float, float]] = {}
     with TemporaryDirectory(prefix="evokern-task-") as folder:
@@ -106,7 +106,7 @@ def _tolerances(text: str, name: str, made: Probe, large: float) -> tuple[Tolera
 
 
 def _problems(kernel: Kernel, made: Probe) -> list[Problem]:
-    """Return the small problems, and one between them and the task's own."""
+    """Return the small problems, and one between them and the task's own size."""
     found = [kernel.problem(sizes) for sizes in made.small] or [kernel.problem({})]
     sizes: dict[str, Value | bool] = {name: value for name, (_, value) in made.fields.items()}
     least = dict(found[0])

@@ -1,4 +1,4 @@
-"""What a task shows when it is run: sizes that can change, shapes, dtypes, parameters, numbers. Only in a child."""
+"""Run a task, in a child process only, to learn its variable sizes, shapes, dtypes, parameters and scalars."""
 
 from __future__ import annotations
 
@@ -19,75 +19,75 @@ DTYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
     torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "u8",
 }  # fmt: skip
-"""torch's dtype → evokern's; a truth value is a byte."""
+"""torch's dtype → evokern's; a boolean is a byte."""
 SMALL_ELEMENTS = 20_000
-"""Elements of all buffers of a small problem: a simulated gate runs it in about a second."""
+"""Maximum elements of all buffers of a small problem; a simulated gate runs it in about a second."""
 MOST_ELEMENTS = 1 << 24
-"""Elements of all buffers up to which a task of one size is run."""
+"""Maximum elements of all buffers of a task that has only one size."""
 DRAWS = 8
-"""Times that inputs are drawn to see the range of whole numbers."""
+"""Number of times that inputs are generated to find the range of integers."""
 SEVERAL_BLOCKS = 600
-"""Elements of an output that fill more than two of the default candidate's blocks, the last one not whole."""
+"""Minimum output elements that fill more than two of the default candidate's blocks, the last one partially."""
 
 
 @dataclass(frozen=True)
 class TaskTensor:
-    """One tensor of a task."""
+    """A tensor of a task."""
 
     name: str
-    """Its name in the declaration and in `forward`'s signature."""
+    """Name in the declaration and in `forward`'s signature."""
     dtype: str
     """evokern's name of its dtype."""
     shape: tuple[str, ...]
     """Each extent, as Python text over `p.NAME`."""
     truth: bool = False
-    """Whether torch holds truth values, which the kernel gets as bytes."""
+    """Whether torch has booleans, which the kernel gets as bytes."""
     scale: float = 1.0
-    """Standard deviation that its values have."""
+    """Standard deviation of its values."""
     low: int = 0
-    """Whole numbers: smallest value seen."""
+    """Integers: smallest value seen."""
     high: str = "127"
-    """Whole numbers: largest value that may come, as Python text over `p.NAME`."""
+    """Integers: largest possible value, as Python text over `p.NAME`."""
     parameter: str = ""
-    """The module's own name of a parameter; empty for an argument of `forward`, and for an output."""
+    """The module's name of a parameter; empty for an argument of `forward` and for an output."""
     place: int | None = None
-    """Place among the arguments of whole numbers that hang together (a permutation, sorted ones, the same in each
-    draw), so that only `get_inputs` draws them right."""
+    """Position among the arguments if its integers are constrained (a permutation, sorted, or constant), so that only
+    `get_inputs` can generate them."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a task shows."""
+    """Properties of a task."""
 
     fields: Mapping[str, tuple[int, int]]
-    """Size → what its values are multiples of, and its value in the file."""
+    """Size → its required divisor, and its value in the file."""
     arguments: tuple[TaskTensor | float | int | None, ...]
-    """What `forward` gets, in order: tensors and numbers."""
+    """Arguments of `forward` in order: tensors and numbers."""
     parameters: tuple[TaskTensor, ...]
-    """The module's parameters, and buffers that its answer depends on."""
+    """Parameters of the module, and buffers that affect its result."""
     outputs: tuple[TaskTensor, ...]
-    """What `forward` returns."""
+    """Results of `forward`."""
     small: tuple[Mapping[str, int], ...]
-    """Small problems that the file can run."""
+    """Small problems with which the file can run."""
     training: bool
-    """Whether the module runs in training mode: not where that draws random numbers."""
+    """Whether the module runs in training mode; False if that uses random numbers."""
     copies: bool
     """Whether `forward` writes to its arguments."""
     ties: Mapping[str, str]
-    """Size → the field that it is always equal to."""
+    """Size → field that always has the same value."""
     notes: tuple[str, ...]
-    """What the user should know, one sentence each."""
+    """Notes for the user, one sentence each."""
 
 
 def probe(text: str, name: str) -> Probe:
-    """Run a task and return what it shows.
+    """Run a task and return its properties.
 
     Args:
-        text: the file.
-        name: its name, for messages.
+        text: text of the task.
+        name: file name, for messages.
 
     Raises:
-        SourceError: it cannot be run, or passes what a kernel cannot take.
+        SourceError: the task cannot be run, or has arguments that a kernel cannot take.
     """
     every = sizes_of(text)
     ties: dict[str, str] = {}
@@ -98,7 +98,7 @@ def probe(text: str, name: str) -> Probe:
     def shapes(sizes: Sizes) -> Shapes | None:
         try:
             return _shapes(text, whole(sizes), name)
-        except Exception:  # whatever the file does at a size that it was not written for
+        except Exception:  # the file may do anything at a size that it was not written for
             return None
 
     try:
@@ -113,15 +113,15 @@ def probe(text: str, name: str) -> Probe:
     small = _small_problems(own, found, shapes)
     if not small and sum(map(_elements, known)) > MOST_ELEMENTS:
         raise SourceError(
-            f"{name} has {sum(map(_elements, known)):,} elements, and none of its sizes could be made smaller: give "
-            "them names at the top of the file (batch_size = 16), or smaller values; it names "
+            f"{name} has {sum(map(_elements, known)):,} elements, and none of its sizes could be reduced; name the "
+            "sizes at the top of the file (batch_size = 16), or use smaller values. Named sizes: "
             f"{', '.join(every) or 'none'}"
         )
     return _described(text, name, own, found, small, whole(small[0] if small else own), ties)
 
 
 def _shapes(text: str, sizes: Sizes, name: str) -> Shapes:
-    """Return the shapes of arguments, parameters and outputs, in order; nothing is computed."""
+    """Return the shapes of arguments, parameters and outputs, in order, without computing anything."""
     with torch.device("meta"), torch.no_grad():
         space = namespace(text, sizes, name)
         module, arguments = constructed(space), list(space["get_inputs"]())
@@ -154,7 +154,7 @@ def _small_problems(own: Sizes, found: Fitted, shapes: Any) -> tuple[Mapping[str
 
 
 def _chosen(made: Sequence[tuple[Mapping[str, int], int]]) -> tuple[Mapping[str, int], ...]:
-    """Return the smallest problem, and before it the first one whose output takes several blocks."""
+    """Return the first problem whose output has several blocks, followed by the smallest problem."""
     if len(made) < 2:
         return tuple(sizes for sizes, _ in made)
     several = next((sizes for sizes, elements in made[1:] if elements >= SEVERAL_BLOCKS), made[-1][0])
@@ -205,7 +205,7 @@ def _described(
         elif value is None or isinstance(value, (int, float)):
             arguments.append(value)
         else:
-            raise SourceError(f"{name}: get_inputs passes a {type(value).__name__}, which no kernel takes")
+            raise SourceError(f"{name}: get_inputs passes a {type(value).__name__}, which kernels do not support")
     parameters = [
         _tensor(_unused(own_name, used), value, next(formulas), own_name)
         for own_name, value in module.named_parameters()
@@ -219,12 +219,12 @@ def _described(
         label = "out" if len(answer) == 1 else f"out_{place}"
         outputs.append(_tensor(_unused(label, used), value, next(formulas)))
         if not value.is_floating_point():
-            notes.append(f"kernel.py: output {label} holds whole numbers, which must be equal: where two are as good "
-                         "(an index among equals), say in `reference` which one is right")  # fmt: skip
+            notes.append(f"kernel.py: output {label} has integers, which must match exactly; if several are valid "
+                         "(an index among equal values), define in `reference` which one is correct")  # fmt: skip
     if not answer:
         raise SourceError(f"{name}: forward returns no tensor")
     if not found.steps:
-        notes.append(f"kernel.py: no size of {name} could become a field of the problem; it has one size")
+        notes.append(f"kernel.py: none of the sizes of {name} could become a field of the problem; it has one size")
     fields = {size: (step, own[size]) for size, step in found.steps.items()}
     return Probe(
         fields, tuple(arguments), tuple(parameters), tuple(outputs), small, training, copies, dict(ties), tuple(notes)
@@ -237,7 +237,7 @@ _Draw = tuple[Mapping[str, int], Sequence[Any]]
 def _draws(
     text: str, name: str, sizes: Sizes, small: Sequence[Mapping[str, int]], ties: Mapping[str, str]
 ) -> list[_Draw]:
-    """Return what `get_inputs` draws, several times at each small problem."""
+    """Return inputs from `get_inputs`, generated several times at each small problem."""
     found: list[_Draw] = []
     for problem in small or [{}]:
         at = {**sizes, **problem}
@@ -248,7 +248,7 @@ def _draws(
 
 
 def _bounds(draws: Sequence[_Draw], place: int, fields: Sequence[str]) -> tuple[int, str]:
-    """Return the smallest value of a whole number, and the largest one: below a field where it comes near to one."""
+    """Return the smallest and largest value of an integer argument; the largest may depend on a field."""
     lows = [int(given[place].min()) for _, given in draws]
     highs = [(sizes, int(given[place].max())) for sizes, given in draws]
     below = [
@@ -262,10 +262,10 @@ def _bounds(draws: Sequence[_Draw], place: int, fields: Sequence[str]) -> tuple[
 
 
 def _hang_together(draws: Sequence[Any]) -> bool:
-    """Whether whole numbers are no independent ones: always the same, sorted, or all different."""
+    """Return whether integers are constrained: always the same, sorted, or all different."""
     rows = [draw.reshape(-1, draw.shape[-1]) if draw.dim() else draw.reshape(1, 1) for draw in draws]
     if all(int(row.min()) == int(row.max()) or row.shape[-1] < 4 for row in rows):
-        return False  # one value, or too few to tell
+        return False  # constant, or too few to decide
     same = all(torch.equal(one, two) for one, two in itertools.pairwise(rows) if one.shape == two.shape)
     ordered = all(bool((row[:, 1:] >= row[:, :-1]).all()) for row in rows)
     different = all(bool((row.sort().values.diff() > 0).all()) for row in rows)
@@ -275,7 +275,7 @@ def _hang_together(draws: Sequence[Any]) -> bool:
 def _run(
     module: torch.nn.Module, given: Sequence[Any], notes: list[str]
 ) -> tuple[bool, bool, tuple[torch.Tensor, ...]]:
-    """Run a module as it is constructed; where that draws random numbers, in evaluation mode."""
+    """Run a module as it is constructed, or in evaluation mode if that uses random numbers."""
     first = tensors_in(module(*copy.deepcopy(list(given))))
     used = copy.deepcopy(list(given))
     second = tensors_in(module(*used))
@@ -285,7 +285,7 @@ def _run(
         return True, copies, first
     module.eval()
     notes.append(
-        "kernel.py: the module draws random numbers in training; what is right is its answer in evaluation mode"
+        "kernel.py: the module uses random numbers in training mode; the reference is its result in evaluation mode"
     )
     return False, copies, tensors_in(module(*copy.deepcopy(list(given))))
 
@@ -293,7 +293,7 @@ def _run(
 def _matters(
     module: torch.nn.Module, name: str, given: Sequence[Any], answer: Sequence[torch.Tensor], training: bool
 ) -> bool:
-    """Whether the answer depends on a buffer."""
+    """Return whether the result depends on a buffer."""
     changed = {own: value + 1 if own == name else value.clone() for own, value in _buffers(module)}
     module.train(training)
     with torch.no_grad():
@@ -304,7 +304,7 @@ def _matters(
 def _tensor(name: str, value: torch.Tensor, shape: tuple[str, ...], parameter: str = "") -> TaskTensor:
     dtype = DTYPES.get(value.dtype)
     if dtype is None:
-        raise SourceError(f"tensor {name} is {value.dtype}, which evokern does not know")
+        raise SourceError(f"tensor {name} has dtype {value.dtype}, which evokern does not support")
     if value.dtype is torch.bool:
         return TaskTensor(name, dtype, shape, truth=True, low=0, high="1", parameter=parameter)
     if not value.is_floating_point():
@@ -320,7 +320,7 @@ def _argument_names(model: Any, count: int) -> list[str]:
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return a C identifier near a name that nothing else has."""
+    """Return an unused C identifier similar to a name."""
     plain = re.sub(r"\W", "_", name)
     while plain in used or plain in _KEYWORDS or not plain.isidentifier():
         plain += "_"
@@ -328,7 +328,7 @@ def _unused(name: str, used: set[str]) -> str:
     return plain
 
 
-_KEYWORDS = frozenset(  # of C++, and what the written files name themselves
+_KEYWORDS = frozenset(  # of C++, and names in the generated files
     (
         *("auto", "bool", "break", "case", "char", "class", "const", "continue", "default", "delete", "do", "double"),
         *("else", "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "namespace", "new"),

@@ -1,4 +1,4 @@
-"""How extents depend on sizes: a formula of the problem's fields from a few trials without data."""
+"""Express tensor extents as formulas of a task's sizes, from a few runs without data."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from math import prod
 Sizes = Mapping[str, int]
 Shapes = tuple[tuple[int, ...], ...]
 MOST_STEP = 64
-"""Largest number that a size may have to be a multiple of."""
+"""Maximum divisor of a size."""
 MOST_STRIDE = 8
-"""Largest stride of a window that is recognised."""
+"""Maximum stride of a window that is detected."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Sizes that can change, and every extent as a formula of them."""
+    """Sizes that can change, and all extents as formulas of them."""
 
     steps: Mapping[str, int]
-    """Field → what its values are multiples of."""
+    """Field → its required divisor."""
     formulas: tuple[tuple[str, ...], ...]
     """Python text over `p.NAME` for each axis of each tensor."""
 
 
 def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]:
-    """Return sizes that cannot change alone, each with the equal one beside which it can: one field for both.
+    """Return sizes that can only change together with an equal one, each with that size: one field for both.
 
     Args:
-        own: the sizes of the file.
-        shapes: shapes of all tensors at other sizes, None where the file cannot run there.
+        own: sizes in the file.
+        shapes: returns the shapes of all tensors at other sizes; None if the file cannot run.
     """
     found: dict[str, str] = {}
-    for name, value in reversed(list(own.items())):  # of two the first one names the field
+    for name, value in reversed(list(own.items())):  # the first size of a pair names the field
         if name in found.values() or any(shapes({**own, name: other}) for other in (value + 1, 2 * value, 3 * value)):
             continue
         for beside, other in own.items():
@@ -46,16 +46,16 @@ def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]
 
 
 def fit(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> Fitted:
-    """Return which sizes can be fields, and the formula of each extent.
+    """Return the sizes that can be fields, and the formula of each extent.
 
-    A size whose trials fail, or which enters an extent in a way that is not recognised, stays as the file has it.
+    A size keeps its value if runs with other values fail, or if its effect on an extent is not recognised.
 
     Args:
-        own: the sizes of the file.
-        shapes: shapes of all tensors at other sizes, None where the file cannot run there.
+        own: sizes in the file.
+        shapes: returns the shapes of all tensors at other sizes; None if the file cannot run.
     """
     known = shapes(own)
-    assert known is not None, "whoever asks has run the file at its own sizes"
+    assert known is not None, "the caller must have run the file at its own sizes"
     steps = {name: step for name in own if (step := _step(name, own, shapes, known)) is not None}
     while True:
         tried = list(_trials(own, steps, shapes))
@@ -70,12 +70,12 @@ def fit(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> Fitted:
             formulas.append(tuple(row))
         if not stubborn:
             return Fitted(steps, tuple(formulas))
-        # The one that the fewest other sizes go with is the likeliest to be no extent at all.
+        # The last of these sizes is the most likely not to be an extent.
         steps = {name: step for name, step in steps.items() if name != sorted(stubborn)[-1]}
 
 
 def _step(name: str, own: Sizes, shapes: Callable[[Sizes], Shapes | None], known: Shapes) -> int | None:
-    """Return what a size must be a multiple of; None where it cannot change, or changes no extent."""
+    """Return the divisor of a size; None if the size cannot change or affects no extent."""
     value = own[name]
     for step in range(1, min(MOST_STEP, value) + 1):
         if value % step:
@@ -88,7 +88,7 @@ def _step(name: str, own: Sizes, shapes: Callable[[Sizes], Shapes | None], known
 
 
 def _trials(own: Sizes, steps: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> list[tuple[Sizes, Shapes]]:
-    """Return what was seen: each size alone at several values, pairs of them, all of them."""
+    """Return shapes at changed sizes: each size alone at several values, pairs of sizes, all sizes."""
     chosen: list[Sizes] = [own]
     for name, step in steps.items():
         chosen += [{**own, name: own[name] + times * step} for times in (1, 2, 3, 4, 5, 7)]
@@ -106,7 +106,7 @@ def _trials(own: Sizes, steps: Sizes, shapes: Callable[[Sizes], Shapes | None]) 
 
 
 def _formula(fields: Sequence[str], points: Sequence[tuple[Sizes, int]]) -> tuple[str, set[str]]:
-    """Return a formula that all points agree with, empty where none does, and the fields that it depends on."""
+    """Return a formula that fits all points, or an empty string, and the fields that it depends on."""
     own, value = points[0]
     names = set()
     for sizes, extent in points:
@@ -123,7 +123,7 @@ def _formula(fields: Sequence[str], points: Sequence[tuple[Sizes, int]]) -> tupl
 
 
 def _candidates(names: Sequence[str], points: Sequence[tuple[Sizes, int]]) -> list[str]:
-    """Return formulas worth trying: products, sums, and of one size what windows and strides make of it."""
+    """Return formulas to try: products, sums, and windows and strides of a single size."""
     own, value = points[0]
     texts = [f"p.{name}" for name in names]
     whole = prod(own[name] for name in names)

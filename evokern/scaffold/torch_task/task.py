@@ -1,4 +1,4 @@
-"""A task of KernelBench, told from other files without running it, and drafted in a child."""
+"""Recognise KernelBench tasks without running them, and draft them in a child process."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from evokern.declaration.torch_task import NEEDED
 from evokern.errors import SourceError
 
 LIMIT_S = 300
-"""A task that is not drafted after so long computes too much."""
+"""Time limit in seconds for drafting a task."""
 _PACKAGE = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
 class DraftedTask:
-    """What the child made of a task."""
+    """Draft of a task, from the child process."""
 
     kernel_cu: str
-    """A kernel that compiles and computes nothing."""
+    """Text of a kernel that compiles and computes nothing."""
     kernel_py: str
-    """The declaration."""
+    """Text of the declaration."""
     study: str
-    """A study at the task's own sizes."""
+    """Text of a study at the task's own sizes."""
     notes: tuple[str, ...]
-    """What only the user can know, one sentence each."""
+    """Points for the user to confirm, one sentence each."""
 
 
 def is_task(text: str) -> bool:
-    """Whether a text is a Python file with `Model`, `get_inputs` and `get_init_inputs` at its top level."""
+    """Return whether a text is a Python file with `Model`, `get_inputs` and `get_init_inputs` at its top level."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -44,14 +44,14 @@ def is_task(text: str) -> bool:
 
 
 def draft_task(path: Path, name: str) -> DraftedTask:
-    """Run a task in a child and return what it made of it.
+    """Run a task in a child process and return its draft.
 
     Args:
-        path: the file. It is code that runs: whoever calls this has the user's word for it.
-        name: the kernel's name.
+        path: path of the task, which is executed; the caller must have the user's permission.
+        name: kernel name.
 
     Raises:
-        SourceError: it fails, takes too long, or passes what a kernel cannot take.
+        SourceError: the task fails, takes too long, or has arguments that a kernel cannot take.
     """
     with tempfile.TemporaryDirectory(prefix="evokern-task-") as folder:
         out = Path(folder) / "draft.json"
@@ -67,15 +67,15 @@ def draft_task(path: Path, name: str) -> DraftedTask:
                 env=environment, cwd=folder,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise SourceError(f"{path} was not done within {LIMIT_S} s; give it smaller sizes") from None
+            raise SourceError(f"{path} did not finish within {LIMIT_S} s; use smaller sizes") from None
         if done.returncode or not out.is_file():
             lines = done.stderr.strip().splitlines()
             how = f"ended with {done.returncode}" if done.returncode >= 0 else f"was killed ({-done.returncode})"
-            raise SourceError(f"{path} {how}: {lines[-1] if lines else 'without a word'}")
+            raise SourceError(f"{path} {how}: {lines[-1] if lines else 'without a message'}")
         try:
             answer = json.loads(out.read_text(encoding="utf-8"))
             if "error" in answer:
                 raise SourceError(str(answer["error"]))
             return DraftedTask(answer["kernel.cu"], answer["kernel.py"], answer["study"], tuple(answer["notes"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise SourceError(f"{path} left no draft: {type(error).__name__}: {error}") from error
+            raise SourceError(f"{path} produced no valid draft: {type(error).__name__}: {error}") from error

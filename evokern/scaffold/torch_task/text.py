@@ -1,4 +1,4 @@
-"""The files of a task's kernel folder, as text."""
+"""Generate the text of the files in a task's kernel folder."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from evokern.scaffold.declaration_text import OPEN
 from evokern.scaffold.torch_task.probe import Probe, TaskTensor
 
 ENTRY = "forward"
-"""The entry point of every task's kernel."""
+"""Name of the `__global__` function of every task's kernel."""
 _TYPES = {
     "f64": "double", "f32": "float", "f16": "__half", "bf16": "__nv_bfloat16", "i64": "long long", "i32": "int",
     "i16": "short", "i8": "signed char", "u8": "unsigned char",
 }  # fmt: skip
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 INPUT_LARGE, PARAMETER_LARGE = 64.0, 4.0
-"""Deviation of the large inputs of arguments, and over the usual one of parameters: weights do not grow so."""
+"""Standard deviation of the large inputs: absolute for arguments, relative to the usual one for parameters."""
 Tolerances = Mapping[str, tuple[float, float]]
 
 
 def kernel_py(name: str, origin: str, made: Probe, tolerance: Tolerances, large: float = INPUT_LARGE) -> str:
-    """Return the declaration.
+    """Return the text of `kernel.py`.
 
     Args:
-        name: the kernel's name.
-        origin: the task's file.
-        made: what it shows.
-        tolerance: output → absolute and relative part.
-        large: deviation of the large inputs of arguments.
+        name: kernel name.
+        origin: file name of the task.
+        made: properties of the task.
+        tolerance: output → absolute and relative tolerance.
+        large: standard deviation of the large inputs of arguments.
     """
     scalars = [a for a in made.arguments if isinstance(a, (int, float)) and not isinstance(a, bool)]
-    # A whole number among the arguments goes to the kernel as an int, another one as a float.
+    # Integer arguments are passed to the kernel as int, other numbers as float.
     names = ["Baseline", "Kernel", "Launch", "Parameter", *(["ProblemField"] if made.fields else []), "Tensor",
              "Tolerance", "Workload", *(["f32"] if any(isinstance(s, float) for s in scalars) else []),
              *(["i32"] if made.fields or any(isinstance(s, int) for s in scalars) else [])]  # fmt: skip
@@ -39,7 +39,7 @@ def kernel_py(name: str, origin: str, made: Probe, tolerance: Tolerances, large:
     mode += ", copies=True" if made.copies else ""
     mode += f", tied={made.ties!r}" if made.ties else ""
     lines = [
-        f'"""Kernel {name}, drafted from {origin}: reference, tensors and tolerance are its torch module\'s."""',
+        f'"""Kernel {name}, drafted from {origin}; reference, tensors and tolerance come from its torch module."""',
         "",
         "from pathlib import Path",
         "",
@@ -55,14 +55,14 @@ def kernel_py(name: str, origin: str, made: Probe, tolerance: Tolerances, large:
         "",
         "",
         "def launches(c, p):",
-        '    """One thread for each element of the output."""',
+        '    """Return one launch with a thread per output element."""',
         f"    elements = {_product(made.outputs[0].shape)}  # guess: write the launch that your kernel needs",
         f"    arguments = ({', '.join(_arguments(made))},)",
         f'    return [Launch("{ENTRY}", ceil_div(elements, c.BLOCK), c.BLOCK, arguments)]',
         "",
         "",
         "def tensors(p, c):",
-        '    """Arguments of the module\'s forward, its parameters, what it returns."""',
+        '    """Return the arguments of the module\'s forward, its parameters, and its outputs."""',
         "    return {",
         *(f"        {line}" for line in _tensors(made, large)),
         "    }",
@@ -116,7 +116,7 @@ def _inputs(made: Probe) -> list[TaskTensor]:
 def _passed(argument: TaskTensor | float | int | None) -> str:
     if not isinstance(argument, TaskTensor):
         return repr(argument)
-    # The gate hands whole numbers over as float64.
+    # The gate passes integers as float64.
     kind = ".bool()" if argument.truth else "" if argument.dtype[0] in "fb" else ".long()"
     return f't["{argument.name}"]{kind}'
 
@@ -127,13 +127,13 @@ def _reference(made: Probe) -> list[str]:
     names = ", ".join(f'"{one.name}"' for one in made.outputs)
     return [
         "def module(p, t):",
-        '    """What the module returns, by the outputs\' names."""',
+        '    """Return the module\'s results by output name."""',
         f"    returned = TASK.outputs(p, [{passed}], {{{weights}}})",
         f"    return dict(zip([{names}], returned))",
         "",
         "",
         "def reference(p, t):",
-        '    """What is right: the module in float64."""',
+        '    """Return the correct outputs: the module\'s results in float64."""',
         "    return {name: value.double() for name, value in module(p, t).items()}",
     ]
 
@@ -150,16 +150,16 @@ def _kernel(name: str, made: Probe, tolerance: Tolerances) -> list[str]:
     return [
         "kernel = Kernel(",
         f'    name="{name}",',
-        f'    genes=(Parameter("BLOCK", {BLOCKS}, default=256, doc="threads of a block"),),',
+        f'    genes=(Parameter("BLOCK", {BLOCKS}, default=256, doc="threads per block"),),',
         *(["    fields=(", *fields, "    ),"] if fields else ["    fields=(),"]),
         "    launches=launches,",
         "    workload=Workload(",
         "        tensors=tensors,",
         "        reference=reference,",
-        f"        tolerance={{{limits}}},  # four times what float32 takes from the module's answers",
+        f"        tolerance={{{limits}}},  # four times the float32 error of the module",
         f"        flops=lambda p: {' + '.join(_product(one.shape) for one in made.outputs)},"
-        "  # guess: one operation for each element written",
-        f"        bytes=lambda p: {moved},  # guess: each buffer once",
+        "  # guess: one operation per output element",
+        f"        bytes=lambda p: {moved},  # guess: each buffer is accessed once",
         '        baselines=(Baseline("torch", module),),',
         f"        small_problems=({small.rstrip()}),",
         "        cpp_reference=False,",
@@ -178,7 +178,7 @@ def _problem(sizes: Mapping[str, int]) -> str:
 
 
 def kernel_cu(name: str, origin: str, made: Probe) -> str:
-    """Return a kernel that compiles and computes nothing, with the signature that candidates must have."""
+    """Return a kernel that compiles and computes nothing, with the signature that candidates need."""
     inputs = _inputs(made)
     rows = [(one.name, _TYPES[one.dtype], " * ".join(one.shape).replace("p.", "")) for one in [*inputs, *made.outputs]]
     width = max(len(row[0]) for row in rows)
@@ -199,11 +199,11 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
     brain = any(one.dtype == "bf16" for one in [*inputs, *made.outputs])
     elements = _product(made.outputs[0].shape).replace("p.", "").replace(" * ", " * (long long)")
     lines = [
-        f"// {name}: what `Model` of {origin} computes (task.py). All buffers are contiguous, the last axis fastest.",
+        f"// {name}: computes `Model` of {origin} (task.py). All buffers are contiguous; the last axis varies fastest.",
         "//",
         *(f"// {label:<{width}}  {kind:<13}  {shape} elements" for label, kind, shape in rows),
         "//",
-        "// BLOCK  32 to 1024  threads of a block: more hide latency, fewer leave registers to each",
+        "// BLOCK  32 to 1024  threads per block: more threads hide latency, fewer leave more registers for each",
         *(["#include <cuda_fp16.h>"] if half else []),
         *(["#include <cuda_bf16.h>"] if brain else []),
         "#ifndef BLOCK",
@@ -222,13 +222,13 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
 
 
 def study_toml(name: str, made: Probe, input_sets: Sequence[str] | None) -> str:
-    """Return a study at the task's own sizes."""
+    """Return the text of a study at the task's own sizes."""
     sizes = {field: value for field, (_, value) in made.fields.items()}
     named = " ".join(f"{field}={value}" for field, value in sizes.items())
     gate = ""
     if input_sets is not None:
         listed = ", ".join(f'"{one}"' for one in input_sets)
-        gate = f"\n[gate]\ninput_sets = [{listed}]  # on others the module itself is not finite in float32\n"
+        gate = f"\n[gate]\ninput_sets = [{listed}]  # on others the module's float32 result is not finite\n"
     return (
         f"# Asks: which variant of {name} is the fastest?\n"
         f'kernel = "{name}"\n'

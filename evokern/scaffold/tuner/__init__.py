@@ -1,1 +1,1 @@
-"""Tuning scripts of Kernel Tuner and T1 files, read into what a draft needs."""
+"""Draft kernels from Kernel Tuner scripts and T1 files."""

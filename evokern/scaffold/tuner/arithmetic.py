@@ -1,4 +1,4 @@
-"""Python text of tuners, such as `block_size_x * tile_size_x <= 1024`: over `c.NAME`, or worked out; nothing is run."""
+"""Translate or evaluate Python expressions of tuners, such as `block_size_x * tile_size_x <= 1024`, without `eval`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 MOST_VALUES = 100_000
-"""Values of one list; a longer one is a mistake."""
+"""Maximum length of a list; longer ones are rejected."""
 _SIGNS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
@@ -21,12 +21,12 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 
 
 def over_genes(text: str, genes: Sequence[str], fields: Mapping[str, str] | None = None) -> str | None:
-    """Return an expression with each parameter as `c.NAME`, or None where it names something else.
+    """Return an expression with each parameter as `c.NAME`, or None if it uses other names.
 
     Args:
         text: Python text.
         genes: names of parameters.
-        fields: further names → Python text.
+        fields: additional names → Python text.
     """
     known = {name: f"c.{name}" for name in genes} | dict(fields or {})
 
@@ -49,10 +49,10 @@ def over_genes(text: str, genes: Sequence[str], fields: Mapping[str, str] | None
 
 
 def values_of(text: str, names: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
-    """Work out a list such as `[16*i for i in range(1, 9)]` without running it as code.
+    """Evaluate a list such as `[16*i for i in range(1, 9)]` without executing it as code.
 
     Raises:
-        ValueError: it is no arithmetic on numbers and lists.
+        ValueError: the text is not arithmetic on numbers and lists.
     """
     made = _value(ast.parse(text.strip(), mode="eval").body, dict(names or {}))
     values = tuple(made) if isinstance(made, (list, tuple, range)) else (made,)
@@ -94,7 +94,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return found
         case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _COMPARISONS:
             return _COMPARISONS[type(sign)](_value(left, names), _value(right, names))
-    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic")
+    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
 
 
 _COMPARISONS: Mapping[type[ast.AST], Callable[[Any, Any], bool]] = {

@@ -1,4 +1,4 @@
-"""A draft from what a tuner was asked to tune."""
+"""Draft a kernel from a tuner's input."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
 
 VECTOR_PROBLEM = 1 << 12
-"""Value of every field where vectors are looked for: each of their lengths divides it."""
+"""Value of every field when detecting vector lengths; all of them divide it."""
 MOST_IN_VECTOR = 16
-"""Elements that one thread may take at once."""
+"""Maximum number of elements that one thread processes at once."""
 MOST_TRIED = 20_000
-"""Configurations looked at for one that meets every restriction."""
+"""Maximum number of configurations to search for one that satisfies all restrictions."""
 _OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
-"""Standards that CUDA's headers no longer take."""
+"""C++ standards that CUDA's headers no longer support."""
 LEAST_SIZE = 64
-"""A smaller number among the compiler's options is a width of a filter or the like: it stays an option."""
+"""Minimum number in a compiler option that becomes a problem size; smaller ones (filter widths) stay options."""
 _AXIS = {0: r"width|_x$|^nx$|^x|col", 1: r"height|_y$|^ny$|^y|row", 2: r"depth|_z$|^nz$|^z"}
-"""What the macro for an axis of the problem is called, where two macros have the same number."""
+"""Typical names of the macro for an axis, for choosing between macros with equal numbers."""
 
 
 def draft_of(request: TunerRequest) -> Draft:
-    """Draft the kernel that a tuner was asked to tune.
+    """Draft the kernel that a tuner tunes.
 
     Raises:
-        SourceError: the source cannot be read, or holds no such kernel.
+        SourceError: the source cannot be read, or has no such kernel.
     """
     source = read(Path(request.file)) if request.file else read(textwrap.dedent(request.source) + "\n")
     function = next((entry for entry in source.entries if entry.name == request.kernel), None)
     if function is None:
         known = ", ".join(entry.name for entry in source.entries) or "none"
-        raise SourceError(f"the tuned source holds no kernel {request.kernel!r}; its kernels: {known}")
+        raise SourceError(f"the tuned source has no kernel {request.kernel!r}; its kernels: {known}")
     if len(function.parameters) != len(request.arguments):
         raise SourceError(
-            f"{function.signature} takes {len(function.parameters)} arguments, the tuner gives {len(request.arguments)}"
+            f"{function.signature} has {len(function.parameters)} parameters, the tuner passes {len(request.arguments)}"
         )
     reading = _reading(request, source, function)
     reading = _with_whole_vectors(_with_sizes_as_fields(reading))
@@ -114,13 +114,13 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
 
 
 def _defined(option: str) -> tuple[str, str]:
-    """Return the macro that a compiler option defines, and its value; nothing for other options."""
+    """Return the macro that a compiler option defines, and its value; empty strings for other options."""
     match = re.fullmatch(r"-D(\w+)=(.*)", option)
     return (match[1], match[2]) if match else ("", "")
 
 
 def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
-    """Macros that the compiler's options define as a number and the code uses: sizes of the problem."""
+    """Return the macros that compiler options define as numbers and the code uses: problem sizes."""
     defined = dict(map(_defined, request.options))
     return {
         name: int(value)
@@ -133,7 +133,7 @@ def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
 
 
 def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
-    """Write the numbers of fields in an expression as the fields; of two with one number the axis' own."""
+    """Replace field values in an expression with fields; if two have the same value, use the axis's own."""
     for number in set(given.values()):
         fitting = [name for name, value in given.items() if value == number]
         named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
@@ -142,13 +142,13 @@ def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
 
 
 def _used(names: list[str], text: str) -> list[str]:
-    """Parameters that the code names: their absence is an error."""
+    """Return the parameters that occur in the code; the draft needs an `#error` for each."""
     code = re.sub(r"^[ \t]*#[ \t]*define[ \t]+\w+", "#", text, flags=re.MULTILINE)
     return [name for name in names if re.search(rf"\b{re.escape(name)}\b", code)]
 
 
 def _size_macros(request: TunerRequest, source: CudaSource, text: str) -> dict[int, str]:
-    """Axis of the problem → the macro that holds its size."""
+    """Return axis of the problem → macro with its size."""
     numbers = {m.name: m.number for m in source.macros if m.number is not None and m.name not in request.parameters}
     numbers = {name: number for name, number in numbers.items() if re.search(rf"\b{re.escape(name)}\b", text)}
     found: dict[int, str] = {}
@@ -163,7 +163,7 @@ def _size_macros(request: TunerRequest, source: CudaSource, text: str) -> dict[i
 def _arguments(
     request: TunerRequest, function: KernelFunction, sizes: Mapping[int, str]
 ) -> tuple[list[DraftField], tuple[DraftArgument, ...], dict[str, int]]:
-    """Return the fields, the arguments, and the numbers that the tuner passes for fields."""
+    """Return the fields, the arguments, and the values that the tuner passes for fields."""
     literals = {name: int(request.problem_size[axis]) for axis, name in sizes.items()}
     fields = [DraftField(name) for name in dict.fromkeys(sizes.values())]
     arguments: list[DraftArgument] = []
@@ -189,7 +189,7 @@ def _grid(request: TunerRequest, on_axis: Mapping[int, str]) -> Iterator[str]:
     for axis, size in enumerate(request.problem_size):
         amount = on_axis.get(axis) or over_genes(str(size), names)
         if amount is None:
-            raise SourceError(f"the problem's size {size!r} is no arithmetic over {', '.join(names)}; write a number")
+            raise SourceError(f"the problem size {size!r} is not arithmetic over {', '.join(names)}; use a number")
         divisors = request.divisors[axis]
         if divisors is None:
             divisors = (request.block_names[axis],) if request.block_names[axis] in names else ()
@@ -200,7 +200,7 @@ def _grid(request: TunerRequest, on_axis: Mapping[int, str]) -> Iterator[str]:
 def _extent(request: TunerRequest, axis: int) -> str:
     name = request.block_names[axis]
     known = over_genes(name, list(request.parameters))
-    return known if known is not None else str((256, 1, 1)[axis])  # Kernel Tuner's own defaults
+    return known if known is not None else str((256, 1, 1)[axis])  # Kernel Tuner's defaults
 
 
 def _gene(name: str, values: tuple[int | str, ...], default: int | str) -> DraftGene:
@@ -209,7 +209,7 @@ def _gene(name: str, values: tuple[int | str, ...], default: int | str) -> Draft
 
 
 def _default_configuration(request: TunerRequest, source: CudaSource) -> dict[str, int | str]:
-    """Return a configuration that meets every restriction, near the file's own values, else with a common block."""
+    """Return a configuration that satisfies all restrictions, near the file's values or with a common block."""
     own = {m.name: m.number for m in source.macros if m.kind == "default" and m.number is not None}
     names = list(request.parameters)
     block = Plan("", (), (), (), (), tuple(_extent(request, axis) for axis in range(3)))
@@ -239,11 +239,11 @@ def _constraints(request: TunerRequest) -> Iterator[tuple[str, str, str]]:
 def _untranslated(request: TunerRequest) -> Iterator[str]:
     for text in request.restrictions:
         if over_genes(text, list(request.parameters)) is None:
-            yield f"kernel.py: restriction {text!r} could not be taken over; write it as a Constraint"
+            yield f"kernel.py: restriction {text!r} could not be translated; write it as a Constraint"
 
 
 def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
-    """Turn parameters that change what is computed, such as a filter's width, into fields of the problem."""
+    """Turn parameters that change the result, such as a filter's width, into fields of the problem."""
     plan = reading.plan
     prober = Prober(reading.source, DRAFTED_FOR)
     problem = {field.name: 96 for field in plan.fields}
@@ -266,7 +266,7 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
             gene.name,
             choices=gene.values,
             default=int(gene.default),
-            why="a tunable parameter of the script, and it decides what is computed",
+            why="a tunable parameter of the script that changes the result",
         )
         for gene in moved
     )
@@ -280,10 +280,10 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
 
 
 def _with_whole_vectors(reading: KernelReading) -> KernelReading:
-    """Add what must divide a field where a parameter says how many elements a thread takes at once.
+    """Add divisibility constraints for parameters that set the number of elements per thread.
 
-    A parameter whose values touch the same elements as the default at a problem that they divide, and other ones at a
-    problem longer by one, leaves the tail out or reads behind it.
+    Such a parameter is detected by two runs. If its values divide the problem, it accesses the same elements as the
+    default. If the problem is one larger, it accesses other elements: it skips the tail or reads beyond it.
     """
     plan = reading.plan
     prober = Prober(reading.source, DRAFTED_FOR)
@@ -302,7 +302,7 @@ def _with_whole_vectors(reading: KernelReading) -> KernelReading:
             config = {**plan.defaults, gene.name: largest}
             run, run_tail = (prober.run(plan, problem, config=config) for problem in (whole, tail))
             if run.ok and _extents(run) == _extents(default) and _extents(run_tail) != _extents(default_tail):
-                why = f"with {gene.name} = {largest} other elements are touched at a tail than with {gene.default}"
+                why = f"with {gene.name} = {largest} a tail is accessed differently than with {gene.default}"
                 constraints.append((f"whole_{name.lower()}_{gene.name}", f"divides(c.{gene.name}, p.{name})", why))
     return replace(reading, plan=replace(plan, constraints=tuple(constraints)))
 
@@ -312,12 +312,12 @@ def _extents(run: Run) -> dict[str, int]:
 
 
 def _summed(made: Draft, name: str) -> Draft:
-    """Make an output that the script adds up a workspace, and let a second kernel add it up."""
+    """Turn an output that the script sums into a workspace, and add a second kernel for the sum."""
     tensor = next(t for t in made.tensors if t.name == name)
     total = unused_name(f"{name}_total", made.source)
     kind = {"f64": "double"}.get(tensor.dtype, "float")
     code = (
-        f"\n// The script compares the sum of {name}: one warp adds it up.\n"
+        f"\n// The script compares the sum of {name}, which one warp computes here.\n"
         f'extern "C" __global__ void add_up(const {kind}* parts, {kind}* total, int n) {{\n'
         f"  {kind} sum = 0;\n"
         "  for (int i = threadIdx.x; i < n; i += 32) sum += parts[i];\n"
@@ -327,11 +327,11 @@ def _summed(made: Draft, name: str) -> Draft:
     )
     blocks = made.plan.whole_grid[0]
     tensors = tuple(
-        replace(t, shape=(blocks,), role="workspace", why="one number for each block, added up by a second kernel")
+        replace(t, shape=(blocks,), role="workspace", why="one number per block, summed by a second kernel")
         if t.name == name
         else t
         for t in made.tensors
     )
-    output = DraftTensor(total, tensor.dtype, ("1",), "output", "the script's answer is one number")
+    output = DraftTensor(total, tensor.dtype, ("1",), "output", "the script's result is one number")
     made = replace(made, source=made.source + code, tensors=(*tensors, output), finish=(name, total))
     return replace(made, small=made.small or small_problems(made.plan, made.tensors, None))

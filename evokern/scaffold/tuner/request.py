@@ -1,4 +1,4 @@
-"""What a tuner is asked to tune: parameters, restrictions, grid, arguments. Read from a script's call or a T1 file."""
+"""Input of a tuner, from a script's call or a T1 file: parameters, restrictions, grid, arguments."""
 
 from __future__ import annotations
 
@@ -19,97 +19,99 @@ DTYPES: Mapping[str, str] = {
     "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "float": "f32", "double": "f64", "half": "f16",
     "float2": "f32", "float4": "f32", "half2": "f16", "double2": "f64",
 }  # fmt: skip
-"""NumPy's and T1's names of types → evokern's."""
+"""NumPy's and T1's type names → evokern's."""
 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class TunerArgument:
-    """One argument of the kernel."""
+    """An argument of the kernel."""
 
     dtype: str
     """evokern's name of its type."""
     shape: tuple[int, ...] | None = None
     """Shape of an array; None for a number."""
     value: float | None = None
-    """A number's value."""
+    """Value of a number."""
     name: str = ""
-    """Its name, where the file gives one."""
+    """Name, if the file gives one."""
 
     def __post_init__(self) -> None:
         if self.value is not None and not isinstance(self.value, (int, float)):
-            raise SourceError(f"{self.value!r} is no value of a {self.dtype} argument; write a number")
+            raise SourceError(f"{self.value!r} is not a value of a {self.dtype} argument; use a number")
 
 
 @dataclass(frozen=True)
 class TunerRequest:
-    """What is tuned."""
+    """Input of a tuner."""
 
     kernel: str
-    """The kernel's name."""
+    """Name of the kernel."""
     source: str
     """CUDA source."""
     file: str
-    """The source's file; empty where the script holds the text."""
+    """Path of the source file; empty if the script contains the text."""
     problem_size: tuple[int | str, ...]
     """Elements along x, y, z: numbers, or Python text over tunable parameters."""
     parameters: Mapping[str, tuple[int | str, ...]]
     """Tunable parameter → its values."""
     defaults: Mapping[str, int | str]
-    """Parameters' default values, where the file gives them."""
+    """Default values of parameters, if the file gives them."""
     restrictions: tuple[str, ...]
-    """Python text of conditions that a configuration must meet."""
+    """Conditions on configurations, as Python text."""
     divisors: tuple[tuple[str, ...] | None, ...]
-    """By what each axis of the problem is divided to give the grid; None for the block's extent."""
+    """Divisors of each problem axis that give the grid; None means the block's extent."""
     block_names: tuple[str, str, str]
-    """Parameters that hold the block's extents."""
+    """Parameters for the block's extents."""
     arguments: tuple[TunerArgument, ...]
-    """The kernel's arguments in order."""
+    """Arguments of the kernel in order."""
     constants: Mapping[str, TunerArgument]
-    """`__constant__` array → what it holds."""
+    """`__constant__` array → its contents."""
     shared: str = "0"
     """Python text of the dynamic shared memory in bytes."""
     options: tuple[str, ...] = ()
     """Compiler options."""
     sums: tuple[int, ...] = ()
-    """Arguments whose expected answer has one number where they have many: the script judges their sum."""
+    """Array arguments whose expected result is one number: the script compares their sum."""
     notes: tuple[str, ...] = ()
-    """What could not be taken over, one sentence each."""
+    """Input that could not be translated, one sentence each."""
     expected: str = ""
-    """What the script takes for right."""
+    """Expected result of the script, in words."""
 
     def __post_init__(self) -> None:
         names = [self.kernel, *self.parameters, *self.constants, *(argument.name for argument in self.arguments)]
         for name in filter(None, names):
-            # They become macros, keywords and names of buffers.
+            # The names become macros, keywords and buffer names.
             if not (isinstance(name, str) and _NAME.fullmatch(name)):
-                raise SourceError(f"{name!r} is no name in CUDA C++; give letters, digits and _")
+                raise SourceError(f"{name!r} is not a valid CUDA C++ name; use letters, digits and _")
 
 
 def from_call(call: Mapping[str, Any]) -> TunerRequest:
-    """Return what a script asked `tune_kernel` for, as `stand_in` wrote it down.
+    """Return the input of a script's `tune_kernel` call, as recorded by `stand_in`.
 
     Raises:
-        SourceError: it is not CUDA, or its source is made by a function.
+        SourceError: the script does not tune CUDA code, or generates its source with a function.
     """
     lang = str(call.get("lang") or "CUDA").upper()
     if lang not in ("CUDA", "CUPY", "NVCUDA", "AUTO"):
-        raise SourceError(f"the script tunes {lang} code; evokern takes CUDA")
+        raise SourceError(f"the script tunes {lang} code, but evokern supports only CUDA")
     source = call["kernel_source"]
     if not isinstance(source, Mapping) or "file" not in source:
         raise SourceError(
-            "the script makes its kernel source with a function; write one configuration's text to a file"
+            "the script generates its kernel source with a function; write the text of one configuration to a file"
         )
     notes: list[str] = []
     restrictions = _restrictions(call.get("restrictions"), notes)
     if call.get("texmem_args"):
-        raise SourceError("the script uses textures (texmem_args), which evokern does not have; pass a tensor")
+        raise SourceError("the script uses textures (texmem_args), which evokern does not support; use a tensor")
     shared = (call.get("smem_args") or {}).get("size", 0)
     answer = call.get("answer")
     arguments = tuple(_argument(item) for item in call.get("arguments") or ())
     if call.get("verify"):
-        notes.append("kernel.py: the script judges with a function of its own (verify): compare it with your reference")
+        notes.append(
+            "kernel.py: the script checks results with its own function (verify); compare your reference with it"
+        )
     return TunerRequest(
         kernel=str(call["kernel_name"]).partition("<")[0],
         source=source["text"],
@@ -131,23 +133,23 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
 
 
 def from_t1(text: str, path: Path) -> TunerRequest:
-    """Return what a T1 file (auto-tuning schema, version 1.0.0) asks for.
+    """Return the input in a T1 file (auto-tuning schema, version 1.0.0).
 
     Raises:
-        SourceError: it lacks what a draft needs, is not CUDA, or its kernel file is not there.
+        SourceError: the file is incomplete, is not for CUDA, or its kernel file is missing.
     """
     try:
         whole = json.loads(text)
         space, kernel = whole["ConfigurationSpace"], whole["KernelSpecification"]
         parameters = {item["Name"]: values_of(item["Values"]) for item in space["TuningParameters"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"{path} is no T1 file: {type(error).__name__} {error}") from error
+        raise SourceError(f"{path} is not a T1 file: {type(error).__name__} {error}") from error
     if kernel.get("Language", "CUDA") != "CUDA":
-        raise SourceError(f"{path} is written for {kernel['Language']}; evokern takes CUDA")
+        raise SourceError(f"{path} is written for {kernel['Language']}, but evokern supports only CUDA")
     places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
     file = next((place for place in places if is_file(place)), None)
     if file is None:
-        raise SourceError(f"{path} names the kernel file {kernel['KernelFile']}, which is not beside it")
+        raise SourceError(f"{path} needs the kernel file {kernel['KernelFile']}, which is not next to it")
     notes: list[str] = []
     sizes = kernel.get("ProblemSize")
     names = {"ProblemSize": list(sizes or ()), **{name: list(values) for name, values in parameters.items()}}
@@ -190,7 +192,7 @@ def from_t1(text: str, path: Path) -> TunerRequest:
 
 
 def is_t1(text: str) -> bool:
-    """Whether a text is a T1 file: JSON with a configuration space and a kernel."""
+    """Return whether a text is a T1 file: JSON with a configuration space and a kernel."""
     try:
         whole = json.loads(text)
     except ValueError:
@@ -199,7 +201,7 @@ def is_t1(text: str) -> bool:
 
 
 def is_script(text: str) -> bool:
-    """Whether a text is a Python program that imports Kernel Tuner."""
+    """Return whether a text is a Python program that imports Kernel Tuner."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -214,13 +216,13 @@ def _argument(item: Any) -> TunerArgument:
         dtype = DTYPES.get(item["dtype"])
         if dtype is None:
             raise SourceError(
-                f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not know"
+                f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not support"
             )
         shape = tuple(item["shape"]) if "shape" in item else None
         return TunerArgument(dtype, shape, item.get("value"))
     if isinstance(item, (int, float)):
         return TunerArgument("i32" if isinstance(item, int) else "f32", None, item)
-    raise SourceError(f"the script passes an argument that is neither array nor number: {item}")
+    raise SourceError(f"the script passes an argument that is neither an array nor a number: {item}")
 
 
 def _sizes(given: Any, notes: list[str]) -> tuple[int | str, ...]:
@@ -251,12 +253,12 @@ def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, str):
             name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
-            notes.append(f"kernel.py: restriction {name} is no text; write it as a Constraint")
+            notes.append(f"kernel.py: restriction {name} is not text; write it as a Constraint")
     return tuple(item for item in items if isinstance(item, str))
 
 
 def _summed(answer: Any, arguments: Sequence[TunerArgument]) -> list[int]:
-    """Arguments of which the answer holds one number, and the kernel leaves many."""
+    """Return the array arguments whose expected result is one number."""
     if not isinstance(answer, list):
         return []
     return [

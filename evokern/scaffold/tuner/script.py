@@ -1,4 +1,4 @@
-"""A tuning script, run in a child process in which nothing is tuned."""
+"""Run a tuning script in a child process without tuning anything."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from evokern.errors import SourceError
 from evokern.scaffold.tuner.request import TunerRequest, from_call
 
 LIMIT_S = 120
-"""A script that has not called `tune_kernel` after so long does something else."""
+"""Time limit in seconds until the script must call `tune_kernel`."""
 
 
 def run_script(path: Path) -> TunerRequest:
-    """Run a script up to its first call of `tune_kernel` and return what it asked for.
+    """Run a script up to its first call of `tune_kernel` and return the call's arguments.
 
     Args:
-        path: the script. It is code that runs: whoever calls this has the user's word for it.
+        path: path of the script, which is executed; the caller must have the user's permission.
 
     Raises:
-        SourceError: it fails, calls nothing, or takes too long.
+        SourceError: the script fails, does not call `tune_kernel`, or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="evokern-script-") as folder:
         out = Path(folder) / "call.json"
@@ -36,10 +36,10 @@ def run_script(path: Path) -> TunerRequest:
         except subprocess.TimeoutExpired:
             raise SourceError(f"{path} did not call tune_kernel within {LIMIT_S} s") from None
         if done.returncode == 3:
-            raise SourceError(
-                f"{path} ended without a call of kernel_tuner.tune_kernel, so there is nothing to take over"
-            )
+            raise SourceError(f"{path} ended without calling kernel_tuner.tune_kernel, so there is nothing to draft")
         if done.returncode:
             lines = done.stderr.strip().splitlines()
-            raise SourceError(f"{path} failed before it called tune_kernel: {lines[-1] if lines else 'without a word'}")
+            raise SourceError(
+                f"{path} failed before it called tune_kernel: {lines[-1] if lines else 'without a message'}"
+            )
         return from_call(json.loads(out.read_text(encoding="utf-8")))

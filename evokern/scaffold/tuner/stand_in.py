@@ -1,10 +1,10 @@
-"""Runs a tuning script in this process with a `kernel_tuner` that tunes nothing, and writes down what it was asked.
+"""Run a tuning script with a fake `kernel_tuner` module that records the call of `tune_kernel` and tunes nothing.
 
     python stand_in.py SCRIPT OUT.json
 
-Started by `evokern.scaffold.tuner.script` as a file of its own: it imports nothing of evokern, and NumPy only where the
-script does. The first call of `tune_kernel` ends the script. Large random arrays, of which only type and shape matter,
-are stood in for by views of one number, so that no memory is filled for nothing.
+`evokern.scaffold.tuner.script` starts this file. It imports nothing from evokern, and NumPy only for scripts that use
+it. The first call of `tune_kernel` ends the script. Large random arrays are replaced by views of one number to save
+memory, because only their type and shape matter.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PARAMETERS = (
     "grid_div_z", "restrictions", "answer", "atol", "verify", "verbose", "lang", "device", "platform", "smem_args",
     "cmem_args", "texmem_args", "compiler", "compiler_options",
 )  # fmt: skip
-"""Parameters of `tune_kernel` that scripts give by position, in order (Kernel Tuner 1.0's interface)."""
+"""Parameters of `tune_kernel` in order, for positional arguments (Kernel Tuner 1.0)."""
 LARGE = 1 << 22
-"""Elements from which on a random array is stood in for."""
+"""Minimum number of elements of a random array that is replaced."""
 
 
 class _Caught(BaseException):
-    """`tune_kernel` was called."""
+    """Exception that `tune_kernel` raises to end the script."""
 
 
 class _Anything(types.ModuleType):
-    """A module, class or function that answers every question with itself and does nothing."""
+    """A module, class or function whose attributes and calls return a similar object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -54,7 +54,7 @@ class _Anything(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `kernel_tuner` and everything below it."""
+    """Importer of `kernel_tuner` and its submodules as fakes."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self.found = found
@@ -77,7 +77,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _described(value: Any) -> Any:
-    """Return a value as JSON: an array as type and shape, a number as it is."""
+    """Return a value as JSON: an array as type and shape, a number unchanged."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, dict):
@@ -100,7 +100,7 @@ def _described(value: Any) -> Any:
 
 
 def _source(value: Any) -> Any:
-    """Return kernel source as text: given as text, as a file or as several files."""
+    """Return the kernel source as text; it may be text, a file or several files."""
     if isinstance(value, (list, tuple)):
         return _source(value[0]) if value else ""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -110,7 +110,7 @@ def _source(value: Any) -> Any:
 
 
 def _spare_memory() -> None:
-    """Let NumPy's random functions return views of one number for large shapes."""
+    """Make NumPy's random functions return views of one number for large shapes."""
     import numpy
 
     class Drawn(numpy.ndarray):
@@ -142,7 +142,7 @@ def _spare_memory() -> None:
 
 
 def main(script: str, out: str) -> int:
-    """Run a script up to its first `tune_kernel` and write down the call; 3 where it makes none."""
+    """Run a script up to its first `tune_kernel` call and write the call; return 3 if there is none."""
     found: dict[str, Any] = {}
     sys.meta_path.insert(0, _Finder(found))
     with contextlib.suppress(ImportError):
