@@ -222,13 +222,17 @@ def _reader(file: Path) -> Reader | None:
 
 
 def subjects() -> list[str]:
-    """Return the commits after this file was added whose subject breaks the rule; none without a history."""
-    added = _git("log", "--diff-filter=A", "--format=%H", "--", "docs/lint_words.py")
-    listed = _git("log", "--no-merges", "--format=%h %s", f"{added[-1]}..HEAD") if added else []
+    """Return the commits that the upstream branch lacks and whose subject breaks the rule.
+
+    Without an upstream branch, all commits after the one that added this file count.
+    """
+    start = _git("rev-parse", "--quiet", "--verify", "@{upstream}")
+    start = start or _git("log", "--diff-filter=A", "--format=%H", "--", "docs/lint_words.py")
+    listed = _git("log", "--no-merges", "--format=%h %s", f"{start[-1]}..HEAD") if start else []
     return [
         f"commit {line}: write 'area: imperative change' with at most 72 characters"
         for line in listed
-        if not re.fullmatch(r"[\w/. -]+: .+", line.partition(" ")[2]) or len(line.partition(" ")[2]) > 72
+        if not re.fullmatch(r"[\w/., -]+: .+", line.partition(" ")[2]) or len(line.partition(" ")[2]) > 72
     ]
 
 
