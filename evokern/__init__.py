@@ -1,16 +1,19 @@
 """evokern finds the fastest provably right variant of a CUDA kernel within a time budget, with evidence."""
 
+import warnings
+from typing import Any
+
 from evokern.analysis.evaluate import Evaluator, SourceResult
 from evokern.api import evaluate, resume, search
 from evokern.declaration.foreign import ForeignSource
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter
 from evokern.declaration.kernel import (
+    AtMost,
     Baseline,
     Constraint,
     Kernel,
     L2Window,
     Launch,
-    Need,
     Problem,
     ProblemField,
     Scalar,
@@ -29,7 +32,21 @@ from evokern.results import StudyResults, load_study
 from evokern.search import Progress, SearchResult
 from evokern.version import __version__
 
+_OLD_NAMES = {"Need": AtMost}
+"""Names of 0.2.0 that work until 0.4.0."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return an object by its old name, with a DeprecationWarning."""
+    if name not in _OLD_NAMES:
+        raise AttributeError(f"module 'evokern' has no attribute {name!r}")
+    new = _OLD_NAMES[name]
+    warnings.warn(f"evokern.{name} is deprecated; use evokern.{new.__name__}", DeprecationWarning, stacklevel=2)
+    return new
+
+
 __all__ = [
+    "AtMost",
     "Baseline",
     "Config",
     "Constraint",
@@ -41,7 +58,6 @@ __all__ = [
     "L2Window",
     "Launch",
     "Mutation",
-    "Need",
     "Parameter",
     "Problem",
     "ProblemField",

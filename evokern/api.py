@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
 from evokern.cluster import RayRequest
@@ -38,6 +38,9 @@ FACTORIES = WorkerFactories(
 """Workers that diagnose crashes and hangs, and that verify champions. Only worker processes import them."""
 
 
+_T = TypeVar("_T")
+
+
 def search(
     study: str | Path | Study,
     *,
@@ -49,7 +52,7 @@ def search(
     trials: int | None = None,
     sampler: str | None = None,
     seed: int | None = None,
-    window: int | None = None,
+    max_in_flight: int | None = None,
     control: str | None = None,
     warm_start: str | None = None,
     cost_per_hour: float | None = None,
@@ -60,6 +63,7 @@ def search(
     verify: bool = True,
     on_progress: OnProgress | None = None,
     go_on: bool | None = None,
+    window: int | None = None,
 ) -> SearchResult:
     """Search a study, or resume it if the database already contains it.
 
@@ -76,8 +80,8 @@ def search(
         trials: total number of evaluated trials.
         sampler: name of the sampler, one of `evokern.study.settings.SAMPLERS`.
         seed: random seed of the sampler.
-        window: maximum number of concurrent trials. A search starts with 4 and ramps up to a fifth of the trials so
-            far.
+        max_in_flight: maximum number of concurrent trials. A search starts with 4 and ramps up to a fifth of the
+            trials so far.
         control: `random` makes every second trial of a new study a random-search trial, hidden from the sampler;
             `none` overrides the study file.
         warm_start: earlier results that seed a new study. `auto` or None: studies of the same kernel in the database,
@@ -92,6 +96,7 @@ def search(
         on_progress: called with a `Progress` at every event, in the searching thread. In a notebook, a panel below the
             cell also shows the progress.
         go_on: deprecated name of `allow_changes`.
+        window: deprecated name of `max_in_flight`.
 
     Returns:
         Champion and summary. After Ctrl-C or SIGTERM the search ends as if its budget were used up, with
@@ -108,25 +113,25 @@ def search(
         trials=trials,
         sampler=sampler,
         seed=seed,
-        window=window,
+        max_in_flight=_renamed("max_in_flight", max_in_flight, "window", window),
         control=control,
         warm_start=warm_start,
         cost_per_hour=cost_per_hour,
         cluster=cluster,
         fresh=fresh,
-        go_on=_allowed(allow_changes, go_on),
+        allow_changes=_renamed("allow_changes", allow_changes, "go_on", go_on),
         trust=trust,
         verify=verify,
     )
     return search_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
 
 
-def _allowed(allow_changes: bool, go_on: bool | None) -> bool:
-    """Return whether changes are allowed; warn if the deprecated keyword `go_on` is used."""
-    if go_on is None:
-        return allow_changes
-    warnings.warn("go_on is deprecated; use allow_changes", DeprecationWarning, stacklevel=3)
-    return allow_changes or go_on
+def _renamed(name: str, value: _T, old_name: str, old_value: _T | None) -> _T:
+    """Return the value of a keyword, or of its deprecated name, with a DeprecationWarning at the caller's line."""
+    if old_value is None:
+        return value
+    warnings.warn(f"{old_name} is deprecated; use {name}", DeprecationWarning, stacklevel=3)
+    return old_value
 
 
 def _watchers(on_progress: OnProgress | None) -> OnProgress:
@@ -186,7 +191,7 @@ def resume(
         trials=trials,
         cost_per_hour=cost_per_hour,
         cluster=cluster,
-        go_on=_allowed(allow_changes, go_on),
+        allow_changes=_renamed("allow_changes", allow_changes, "go_on", go_on),
         trust=trust,
         verify=verify,
     )

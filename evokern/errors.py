@@ -67,15 +67,15 @@ class InternalError(EvokernError):
     """Violated invariant, that is, a bug in evokern; please report the message."""
 
 
-RAISED = (Exception, SystemExit)
+KERNEL_CODE_EXCEPTIONS = (Exception, SystemExit)
 """Exceptions to catch around kernel code, including `sys.exit`, which must not end evokern silently."""
 
 
-MOST_NUMBER = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 """Largest integer that the database can store; the bound for seeds, limits and counts."""
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
+def suggestion(word: object, known: Iterable[str]) -> str:
     """Return a clause that suggests the nearest valid word or integer and lists all valid ones.
 
     Args:

@@ -14,7 +14,7 @@ FIELDS = "evokern_fields"
 _LOGGER = logging.getLogger("evokern")
 
 
-def told(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
+def log_event(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
     """Log an event.
 
     Args:

@@ -29,7 +29,7 @@ def lock(file: TextIO) -> bool:
     return True
 
 
-def sign(path: Path, file: TextIO) -> None:
+def write_holder(path: Path, file: TextIO) -> None:
     """Write the process that holds the lock into the lock file."""
     file.truncate(0)
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
@@ -39,7 +39,7 @@ def sign(path: Path, file: TextIO) -> None:
     _held.add(path)
 
 
-def let_go(path: Path) -> None:
+def forget(path: Path) -> None:
     """Record that this process no longer holds a lock file. The caller closes the file."""
     _held.discard(path)
 

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 
-def why_foreign(path: Path, *, within: bool = False) -> str:
+def who_else_can_modify(path: Path, *, within: bool = False) -> str:
     """Return a clause on who else can change a file or folder; empty if only the user and root can.
 
     A group counts as the user if it is the user's own group and has no other member, the default on most systems.
@@ -31,12 +31,12 @@ def why_foreign(path: Path, *, within: bool = False) -> str:
 
 
 def why_foreign_state(state: os.stat_result, path: Path, *, within: bool = False) -> str:
-    """Do the same as `why_foreign` with a known file status.
+    """Do the same as `who_else_can_modify` with a known file status.
 
     Args:
         state: status of the file or folder.
         path: its path, for the clause.
-        within: as for `why_foreign`.
+        within: as for `who_else_can_modify`.
     """
     if state.st_uid not in _own_users():
         return f"and {path} belongs to {_user_name(state.st_uid)}"

@@ -20,7 +20,7 @@ from jinja2.bccache import Bucket
 from evokern.version import __version__
 
 
-class _CompiledBesideModules(FileSystemBytecodeCache):
+class _TemplateCache(FileSystemBytecodeCache):
     """Cache of compiled templates next to Python's compiled modules.
 
     Compiling the templates of a page takes longer than rendering them. Anyone who can write to that folder can change
@@ -62,9 +62,9 @@ def environment(package: str) -> Environment:
     return made
 
 
-def _compiled_beside(package: str) -> _CompiledBesideModules | None:
+def _compiled_beside(package: str) -> _TemplateCache | None:
     cached = importlib.import_module(package).__cached__
     folder = Path(cached).parent if cached else None
     if folder is None or not folder.is_dir():
         return None
-    return _CompiledBesideModules(str(folder), f"template-{jinja2.__version__}-{__version__}-%s.cache")
+    return _TemplateCache(str(folder), f"template-{jinja2.__version__}-{__version__}-%s.cache")

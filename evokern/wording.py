@@ -33,7 +33,7 @@ def factor_text(value: float) -> str:
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
-def told_apart(got: float, expected: float) -> tuple[str, str]:
+def distinguishing_digits(got: float, expected: float) -> tuple[str, str]:
     """Return two numbers with enough digits, at least six, to show their difference."""
     difference = abs(got - expected)
     digits = 6
@@ -69,20 +69,20 @@ def speedup(best: Mapping[str, Any]) -> str:
     if not best.get("speedup_ci95"):
         return factor
     low, high = (f"{end:.2f}" for end in best["speedup_ci95"])
-    both = in_turn(best["in_turn"]["champion_us"], best["in_turn"]["time_us"])
+    both = head_to_head_text(best["in_turn"]["champion_us"], best["in_turn"]["time_us"])
     return f"{factor} ({f'{low} to {high}' if low != high else 'within .005'}, {both})"
 
 
-def in_turn(champion_us: float, baseline_us: float) -> str:
+def head_to_head_text(champion_us: float, baseline_us: float) -> str:
     """Return both times of a head-to-head comparison, for example `head-to-head: 4.52 µs vs 9.18`."""
     return f"head-to-head: {microseconds(champion_us)} µs vs {microseconds(baseline_us)}"
 
 
-def limit(found: Mapping[str, Any], unit: str) -> str:
+def roofline_text(found: Mapping[str, Any], unit: str) -> str:
     """Return the best time as a percentage of the roofline bound.
 
     Args:
-        found: the object `limit` of `show --json`.
+        found: the object `roofline_text` of `show --json`.
         unit: unit of the times.
     """
     percent = 100 * found["share"]
@@ -91,7 +91,7 @@ def limit(found: Mapping[str, Any], unit: str) -> str:
     return f"{reached}, limited by {found['setter']}"
 
 
-def proved(found: Mapping[str, Any]) -> str:
+def verification_text(found: Mapping[str, Any]) -> str:
     """Return the verification of a champion in one line.
 
     Args:
@@ -113,14 +113,14 @@ def in_gib(count: int) -> str:
     return f"{count / 2**30:.3g} GiB"
 
 
-def several(number: int, what: str) -> str:
+def count_noun(number: int, what: str) -> str:
     """Return a number with its noun: `1 trial`, `12 trials`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def mean_of(problems: int) -> str:
+def mean_suffix(problems: int) -> str:
     """Return a suffix for a time that is the mean over several problems; empty for one problem."""
-    return f", geometric mean over {several(problems, 'problem')}" if problems > 1 else ""
+    return f", geometric mean over {count_noun(problems, 'problem')}" if problems > 1 else ""
 
 
 def counts(table: Mapping[str, int]) -> str:
@@ -142,14 +142,14 @@ def outcome_counts(summary: Mapping[str, Any]) -> str:
     return counts({f"slow ({apart})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
 
 
-def uncounted(outcomes: Mapping[str, int]) -> str:
+def uncounted_trials_text(outcomes: Mapping[str, int]) -> str:
     """Return a clause on trials that `--trials` does not count: ` (and 3 duplicate or infeasible, 1 lost)`."""
     others, lost = outcomes.get("duplicate", 0) + outcomes.get("infeasible", 0), outcomes.get("lost", 0)
     parts = [f"{others} duplicate or infeasible"] * bool(others) + [f"{lost} lost"] * bool(lost)
     return f" (and {', '.join(parts)})" if parts else ""
 
 
-def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
+def changed_genes_text(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
     """Return the genes that differ from the default candidate: `BLOCK_M=64 STAGES=3`."""
     pairs = [f"{gene.name}={config[gene.name]}" for gene in genes if config.get(gene.name) != gene.default]
     return " ".join(pairs) or "the default candidate"
@@ -162,7 +162,7 @@ def warm_start_text(warm: Mapping[str, Any]) -> str:
         warm: the object `warm_start` of `show --json`.
     """
     also = f",{more}" if (more := and_those_of(warm.get("further", 0))) else ""
-    return f"{several(warm['candidates'], 'candidate')} of {warm['source']}{also}"
+    return f"{count_noun(warm['candidates'], 'candidate')} of {warm['source']}{also}"
 
 
 def and_those_of(studies: int) -> str:
@@ -170,7 +170,7 @@ def and_those_of(studies: int) -> str:
     return f" and those of {studies} further stud{'y' if studies == 1 else 'ies'}" if studies else ""
 
 
-def marks(gene: Gene) -> str:
+def low_priority_values_text(gene: Gene) -> str:
     """Return the low-priority values of a gene with the reasons; empty if it has none."""
     named = ((gene.for_study, "for study"), (gene.less_precise, "less precise"))
     parts = [f"{'|'.join(map(str, values))} {why}" for values, why in named if values]

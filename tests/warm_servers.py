@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from evokern.workers.process import main, preload, settle
+from evokern.workers.process import main, preload, set_up_process
 
 _READ_WHEN_IMPORTED = ("CUDA", "CUPY", "LD_", "MKL", "NUMPY", "NVIDIA", "OMP", "OPENBLAS", "PYTHON", "TORCH")
 _HOME = {"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}
@@ -123,7 +123,7 @@ def _become_server(wanted: dict[str, Any], asked: socket.socket, control: int, l
     settings = wanted["settings"] | {"control": control}
     while os.getppid() != settings["parent"]:
         time.sleep(0.001)
-    settle(log, wanted["folder"], wanted["environment"])
+    set_up_process(log, wanted["folder"], wanted["environment"])
     sys.argv = ["-c", json.dumps(settings)]
     asked.send(str(os.getpid()).encode())
     asked.close()

@@ -22,7 +22,7 @@ from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Trial
 from evokern.wording import command
 
-SILENT_S = 600.0
+RESULT_TIMEOUT_S = 600.0
 """Time without a result after which a device counts as failed, in seconds."""
 
 
@@ -55,7 +55,7 @@ class TrialUnderTest:
 
 
 @contextmanager
-def subject(
+def trial_under_test(
     reader: Reader, name: str | None, number: int | None, *, elites: int, trust: bool
 ) -> Iterator[TrialUnderTest]:
     """Return a trial under test; its kernel folder may be a copy that exists only inside the context.
@@ -119,7 +119,7 @@ def device_for(record: StudyRecord, name: str | None) -> Device:
 
 
 @contextmanager
-def started(device: Device, task: Task) -> Iterator[StartReport]:
+def running_device(device: Device, task: Task) -> Iterator[StartReport]:
     """Start a device and close it at the end of the context.
 
     Raises:
@@ -135,7 +135,7 @@ def evaluate(device: Device, configs: Sequence[Config]) -> list[Evaluation]:
     """Evaluate candidates on a started device; equal programs become duplicates with the same time.
 
     Raises:
-        InternalError: the device returns no result for `SILENT_S` seconds.
+        InternalError: the device returns no result for `RESULT_TIMEOUT_S` seconds.
     """
     answers: dict[int, Evaluation] = {}
     for number, config in enumerate(configs):
@@ -144,6 +144,6 @@ def evaluate(device: Device, configs: Sequence[Config]) -> list[Evaluation]:
     while len(answers) < len(configs):
         for answer in device.poll(1.0):
             answers[answer.number], last = answer.evaluation, time.monotonic()
-        if time.monotonic() - last > SILENT_S:
-            raise InternalError(f"{device.identity} returned no result for {SILENT_S:g} s")
+        if time.monotonic() - last > RESULT_TIMEOUT_S:
+            raise InternalError(f"{device.identity} returned no result for {RESULT_TIMEOUT_S:g} s")
     return [answers[number] for number in range(len(configs))]

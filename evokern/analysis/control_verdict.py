@@ -41,7 +41,7 @@ def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable
     return f"a tie: {sampler} found {sampler_time}, random search {random_time}, {when}"
 
 
-def price(cost: Mapping[str, Any]) -> str:
+def cost_text(cost: Mapping[str, Any]) -> str:
     """Return the cost of a search as text.
 
     Args:

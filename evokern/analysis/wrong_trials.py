@@ -11,10 +11,10 @@ from evokern.declaration.kernel import unit_roundoff
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command
 
-JUST_BEYOND = 4.0
+NARROW_MISS_FACTOR = 4.0
 """Largest error, in multiples of the tolerance, that counts as a narrow miss. Rounding exceeds a tight tolerance by
 such factors, a wrong index by hundreds."""
-FEW = 0.01
+FEW_SHARE = 0.01
 """Largest share of an output's elements that counts as few."""
 FEW_ELEMENTS = 8
 ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
@@ -35,7 +35,7 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     """
     recorded = list(trials)
     wrong = [trial for trial in recorded if trial.outcome is Outcome.WRONG]
-    near = [trial for trial in wrong if narrow(trial.evaluation.evidence)]
+    near = [trial for trial in wrong if is_narrow_miss(trial.evaluation.evidence)]
     found = []
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
@@ -52,7 +52,7 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     return found
 
 
-def narrow(evidence: Mapping[str, Any]) -> bool:
+def is_narrow_miss(evidence: Mapping[str, Any]) -> bool:
     """Return whether a result exceeds the tolerance only slightly, as rounding does.
 
     Args:
@@ -65,10 +65,10 @@ def narrow(evidence: Mapping[str, Any]) -> bool:
     if got is not None and expected and abs(got - expected) <= rounding * abs(expected):
         return True
     over, bad = _number(evidence.get("over")), _number(evidence.get("bad"))
-    if evidence["check"] != "tolerance" or over is None or over > JUST_BEYOND:
+    if evidence["check"] != "tolerance" or over is None or over > NARROW_MISS_FACTOR:
         return False
     elements = _number(evidence.get("elements")) or 0.0
-    return bad is None or bad <= max(FEW_ELEMENTS, FEW * elements)
+    return bad is None or bad <= max(FEW_ELEMENTS, FEW_SHARE * elements)
 
 
 def _miss(trial: Trial) -> str:
@@ -90,7 +90,7 @@ def suspect(evidence: Mapping[str, Any]) -> str:
         evidence: evidence of a wrong trial or of the gate's verdict.
     """
     message = str(evidence.get("message", ""))
-    if narrow(evidence):
+    if is_narrow_miss(evidence):
         return "the tolerance: it may be below the rounding errors of the kernel's arithmetic"
     if evidence["check"] == "guard":
         return "a missing bounds check for the last block, or a grid that is too large"

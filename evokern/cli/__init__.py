@@ -16,12 +16,12 @@ def main() -> None:
     except KeyboardInterrupt:  # during imports; later interrupts are handled by the command
         sys.exit(130)
     except (MemoryError, ImportError) as error:  # also during imports; without memory a library fails to import
-        from evokern.cli._environment import out_of_memory
+        from evokern.cli._environment import out_of_memory_message
 
-        told = out_of_memory(error)
+        told = out_of_memory_message(error)
         if told is None:
             raise
-        sys.exit(_said(told))
+        sys.exit(_usage_error(told))
 
 
 def _open_streams() -> None:
@@ -39,9 +39,11 @@ def _open_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 (stays open until exit)
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
     if deaf:
-        sys.exit(_said("stdout is closed, so the answer would be lost; redirect it, for example with > /dev/null"))
+        sys.exit(
+            _usage_error("stdout is closed, so the answer would be lost; redirect it, for example with > /dev/null")
+        )
 
 
-def _said(text: str) -> int:
+def _usage_error(text: str) -> int:
     print(f"evokern: {text}", file=sys.stderr)
     return 2

@@ -21,19 +21,19 @@ import typer
 import typer.core
 
 from evokern.cli._environment import (
-    NO_WRITE,
-    hold_back,
-    misplaced,
-    no_home,
-    no_working_directory,
-    out_of_memory,
-    tolerate_words,
+    WRITE_ERRORS,
+    escape_unencodable_text,
+    file_error_message,
+    missing_home_message,
+    missing_working_directory_message,
+    out_of_memory_message,
+    redirect_to_null,
 )
 from evokern.cli._options import with_current_names, with_whole_problem
 from evokern.cli._output import Output, crash_log
-from evokern.cli._terminal import shown_text
+from evokern.cli._terminal import escaping_streams
 from evokern.errors import EvokernError, UsageError
-from evokern.workers.shadowing import shadowed
+from evokern.workers.shadowing import shadowing_advice
 
 INTERRUPTED = 130
 
@@ -111,7 +111,7 @@ def command(
         @wraps(function)
         def run(**given: Any) -> None:
             output = Output(given.pop("json_"), given.pop("quiet"), given.pop("verbose"), given.pop("log"))
-            code = guarded(output, lambda: function(output, **given))
+            code = run_command(output, lambda: function(output, **given))
             if code:
                 raise typer.Exit(code)
 
@@ -138,72 +138,72 @@ def _warn(text: str) -> None:
     Output().tell(f"evokern: {text}")
 
 
-def guarded(output: Output, work: Callable[[], int | None]) -> int:
+def run_command(output: Output, work: Callable[[], int | None]) -> int:
     """Run a command and return its exit code. Report every exception; show tracebacks only with `-v`."""
-    tolerate_words()
-    gone = no_working_directory()
+    escape_unencodable_text()
+    gone = missing_working_directory_message()
     if gone:
-        return report(output, UsageError(gone))
+        return report_usage_error(output, UsageError(gone))
     try:
-        with shown_text(), output.logging():
-            return _worded(output, work)
+        with escaping_streams(), output.logging():
+            return _run_reporting_errors(output, work)
     except EvokernError as error:  # the log itself cannot be written
-        return report(output, error)
+        return report_usage_error(output, error)
 
 
-def _worded(output: Output, work: Callable[[], int | None]) -> int:
+def _run_reporting_errors(output: Output, work: Callable[[], int | None]) -> int:
     """Run the command and turn exceptions into messages and exit codes."""
     try:
         code = work()
         sys.stdout.flush()
     except EvokernError as error:
-        return report(output, error)
+        return report_usage_error(output, error)
     except KeyboardInterrupt:
-        output.complain("interrupted")
+        output.print_error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        hold_back(sys.stdout, 1)  # the reader (head, less) has closed the pipe
+        redirect_to_null(sys.stdout, 1)  # the reader (head, less) has closed the pipe
         return 0
     except typer.Exit as leave:
         return int(leave.exit_code)
     except SystemExit as leave:  # commands raise typer.Exit instead
-        return report(output, UsageError(f"kernel code called sys.exit({leave.code!r}); remove that call"))
+        return report_usage_error(output, UsageError(f"kernel code called sys.exit({leave.code!r}); remove that call"))
     except Exception as error:
-        told = surroundings(error)
-        return broke(output, error) if told is None else report(output, UsageError(told))
+        told = environment_error_message(error)
+        return report_internal_error(output, error) if told is None else report_usage_error(output, UsageError(told))
     return int(code or 0)
 
 
-def surroundings(error: Exception) -> str | None:
+def environment_error_message(error: Exception) -> str | None:
     """Return a message if the environment caused the error (disk space, memory, a file), or None for a bug."""
-    told = out_of_memory(error) or no_home(error)
+    told = out_of_memory_message(error) or missing_home_message(error)
     if told is not None or not isinstance(error, OSError):
         return told
-    if error.filename is None and error.errno in NO_WRITE:
-        hold_back(sys.stdout, 1)  # most likely stdout failed; flushing it at exit would fail again
+    if error.filename is None and error.errno in WRITE_ERRORS:
+        redirect_to_null(sys.stdout, 1)  # most likely stdout failed; flushing it at exit would fail again
         return f"cannot write: {error.strerror}; redirect stdout to another file, or free disk space"
-    return misplaced(error)
+    return file_error_message(error)
 
 
-def report(output: Output, error: EvokernError) -> int:
+def report_usage_error(output: Output, error: EvokernError) -> int:
     """Print the message of an error and return its exit code."""
     if error.exit_code != 2:
-        told = out_of_memory(error)
-        return broke(output, error) if told is None else report(output, UsageError(told))
+        told = out_of_memory_message(error)
+        return report_internal_error(output, error) if told is None else report_usage_error(output, UsageError(told))
     if output.verbose:
         output.tell("".join(traceback.format_exception(error)).rstrip("\n"))
-    output.complain(str(error))
+    output.print_error(str(error))
     return error.exit_code
 
 
-def broke(output: Output, error: Exception) -> int:
+def report_internal_error(output: Output, error: Exception) -> int:
     """Report an internal error in one line, save the traceback, and return the exit code."""
     text = "".join(traceback.format_exception(error))
     path = crash_log(text)
     if output.verbose:
         output.tell(text.rstrip("\n"))
-    summary, hidden = str(error).strip().splitlines(), shadowed(text)
-    output.complain(
+    summary, hidden = str(error).strip().splitlines(), shadowing_advice(text)
+    output.print_error(
         f"internal error: {type(error).__name__}: {summary[0] if summary else 'no message'}; "
         f"{f'{hidden}; ' if hidden else ''}the traceback is in {path} (-v shows it)"
     )

@@ -7,10 +7,10 @@ import os
 import sys
 from typing import IO
 
-MOST_WORD = 240
+MAX_WORD_LENGTH = 240
 """Maximum length of a word in a message. Of a longer one, such as a long path, only both ends are shown."""
 
-_NO_ROOM = ("cannot allocate memory", "failed to map segment", "can't start new thread", "std::bad_alloc")
+_OUT_OF_MEMORY_TEXTS = ("cannot allocate memory", "failed to map segment", "can't start new thread", "std::bad_alloc")
 """Messages of libraries, in any exception, when the system runs out of memory or threads."""
 
 _REMEDIES = {
@@ -34,18 +34,18 @@ _REMEDIES = {
 """Error number of a file operation → remedy. Any other number is treated as a bug."""
 
 
-NO_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """Error numbers of a failed write, whose exception has no file name."""
 
 
-def tolerate_words() -> None:
+def escape_unencodable_text() -> None:
     """Make stdout and stderr escape characters that their encoding lacks, such as µ and × in ASCII."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
-def hold_back(stream: IO[str], descriptor: int) -> None:
+def redirect_to_null(stream: IO[str], descriptor: int) -> None:
     """Redirect a stream to the null device, so that Python does not fail when it flushes the stream at exit."""
     try:
         if stream.fileno() == descriptor:
@@ -54,7 +54,7 @@ def hold_back(stream: IO[str], descriptor: int) -> None:
         return
 
 
-def no_working_directory() -> str | None:
+def missing_working_directory_message() -> str | None:
     """Return a message if the working directory no longer exists, else None."""
     try:
         os.getcwd()  # noqa: PTH109 (only tested for an error)
@@ -63,7 +63,7 @@ def no_working_directory() -> str | None:
     return None
 
 
-def no_home(error: BaseException) -> str | None:
+def missing_home_message(error: BaseException) -> str | None:
     """Return a message if the error says that the user has no home folder, else None.
 
     `Path.home` raises a plain RuntimeError, for example in a container whose user has no entry in /etc/passwd.
@@ -73,17 +73,17 @@ def no_home(error: BaseException) -> str | None:
     return None
 
 
-def out_of_memory(error: BaseException) -> str | None:
+def out_of_memory_message(error: BaseException) -> str | None:
     """Return a message if the error was caused by a lack of memory or threads, else None."""
     text = str(error)
     short_of = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
-    if not (isinstance(error, MemoryError) or short_of or any(part in text.lower() for part in _NO_ROOM)):
+    if not (isinstance(error, MemoryError) or short_of or any(part in text.lower() for part in _OUT_OF_MEMORY_TEXTS)):
         return None
     first = f" ({text.splitlines()[0]})" if text.strip() else ""
     return f"memory or threads ran out{first}; raise the limits (ulimit -v, ulimit -u), or close other programs"
 
 
-def misplaced(error: OSError) -> str | None:
+def file_error_message(error: OSError) -> str | None:
     """Return a message with a remedy for an error of a file operation, or None if it may be a bug."""
     remedy = _REMEDIES.get(error.errno or 0)
     if remedy is None or error.filename is None:
@@ -93,12 +93,12 @@ def misplaced(error: OSError) -> str | None:
 
 def shortened(text: str) -> str:
     """Return a message with overlong words shortened to both ends."""
-    if len(text) <= MOST_WORD:
+    if len(text) <= MAX_WORD_LENGTH:
         return text
     return " ".join(_cut(word) for word in text.split(" "))
 
 
 def _cut(word: str) -> str:
-    if len(word) <= MOST_WORD:
+    if len(word) <= MAX_WORD_LENGTH:
         return word
-    return f"{word[: MOST_WORD // 2]}…{word[-MOST_WORD // 4 :]} ({len(word):,} characters)"
+    return f"{word[: MAX_WORD_LENGTH // 2]}…{word[-MAX_WORD_LENGTH // 4 :]} ({len(word):,} characters)"

@@ -23,13 +23,13 @@ WIDTH, HEIGHT = 80, 24
 """Columns and lines of a terminal of unknown size."""
 _STYLES = {"plain": "", "best": "bold", "faster": "bold green", "failure": "yellow", "step": "bold"}
 """Kind of a row → its style."""
-_NAMED = ("best", "faster", "step")
+_KINDS_WITH_LABEL = ("best", "faster", "step")
 """Kinds of rows whose label is put before the text if there is no column of labels."""
 _LABEL = 13
 """Columns of the labels."""
 _BORDER = 4
 """Columns of the border, including the blanks inside it."""
-_LEAST = 24
+_MIN_WIDTH = 24
 """Width below which the panel has neither border nor labels, columns."""
 _MOST_BAR, _MOST_SPARKLINE = 60, 72
 _ASCII = {"µ": "u", "×": "x", "…": "~", "→": ">", "–": "-", "█": "="}
@@ -48,7 +48,7 @@ class Glyphs:
     ascii: bool = False
     """Whether only ASCII may be printed."""
 
-    def shown(self, text: str) -> str:
+    def escaped(self, text: str) -> str:
         """Escape control characters in a text, and characters that are not allowed."""
         text = visible(text)
         if not self.ascii:
@@ -76,12 +76,12 @@ def panel(
     from rich.panel import Panel
     from rich.text import Text
 
-    title = glyphs.shown(f"{progress.study} on {progress.device}")
+    title = glyphs.escaped(f"{progress.study} on {progress.device}")
     rows = progress_rows(progress)
-    if width - _BORDER < _LEAST or height < 4:
+    if width - _BORDER < _MIN_WIDTH or height < 4:
         found = _fitted(rows, max(width, 1), max(height, 1), 0, glyphs, since_s)
         return Text("\n").join(found)
-    label = _LABEL if width - _BORDER >= 2 * _LEAST else 0
+    label = _LABEL if width - _BORDER >= 2 * _MIN_WIDTH else 0
     found = _fitted(rows, width - _BORDER, height - 2, label, glyphs, since_s)
     head = _cut(Text(title), width - _BORDER - 2, glyphs)
     edge = box.ASCII if glyphs.ascii else box.ROUNDED
@@ -111,10 +111,10 @@ def _lines(row: ProgressRow, width: int, label: int, glyphs: Glyphs, since_s: fl
 
     room = max(width - label, 1)
     style = _STYLES[row.kind]
-    text = glyphs.shown(row.text if label or row.kind not in _NAMED else f"{row.label} {row.text}")
+    text = glyphs.escaped(row.text if label or row.kind not in _KINDS_WITH_LABEL else f"{row.label} {row.text}")
     if row.kind == "step" and since_s >= 1:
         text += f" ({since_s:.0f} s)"
-    tail = glyphs.shown(row.tail)
+    tail = glyphs.escaped(row.tail)
     if row.share is not None:
         length = min(room, _MOST_BAR)
         full = round(length * row.share)
@@ -134,7 +134,7 @@ def _lines(row: ProgressRow, width: int, label: int, glyphs: Glyphs, since_s: fl
         line.rstrip()
     if not label:
         return lines
-    heads = [glyphs.shown(row.label), *[""] * (len(lines) - 1)]
+    heads = [glyphs.escaped(row.label), *[""] * (len(lines) - 1)]
     return [Text.assemble((head.ljust(label)[:label], "dim"), line) for head, line in zip(heads, lines, strict=True)]
 
 

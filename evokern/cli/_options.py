@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from evokern.errors import MOST_NUMBER, UsageError
+from evokern.errors import MAX_INTEGER, UsageError
 
 DEFAULT_STUDY = "attention-s512"
 """The study that `search` uses if no study is given."""
@@ -98,7 +98,7 @@ NumGpusOption = Annotated[
 ]
 TrialOption = Annotated[
     int | None,
-    typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Use trial N instead of the champion."),
+    typer.Option("--trial", metavar="N", min=0, max=MAX_INTEGER, help="Use trial N instead of the champion."),
 ]
 SetOption = Annotated[
     list[str],

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evokern.cli._environment import hold_back, shortened
-from evokern.cli._terminal import bare
+from evokern.cli._environment import redirect_to_null, shortened
+from evokern.cli._terminal import unwrapped
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
 from evokern.events import FIELDS
@@ -67,16 +67,16 @@ class Output:
         """Return a rich console. Output that is not on a terminal has neither line wrapping nor colour."""
         from rich.console import Console
 
-        stream = bare(sys.stderr if stderr else sys.stdout)  # a console writes its own escape sequences
+        stream = unwrapped(sys.stderr if stderr else sys.stdout)  # a console writes its own escape sequences
         width = None if stream.isatty() else 160
         return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line of the result and flush it, unless `--json` is given."""
         if not self.json:
             print(visible(text), flush=True)
 
-    def remark(self, text: str, *, logged: bool = False) -> None:
+    def note(self, text: str, *, logged: bool = False) -> None:
         """Print a note on stderr, unless `--quiet` or `--json` is given.
 
         Args:
@@ -88,7 +88,7 @@ class Output:
         if self.remarks:
             self.tell(visible(text))
 
-    def complain(self, text: str) -> None:
+    def print_error(self, text: str) -> None:
         """Print and log an error message."""
         LOGGER.error(text, extra={_SHOWN: True})
         self.tell(f"evokern: {shortened(visible(text))}")
@@ -98,16 +98,16 @@ class Output:
         try:
             print(visible_lines(text), file=sys.stderr, flush=True)
         except OSError:
-            hold_back(sys.stderr, 2)
+            redirect_to_null(sys.stderr, 2)
 
-    def emit(self, record: Any) -> None:
+    def print_json(self, record: Any) -> None:
         """Print a record as JSON, with escapes for characters that the encoding of stdout lacks."""
         unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
         print(json_text(record, ascii_only=not unicode), flush=True)
 
     def write(self, text: str) -> None:
         """Write the content of a file to stdout: unchanged in UTF-8, but with escapes on a terminal."""
-        stream = bare(sys.stdout)
+        stream = unwrapped(sys.stdout)
         if stream.isatty():
             stream.write(visible_lines(text))  # the stream escapes characters that the terminal's encoding lacks
         else:

@@ -19,7 +19,7 @@ from evokern.cli._output import LOGGER
 
 REFRESH_S = 0.25
 """Seconds between two frames."""
-_PATIENCE_S = 5.0
+_CLOSE_TIMEOUT_S = 5.0
 """Maximum wait for the last frame on a slow terminal, seconds."""
 
 
@@ -42,7 +42,7 @@ class LiveScreen:
         self._ended = threading.Event()
         self._before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = (
-            cast(TextIO, _Above(one, self)) if one is not None and one.isatty() else one for one in self._before
+            cast(TextIO, _AboveFrame(one, self)) if one is not None and one.isatty() else one for one in self._before
         )
         self._handler: Any = None
         if threading.current_thread() is threading.main_thread():
@@ -67,10 +67,10 @@ class LiveScreen:
 
     def _close(self) -> None:
         self._ended.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
         sys.stdout, sys.stderr = self._before
         with self._lock, suppress(OSError, ValueError):  # the terminal is gone
-            self._write(self._taken_away())
+            self._write(self._erase_sequence())
         if self._handler is not None:
             signal.signal(signal.SIGCONT, self._handler)
             self._handler = None
@@ -84,7 +84,7 @@ class LiveScreen:
         """
         with self._lock:
             if not self._within_line:
-                self._write(self._taken_away())
+                self._write(self._erase_sequence())
             self._within_line = not ends_line
             yield
 
@@ -113,17 +113,17 @@ class LiveScreen:
                 return
             columns, height = terminal_size(self._stream)
             lines = self._render(columns, height)
-            back = self._back(columns, height)
+            back = self._to_top_sequence(columns, height)
             self._widths = [columns - 1] * len(lines)
             # Overwrite the old lines; clearing the frame first would make it flicker.
             self._write(back + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
 
-    def _taken_away(self) -> str:
-        back = self._back(*terminal_size(self._stream))
+    def _erase_sequence(self) -> str:
+        back = self._to_top_sequence(*terminal_size(self._stream))
         drawn, self._widths = bool(self._widths), []
         return f"{back}\x1b[J" if drawn else ""
 
-    def _back(self, columns: int, height: int) -> str:
+    def _to_top_sequence(self, columns: int, height: int) -> str:
         """Return the escape sequence that moves the cursor to the top of the frame.
 
         A terminal that became narrower has wrapped the lines of the frame.
@@ -137,7 +137,7 @@ class LiveScreen:
             self._stream.flush()
 
 
-class _Above:
+class _AboveFrame:
     """Stream that prints above the frame."""
 
     def __init__(self, stream: TextIO, screen: LiveScreen) -> None:

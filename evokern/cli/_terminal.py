@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 from evokern.escaping import visible_lines
 
 
-class _ShownText:
+class _EscapingStream:
     """Text stream that escapes control characters and writes to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -30,17 +30,17 @@ class _ShownText:
         return getattr(self.stream, name)
 
 
-def bare(stream: TextIO) -> TextIO:
+def unwrapped(stream: TextIO) -> TextIO:
     """Return the wrapped stream, for code that writes escape sequences and escapes other text itself."""
-    return stream.stream if isinstance(stream, _ShownText) else stream
+    return stream.stream if isinstance(stream, _EscapingStream) else stream
 
 
 @contextlib.contextmanager
-def shown_text() -> Iterator[None]:
+def escaping_streams() -> Iterator[None]:
     """Replace stdout and stderr with escaping streams, as a second safeguard."""
     before = sys.stdout, sys.stderr
     # A stream that was closed before the start is None.
-    sys.stdout, sys.stderr = (stream and cast(TextIO, _ShownText(bare(stream))) for stream in before)
+    sys.stdout, sys.stderr = (stream and cast(TextIO, _EscapingStream(unwrapped(stream))) for stream in before)
     try:
         yield
     finally:

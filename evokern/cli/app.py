@@ -12,8 +12,8 @@ import evokern
 # The help lists the commands in the order of these imports.
 from evokern.cli.commands import search, sweep, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
 from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
-from evokern.cli._command import INTERRUPTED, app, surroundings
-from evokern.cli._environment import tolerate_words
+from evokern.cli._command import INTERRUPTED, app, environment_error_message
+from evokern.cli._environment import escape_unencodable_text
 from evokern.cli._output import Output
 from evokern.errors import UsageError
 
@@ -58,14 +58,14 @@ def _root(
 
 def run() -> None:
     """Run the command line and exit with its exit code."""
-    tolerate_words()
+    escape_unencodable_text()
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:  # raised by the help or by option parsing; commands report their own errors
-        told = surroundings(error)
+        told = environment_error_message(error)
         if told is None:
             raise
-        Output().complain(told)
+        Output().print_error(told)
         sys.exit(UsageError.exit_code)

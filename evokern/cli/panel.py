@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from evokern.cli._layout import ASCII, UNICODE, panel
 from evokern.cli._output import Output
 from evokern.cli._screen import LiveScreen
-from evokern.cli._terminal import bare
+from evokern.cli._terminal import unwrapped
 from evokern.progress import arm_texts, baseline_text, best_text, spent_text, time_unit
-from evokern.wording import counts, duration, microseconds, several
+from evokern.wording import count_noun, counts, duration, microseconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +46,7 @@ class Watcher:
         self._lines = lines
         self._screen: LiveScreen | None = None
         self._console: Console | None = None
-        self._told: tuple[Progress, float] | None = None
+        self._latest: tuple[Progress, float] | None = None
         self._step = ("", 0.0)
         self._drawn = float("-inf")
         self._best: int | None = None
@@ -65,7 +65,7 @@ class Watcher:
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
         if self._lines:
-            self._tell(progress)
+            self._print_notes(progress)
         if progress.event == "end":
             self._close()
             return
@@ -76,31 +76,31 @@ class Watcher:
         elif self._lines and progress.event != "opening":
             self._line(progress)
 
-    def _tell(self, progress: Progress) -> None:
+    def _print_notes(self, progress: Progress) -> None:
         if progress.event == "opening" and not self._opened:
-            self._output.remark(_opening(progress))
+            self._output.note(_opening(progress))
             self._opened = True
         if progress.event == "opening" and progress.step and not _has_cursor():
-            self._output.remark(f"{progress.step.text} …", logged=True)
+            self._output.note(f"{progress.step.text} …", logged=True)
         for note in progress.notes[self._noted :]:
-            self._output.remark(f"note: {note}", logged=True)
+            self._output.note(f"note: {note}", logged=True)
         self._noted = max(self._noted, len(progress.notes))
         if progress.event == "start":
-            self._output.remark(_start(progress))
+            self._output.note(_start(progress))
 
     def _draw(self, progress: Progress) -> None:
         step = progress.step.text if progress.step else ""
         if step != self._step[0]:
             self._step = step, time.monotonic()
-        self._told = progress, self._step[1]
+        self._latest = progress, self._step[1]
         if self._screen is None:
             self._console = self._output.console(stderr=True)
-            self._screen = LiveScreen(bare(sys.stderr), self._frame)
+            self._screen = LiveScreen(unwrapped(sys.stderr), self._frame)
 
     def _frame(self, columns: int, height: int) -> list[str]:
         """Return the lines of the panel, a column and a line smaller than the terminal to leave the cursor visible."""
-        assert self._told is not None and self._console is not None
-        progress, since = self._told
+        assert self._latest is not None and self._console is not None
+        progress, since = self._latest
         passed = time.monotonic() - since if progress.step else 0.0
         if passed:  # during start-up no further events arrive while a step runs
             progress = replace(progress, elapsed_s=progress.elapsed_s + passed)
@@ -117,13 +117,13 @@ class Watcher:
         # Print each new best immediately, but at most one line per second.
         if time.monotonic() - self._drawn < 1.0:
             return
-        self._output.remark(line(progress))
+        self._output.note(line(progress))
         self._best, self._drawn = number, time.monotonic()
         shown, when = self._failure
         failure = next(iter(progress.last_failures), shown)
         if failure != shown and self._drawn - when >= FAILURE_EVERY_S:
             short = failure if len(failure) <= _FAILURE_WIDTH else f"{failure[:_FAILURE_WIDTH]} …"
-            self._output.remark(f"  last failure: {short}")
+            self._output.note(f"  last failure: {short}")
             self._failure = failure, self._drawn
 
     def _close(self) -> None:
@@ -145,11 +145,11 @@ def _opening(progress: Progress) -> str:
 def _start(progress: Progress) -> str:
     left = f"{duration(max(0.0, progress.budget_s - progress.elapsed_s))} left" if progress.budget_s else "no budget"
     if progress.trials_limit is not None:
-        left += f", {several(max(0, progress.trials_limit - progress.evaluated), 'trial')} left"
+        left += f", {count_noun(max(0, progress.trials_limit - progress.evaluated), 'trial')} left"
     if progress.resumed:
         time_us = progress.best.evaluation.time_us if progress.best else None
         found = f"best {microseconds(time_us)} {time_unit(progress)}" if time_us else "nothing measured yet"
-        return f"resuming: {several(progress.resumed, 'trial')}, {found}, {left}"
+        return f"resuming: {count_noun(progress.resumed, 'trial')}, {found}, {left}"
     baseline = f"baseline {baseline_text(progress)}, " if progress.baseline else "no baseline, "
     ends = "; stop with Ctrl-C, all results are saved" if not progress.budget_s and not progress.trials_limit else ""
     return f"searching: {baseline}{left}{ends}"

@@ -26,9 +26,9 @@ from typing import Any, TextIO
 from evokern.compile.cache import default_directory
 from evokern.declaration.kernel_files import KernelFile, write_kernel_files
 from evokern.errors import DeviceError, EvokernError, InternalError
-from evokern.ownership import why_foreign
+from evokern.ownership import who_else_can_modify
 from evokern.version import __version__
-from evokern.workers.backend import Holder, PoolPlan
+from evokern.workers.backend import HostResource, PoolPlan
 from evokern.workers.fork_server import ForkServer
 from evokern.workers.jobs import JobResult
 from evokern.workers.pool import WorkerPool, wait
@@ -49,7 +49,7 @@ class HostPlan:
     kernel: str
     """Name of the kernel folder."""
     files: Mapping[str, bytes]
-    """Compressed kernel files from `packed`, by path relative to the kernel folder."""
+    """Compressed kernel files from `compress_files`, by path relative to the kernel folder."""
 
 
 class Host:
@@ -63,7 +63,7 @@ class Host:
         self._server: ForkServer | None = None
         self._asked: queue.SimpleQueue[tuple[str, Any, float, Future[JobResult]]] = queue.SimpleQueue()
         self._pools: dict[str, WorkerPool] = {}
-        self._holders: dict[str, Holder] = {}
+        self._holders: dict[str, HostResource] = {}
         self._spares_wanted = False
         self._begun = threading.Event()
         self._ready: Future[None] = Future()
@@ -92,7 +92,7 @@ class Host:
         self._spares_wanted = True
         self._wake()
 
-    def do(self, pool: str, job: Any, deadline_s: float) -> JobResult:
+    def run_job(self, pool: str, job: Any, deadline_s: float) -> JobResult:
         """Run a job and return its result, with the key and the clock of this host.
 
         Raises:
@@ -109,7 +109,7 @@ class Host:
         for holder in self._holders.values():
             holder.release()
         if self._server is not None:
-            self._server.withdraw()
+            self._server.stop_sharing()
         if self._scratch is not None:
             self._scratch.cleanup()
 
@@ -120,7 +120,7 @@ class Host:
     def _written(self) -> Path:
         """Write the kernel folder and return its path."""
         try:
-            _remove_left()
+            _remove_stale_folders()
             self._scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH)
             self._in_use = _marked(Path(self._scratch.name))
             kernel = f"kernels/{PurePosixPath(self._plan.kernel).name}"
@@ -184,11 +184,11 @@ def _marked(folder: Path) -> TextIO:
     return mark
 
 
-def _remove_left() -> None:
+def _remove_stale_folders() -> None:
     """Remove marked folders left by killed hosts."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):
-            if not folder.is_symlink() and not why_foreign(folder):
+            if not folder.is_symlink() and not who_else_can_modify(folder):
                 with open(folder / _IN_USE, opener=_opened_mark) as mark:
                     fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
@@ -208,7 +208,7 @@ def _at_home(plan: PoolPlan, folder: Path) -> PoolPlan:
     return replace(plan, spec=replace(plan.spec, init=init))
 
 
-def packed(files: Sequence[KernelFile]) -> dict[str, bytes]:
+def compress_files(files: Sequence[KernelFile]) -> dict[str, bytes]:
     """Return the compressed kernel files; Ray stores at most 100 KB with an actor."""
     return {file.name: zlib.compress(file.content) for file in files}
 
@@ -228,7 +228,7 @@ def versions() -> dict[str, str]:
     return {"evokern": f"{__version__} ({digest.hexdigest()[:12]})", "Python": python}
 
 
-def require_alike(reports: Mapping[str, Mapping[str, Any]]) -> None:
+def require_same_versions(reports: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that all hosts report equal versions.
 
     Args:

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evokern.cluster.host import Host, HostPlan, packed, require_alike, versions
-from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of, facts
+from evokern.cluster.host import Host, HostPlan, compress_files, require_same_versions, versions
+from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of, version_facts
 from evokern.cluster.ray_pool import START_S, RayPool
 from evokern.cluster.request import RayRequest
 from evokern.errors import DeviceError
 from evokern.study.discovery import load_kernel
 from evokern.wording import first_line
-from evokern.workers.backend import HostRoom, Plans, PoolPlan
+from evokern.workers.backend import HostCapacity, Plans, PoolPlan
 
 _LOGGER = logging.getLogger("evokern")
 _CONNECT_S = 5.0
@@ -146,7 +146,7 @@ class RayBackend:
         Raises:
             DeviceError: if no host starts or its versions differ from those of this machine.
         """
-        files = packed(load_kernel(folder).files())
+        files = compress_files(load_kernel(folder).files())
         members: dict[str, list[tuple[RayHost, PoolPlan]]] = {}
 
         def start(node: Node, name: str, preload: Sequence[str], found: Mapping[str, PoolPlan], **room: int) -> None:
@@ -179,7 +179,7 @@ class RayBackend:
                     start(node, _gpu_name(node, number), preload, {kind: plan}, num_cpus=1, num_gpus=1)
         for index, (node, cores) in enumerate(self._shares):
             memory = node["Resources"].get("memory")
-            found = plans(HostRoom(cores, None if memory is None else int(memory)))
+            found = plans(HostCapacity(cores, None if memory is None else int(memory)))
             start(node, f"{node['NodeManagerHostname']}/{index}", self._preload, found, num_cpus=cores)
         cluster = self._cluster = RayHosts(self._ray, self._hosts)
         self._pools = {name: RayPool(name, cluster, of) for name, of in members.items()}
@@ -190,20 +190,20 @@ class RayBackend:
 
     def _await_first(self, cluster: RayHosts, members: Mapping[str, Sequence[tuple[RayHost, PoolPlan]]]) -> None:
         end, enough = time.monotonic() + START_S, False
-        while time.monotonic() < end and not all(host.up or host.gone for host in self._hosts):
-            if any(all(host.gone for host, _ in of) for of in members.values()):
+        while time.monotonic() < end and not all(host.up or host.failure for host in self._hosts):
+            if any(all(host.failure for host, _ in of) for of in members.values()):
                 break
             if not enough and all(any(host.up for host, _ in of) for of in members.values()):
                 enough, end = True, min(end, time.monotonic() + _OTHERS_S)
             time.sleep(0.05)
         for of in members.values():
             if not any(host.up for host, _ in of):
-                why = next((host.gone for host, _ in of if host.gone), f"none replied within {START_S:g} s")
+                why = next((host.failure for host, _ in of if host.failure), f"none replied within {START_S:g} s")
                 raise DeviceError(f"no host of the Ray cluster is usable: {why}")
         up = [host for host in self._hosts if host.up]
-        alike = {host.name: facts(host.reports) for host in up}
-        require_alike({"this machine": versions()} | alike)
-        cluster.alike = {name: value for found in alike.values() for name, value in found.items()}
+        alike = {host.name: version_facts(host.reports) for host in up}
+        require_same_versions({"this machine": versions()} | alike)
+        cluster.required_versions = {name: value for found in alike.values() for name, value in found.items()}
         _LOGGER.info("%s of %s hosts are ready", len(up), len(self._hosts))
 
     def _on(self, node: Node, *, soft: bool) -> Any:

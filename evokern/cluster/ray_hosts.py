@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evokern.cluster.host import require_alike
+from evokern.cluster.host import require_same_versions
 from evokern.errors import EvokernError
-from evokern.events import told
+from evokern.events import log_event
 from evokern.wording import first_line
 
 
@@ -29,7 +29,7 @@ class RayHost:
     spare: Any = None
     """The spare actor, or the dead actor that it replaced and that Ray restarts."""
     up: bool = False
-    gone: str = ""
+    failure: str = ""
     lost_at: float = 0.0
     reports: Mapping[str, Any] = field(default_factory=dict)
     warm_workers: bool = False
@@ -45,7 +45,7 @@ class RayHosts:
         self.ray, self.hosts = ray, hosts
         self.changed: list[Any] = []
         """Callbacks for every change of a host's state."""
-        self.alike: Mapping[str, str] = {}
+        self.required_versions: Mapping[str, str] = {}
         """Versions that a joining host must have, by name; empty until the first hosts have been compared."""
         self._mutex = threading.Lock()
         self._closed = False
@@ -59,8 +59,8 @@ class RayHosts:
                 return
             try:
                 reports = future.result()
-                if self.alike:
-                    require_alike({"this search": self.alike, host.name: facts(reports)})
+                if self.required_versions:
+                    require_same_versions({"this search": self.required_versions, host.name: version_facts(reports)})
                 host.reports = reports
             except Exception as error:
                 error = cause_of(error)
@@ -83,7 +83,7 @@ class RayHosts:
             with self._mutex:  # a call after the end would make Ray start a new cluster
                 asked = None if self._closed else host.actor.report.remote().future()
         except Exception as error:
-            host.gone = first_line(error)
+            host.failure = first_line(error)
         else:
             if asked is not None:
                 asked.add_done_callback(answered)
@@ -96,10 +96,10 @@ class RayHosts:
 
     def give_up(self, host: RayHost, why: str, how: str) -> None:
         """Mark a host as permanently gone and log the reason."""
-        host.up, host.gone = False, why
+        host.up, host.failure = False, why
         self._event("host_gone", host, f"{how}: {why}")
 
-    def down(self, host: RayHost, why: str) -> None:
+    def actor_died(self, host: RayHost, why: str) -> None:
         """Mark a host's actor as dead, use its spare, and wait for the restart."""
         with self._mutex:
             if not host.up or self._closed:
@@ -128,7 +128,7 @@ class RayHosts:
 
     @staticmethod
     def _event(event: str, host: RayHost, message: str, **fields: Any) -> None:
-        told(event, f"host {host.name} {message}", logging.WARNING, host=host.name, **fields)
+        log_event(event, f"host {host.name} {message}", logging.WARNING, host=host.name, **fields)
 
     def why(self, error: BaseException) -> str:
         """Return the reason for an actor's failure as a short text."""
@@ -156,7 +156,7 @@ def _after(seconds: float, do: Callable[[], None]) -> None:
     timer.start()
 
 
-def facts(reports: Mapping[str, Any]) -> dict[str, str]:
+def version_facts(reports: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions in a host's report that must be equal on all hosts."""
     found: dict[str, str] = dict(reports["versions"])
     found |= {name: str(value) for name, value in (reports["reports"].get("compile") or {}).items()}

@@ -14,7 +14,7 @@ from typing import Any
 
 from evokern.cluster.ray_hosts import RayHost, RayHosts, cause_of
 from evokern.errors import DeviceError, EvokernError
-from evokern.wording import several
+from evokern.wording import count_noun
 from evokern.workers.backend import PoolPlan
 from evokern.workers.jobs import JobResult
 
@@ -29,7 +29,7 @@ _TICKETS = 1 << 20
 
 
 @dataclass
-class Asked:
+class PendingJob:
     """A queued or running job and its history."""
 
     key: int
@@ -39,7 +39,7 @@ class Asked:
     began: float = 0.0
     life: int = 0
     """`RayHost.life` of the actor that received the job."""
-    elsewhere_than: int = -1
+    avoid: int = -1
     """Index of the executor that last lost the job."""
     only: int | None = None
     """Index of the executor that must run the job; None for any."""
@@ -63,10 +63,10 @@ class RayPool:
         self._depths = [plan.depth for _, plan in members]
         self._size = sum(plan.size for _, plan in members)
         self._aside: set[int] = set()
-        self._unheard: deque[JobResult] = deque()
-        self._backlog: deque[Asked] = deque()
-        self._held: list[dict[int, Asked]] = [{} for _ in members]
-        self._answers: queue.SimpleQueue[tuple[int, int, Asked, Any]] = queue.SimpleQueue()
+        self._lost_results: deque[JobResult] = deque()
+        self._backlog: deque[PendingJob] = deque()
+        self._held: list[dict[int, PendingJob]] = [{} for _ in members]
+        self._answers: queue.SimpleQueue[tuple[int, int, PendingJob, Any]] = queue.SimpleQueue()
         read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._reader = Connection(read, writable=False)
         cluster.changed.append(self._wake)
@@ -112,8 +112,8 @@ class RayPool:
         """
         host, end = self._hosts[member], time.monotonic() + START_S
         while not host.up:
-            if host.gone or time.monotonic() > end:
-                raise DeviceError(f"host {host.name} is unusable: {host.gone or 'it does not reply'}")
+            if host.failure or time.monotonic() > end:
+                raise DeviceError(f"host {host.name} is unusable: {host.failure or 'it does not reply'}")
             time.sleep(0.05)
 
     def keep_spares(self) -> None:
@@ -149,7 +149,7 @@ class RayPool:
 
     def submit(self, key: int, job: Any, deadline_s: float, only: int | None = None) -> None:
         """Queue a job for any host or for host `only`; its deadline, in seconds, starts when a worker starts it."""
-        asked = Asked(key, job, deadline_s, only=only)
+        asked = PendingJob(key, job, deadline_s, only=only)
         if only is None:
             self._backlog.append(asked)
         else:
@@ -184,8 +184,8 @@ class RayPool:
                 del self._held[index][asked.key]
                 results += self._died(index, asked.life, asked, TimeoutError(f"no reply in {now - asked.began:.0f} s"))
         self._feed()
-        while self._unheard:
-            results.append(self._unheard.popleft())
+        while self._lost_results:
+            results.append(self._lost_results.popleft())
         return results
 
     def close(self) -> None:
@@ -195,27 +195,27 @@ class RayPool:
             held.clear()
 
     def _state(self, place: int, host: RayHost) -> str:
-        if host.gone:
+        if host.failure:
             return "gone"
         if not host.up:
             return "lost" if host.life else "starting"
         if place in self._aside:
             return "set aside"
-        return f"lost {several(host.life, 'time')}, back" if host.life else ""
+        return f"lost {count_noun(host.life, 'time')}, back" if host.life else ""
 
-    def _under_way(self) -> list[tuple[int, Asked]]:
+    def _under_way(self) -> list[tuple[int, PendingJob]]:
         return [(index, asked) for index, held in enumerate(self._held) for asked in held.values()]
 
-    def _limit(self, index: int, asked: Asked) -> float:
+    def _limit(self, index: int, asked: PendingJob) -> float:
         return asked.began + (self._depths[index] + 1) * asked.deadline_s + _LATE_S
 
-    def _told(self, index: int, asked: Asked, answer: JobResult) -> JobResult:
+    def _told(self, index: int, asked: PendingJob, answer: JobResult) -> JobResult:
         """Return a host's result with the key, clock and worker numbers of this machine."""
         began_s = time.monotonic() - answer.seconds
         worker = self._hosts[index].index * _TICKETS + answer.worker
         return replace(answer, key=asked.key, began_s=began_s, worker=worker, member=index)
 
-    def _died(self, index: int, life: int, asked: Asked, error: BaseException) -> list[JobResult]:
+    def _died(self, index: int, life: int, asked: PendingJob, error: BaseException) -> list[JobResult]:
         """Handle the death of an actor or a failed job: run the job on another host, or report it as lost.
 
         Raises:
@@ -226,12 +226,12 @@ class RayPool:
         if isinstance(error, EvokernError):
             self._cluster.give_up(host, why, "is no longer usable")
         elif host.life == life:
-            self._cluster.down(host, why)
-        if all(one.gone for one in self._hosts):
+            self._cluster.actor_died(host, why)
+        if all(one.failure for one in self._hosts):
             raise DeviceError(f"no host of the Ray cluster is usable any more: {why}")
         asked.deaths += self._cluster.alive(host.node) and not isinstance(error, EvokernError)
         if asked.deaths < _MOST_DEATHS:
-            asked.elsewhere_than = index
+            asked.avoid = index
             self._backlog.appendleft(asked)
             return []
         seconds = time.monotonic() - asked.began
@@ -247,15 +247,15 @@ class RayPool:
                 asked.began, asked.life = time.monotonic(), self._hosts[index].life
                 self._held[index][asked.key] = asked
                 self._ask(index, asked.life, asked)
-            elif asked.only is not None and self._hosts[asked.only].gone:
+            elif asked.only is not None and self._hosts[asked.only].failure:
                 host = self._hosts[asked.only]
-                self._unheard.append(JobResult(asked.key, "lost", f"{host.name} is gone: {host.gone}", 0.0))
+                self._lost_results.append(JobResult(asked.key, "lost", f"{host.name} is gone: {host.failure}", 0.0))
                 self._wake()
             else:
                 full = full or asked.only is None
                 self._backlog.append(asked)
 
-    def _place_for(self, asked: Asked) -> int | None:
+    def _place_for(self, asked: PendingJob) -> int | None:
         """Return the index of the host with the smallest share of occupied places, or None if no host is free.
 
         If possible, the result differs from the host that last lost the job.
@@ -263,11 +263,11 @@ class RayPool:
         if asked.only is not None:
             return asked.only if self._hosts[asked.only].up else None
         up = self.working
-        others = [index for index in up if index != asked.elsewhere_than] or up
+        others = [index for index in up if index != asked.avoid] or up
         shares = {index: len(self._held[index]) / self._places[index] for index in others}
         return min((index for index in others if shares[index] < 1), key=shares.__getitem__, default=None)
 
-    def _ask(self, index: int, life: int, asked: Asked) -> None:
+    def _ask(self, index: int, life: int, asked: PendingJob) -> None:
         def answered(future: Any) -> None:
             try:
                 found = future.result()
@@ -278,7 +278,7 @@ class RayPool:
 
         try:
             host = self._hosts[index]
-            reference = host.actor.do.remote(self._name, asked.job, asked.deadline_s)
+            reference = host.actor.run_job.remote(self._name, asked.job, asked.deadline_s)
             reference.future().add_done_callback(answered)
         except Exception as error:
             self._answers.put((index, life, asked, error))

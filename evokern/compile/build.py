@@ -18,7 +18,7 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import Rendered, render
-from evokern.errors import RAISED, DeviceError, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, KernelError
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Evaluation, Outcome, Resources
 
@@ -121,7 +121,7 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     return program
 
 
-def compile_own(source: str, name: str, entry: str, chip: Profile) -> Program:
+def compile_internal(source: str, name: str, entry: str, chip: Profile) -> Program:
     """Compile an internal kernel of the evokern package, or load it from the user's cache.
 
     Args:
@@ -155,7 +155,7 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     """
     try:
         tensors = dict(kernel.workload.tensors(problem, config))
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from evokern.compile.records import EntryUse, Program
 from evokern.errors import UsageError
-from evokern.ownership import why_foreign, why_foreign_state
+from evokern.ownership import who_else_can_modify, why_foreign_state
 
 DEFAULT_CAP_BYTES = 1 << 30
 """Default size limit of the cache."""
@@ -128,7 +128,7 @@ class CompileCache:
                 "set EVOKERN_CACHE to a writable folder, or to off to disable the cache"
             ) from error
         for folder in (directory.resolve(), directory / "programs"):
-            if why := why_foreign(folder):
+            if why := who_else_can_modify(folder):
                 raise UsageError(
                     f"unsafe compile cache {directory}: its programs run on the GPU without further checks, {why}; "
                     "run `chmod go-w` on it, set EVOKERN_CACHE to your own folder, or set EVOKERN_CACHE=off"

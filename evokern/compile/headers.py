@@ -20,7 +20,7 @@ from evokern.files import is_file
 SHIMS = Path(__file__).parent / "shims"
 """Folder of the replacement headers; it is last on the include path, so that real CUDA headers take precedence."""
 
-FIRST = SHIMS / "evokern_first"
+OVERRIDES = SHIMS / "evokern_first"
 """Folder of replacements for toolkit headers that NVRTC cannot read; it is first on the include path."""
 
 PRELUDE = SHIMS / "evokern_prelude.h"
@@ -107,7 +107,7 @@ def nvrtc_options(major: int | None = None) -> tuple[str, ...]:
     ``-default-device`` compiles unmarked helper functions as device code, which NVRTC rejects by default. The
     pre-included file declares the names that nvcc always provides. Neither option changes line numbers.
     """
-    directories = (f"--include-path={directory}" for directory in (FIRST, *include_directories(major)))
+    directories = (f"--include-path={directory}" for directory in (OVERRIDES, *include_directories(major)))
     return (*directories, f"--pre-include={PRELUDE}", "-default-device")
 
 

@@ -107,7 +107,7 @@ def compile_program(
         raise error
     if result.status == "lost":
         raise result.lost_error(f"the compile of {name}")
-    return _died(job, result)
+    return _crash_failure(job, result)
 
 
 def compile_ptx(
@@ -139,7 +139,7 @@ def _own_child() -> _Child:
         return _child
 
 
-def _died(job: _Compile, result: JobResult) -> CompileFailure:
+def _crash_failure(job: _Compile, result: JobResult) -> CompileFailure:
     entries = f", entry {', '.join(job.entries)}" if job.entries else ""
     how = str(result.value).replace("killed by", "with") if result.status == "died" else ""
     what = f"died ({how})" if how and not how.startswith("with") else f"died {how}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from evokern.compile.records import CompileFailure, EntryUse
-from evokern.declaration.kernel import Need
+from evokern.declaration.kernel import AtMost
 
 _ERROR = re.compile(
     r"^(?P<file>[^\n()]+)\((?P<line>\d+)\): (?:catastrophic |fatal |internal )?error:? ?(?P<text>.*)$", re.M
@@ -25,7 +25,7 @@ _LATER = ("not supported for this GPU architecture", 'no member "this_cluster"')
 """Parts of messages about features that only a later architecture has."""
 
 
-def of_later_architecture(message: str) -> bool:
+def needs_later_architecture(message: str) -> bool:
     """Return whether a compile failed because of a later architecture's feature, for example thread-block clusters."""
     return any(part in message for part in _LATER)
 
@@ -60,7 +60,7 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
     if over:
         needed, available = int(over[1], 16), int(over[2], 16)
         text = f"static shared memory: needs {needed} bytes, limit {available}; use dynamic shared memory for more"
-        need = Need(needed, available, "bytes")
+        need = AtMost(needed, available, "bytes")
         return CompileFailure(log, text, constraint="static_shared_memory", need=need, seconds=seconds)
     errors = list(_ERROR.finditer(log))
     error = next((found for found in errors if found["file"].strip() != _NAME_MAP), None)

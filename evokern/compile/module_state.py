@@ -11,10 +11,10 @@ from typing import Any
 from evokern.compile.elf import data_symbols, runtime_calls
 from evokern.compile.fingerprint import variables_in_use
 from evokern.compile.records import ModuleVariable, ProblemBuild, Program
-from evokern.compile.symbols import named, stands_for, variable_name
+from evokern.compile.symbols import name_matches, symbols_named, variable_name
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.state import State
-from evokern.errors import KernelError, nearest
+from evokern.errors import KernelError, suggestion
 
 HEAP = frozenset({"malloc", "free"})
 """Functions of the device heap; `new` and `delete` call them (CUDA Programming Guide, dynamic global memory
@@ -36,7 +36,7 @@ def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tupl
     """
     listed = [
         one for one in data_symbols(program.cubin)
-        if one.kind != "constant" or not any(named(name, [one.name]) for name in filled)
+        if one.kind != "constant" or not any(symbols_named(name, [one.name]) for name in filled)
     ]  # fmt: skip
     in_use = variables_in_use(program.ptx) if listed else {}
     used = {one.name: one.size for one in listed if one.name in in_use}
@@ -65,7 +65,7 @@ def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | by
     found: dict[str, int | bytes] = {}
     # A name with more namespaces is more specific and overrides others.
     for name, value in sorted(state.items(), key=lambda item: item[0].count("::")):
-        for symbol in named(name, sizes):
+        for symbol in symbols_named(name, sizes):
             if isinstance(value, bytes) and len(value) != sizes[symbol]:
                 raise KernelError(
                     f"state declares {len(value)} bytes for {name!r}, but the variable has {sizes[symbol]}; "
@@ -96,8 +96,8 @@ def state_evidence(
         f"depend on earlier calls: declare the initial value in kernel.py{who} with state={{{short!r}: 0}} or its "
         "initial bytes (restored before every call and timed with it), or use a workspace"
     )
-    strangers = [name for name in declared if there and not any(stands_for(name, one) for one in there)]
-    if strangers and (guess := nearest(strangers[0], there)).startswith("did you mean"):
+    strangers = [name for name in declared if there and not any(name_matches(name, one) for one in there)]
+    if strangers and (guess := suggestion(strangers[0], there)).startswith("did you mean"):
         message += f". The module has no variable {strangers[0]!r}, which `state` declares: {guess}"
     return {"check": "state", "message": f"{message} (at {problem})", "problem": problem.key, "variables": changed}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evokern.compile.records import EntryUse
-from evokern.declaration.kernel import Launch, Need
+from evokern.declaration.kernel import AtMost, Launch
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Resources
 
@@ -26,7 +26,7 @@ class Excess:
 
     constraint: str
     """Name of the limit."""
-    need: Need
+    need: AtMost
     """Needed and available amounts."""
     reason: str
     """Reason why the launch cannot run, as a clause."""
@@ -77,16 +77,16 @@ def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:
     """Return the first resource limit that a compiled launch exceeds, or None if it can be launched."""
     static, total = use.static_shared_bytes, use.static_shared_bytes + launch.shared_bytes
     checks = (
-        ("static_shared_memory", Need(static, chip.shared_bytes_static, "bytes"), "static shared memory over 48 KB"),
-        ("shared_memory_per_block", Need(total, chip.shared_bytes_per_block, "bytes"), "static plus dynamic memory"),
+        ("static_shared_memory", AtMost(static, chip.shared_bytes_static, "bytes"), "static shared memory over 48 KB"),
+        ("shared_memory_per_block", AtMost(total, chip.shared_bytes_per_block, "bytes"), "static plus dynamic memory"),
         (
             "registers_per_thread",
-            Need(use.registers, chip.registers_per_thread, "registers"),
+            AtMost(use.registers, chip.registers_per_thread, "registers"),
             "more registers than a thread can have",
         ),
         (
             "registers_per_block",
-            Need(registers_of_block(use, launch), chip.registers_per_sm, "registers"),
+            AtMost(registers_of_block(use, launch), chip.registers_per_sm, "registers"),
             f"{launch.threads} threads with {use.registers} registers each do not fit an SM",
         ),
     )
@@ -94,6 +94,6 @@ def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:
         if not need.holds:
             return Excess(name, need, reason)
     if blocks_per_sm(use, launch, chip) < 1:
-        shared = Need(total + chip.shared_bytes_reserved, chip.shared_bytes_per_sm, "bytes")
+        shared = AtMost(total + chip.shared_bytes_reserved, chip.shared_bytes_per_sm, "bytes")
         return Excess("shared_memory_per_sm", shared, "not even one block fits an SM")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from evokern.declaration.kernel import Launch, Need, Problem
+from evokern.declaration.kernel import AtMost, Launch, Problem
 from evokern.study.trial import Resources
 
 
@@ -84,7 +84,7 @@ class CompileFailure:
     """Line of the first error."""
     constraint: str | None = None
     """Resource limit that the program exceeds, if that is the reason."""
-    need: Need | None = None
+    need: AtMost | None = None
     """Needed and available amounts of that resource."""
     seconds: float = 0.0
     """Duration of the failed compile in seconds."""
@@ -119,7 +119,7 @@ class Built:
     variables: tuple[tuple[ModuleVariable, ...], ...] = ()
     """Variables of each program that keep their values between calls; empty if code uses none."""
 
-    def machine_code(self) -> Built:
+    def without_ptx(self) -> Built:
         """Return a copy without PTX and messages, which are two thirds of the size and are not needed to launch it."""
         return replace(self, programs=tuple(replace(program, ptx="", log="") for program in self.programs))
 

@@ -45,16 +45,16 @@ def _scope(symbol: str) -> str:
     return "::".join(part for part in source_name(symbol).split("::") if not part.startswith("_INTERNAL_"))
 
 
-def named(name: str, symbols: Iterable[str]) -> list[str]:
+def symbols_named(name: str, symbols: Iterable[str]) -> list[str]:
     """Return the symbols of all variables that match a name.
 
     Args:
         name: name with any number of its enclosing namespaces, or a symbol.
         symbols: symbols of the module's variables.
     """
-    return [symbol for symbol in symbols if name == symbol or stands_for(name, variable_name(symbol))]
+    return [symbol for symbol in symbols if name == symbol or name_matches(name, variable_name(symbol))]
 
 
-def stands_for(name: str, variable: str) -> bool:
+def name_matches(name: str, variable: str) -> bool:
     """Return whether a name, with any number of its namespaces, matches a result of `variable_name`."""
     return name == variable or variable.endswith(f"::{name}")

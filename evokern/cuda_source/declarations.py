@@ -168,7 +168,7 @@ class _Reader:
             previous = self.text(index - 1) if index > first else ""
             step = index + 1
             if token.kind == "directive":  # of alternative heads before one body, use the first
-                index = self.stream.behind_alternative(index)
+                index = self.stream.after_alternative(index)
                 continue
             if text == ";":
                 last = index

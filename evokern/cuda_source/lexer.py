@@ -124,7 +124,7 @@ class TokenStream:
         while index <= last:
             if self.tokens[index].kind == "directive":
                 pieces.append(self._between(begin, index - 1))
-                index = begin = self.behind_alternative(index)
+                index = begin = self.after_alternative(index)
             else:
                 index += 1
         pieces.append(self._between(begin, last))
@@ -133,7 +133,7 @@ class TokenStream:
     def _between(self, first: int, last: int) -> str:
         return self.text[self.tokens[first].start : self.tokens[last].end] if first <= last else ""
 
-    def behind_alternative(self, index: int) -> int:
+    def after_alternative(self, index: int) -> int:
         """Return the index after a preprocessor line, or after ``#endif`` if the line starts another branch."""
         if self.tokens[index].directive not in ("else", "elif"):
             return index + 1

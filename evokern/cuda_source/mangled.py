@@ -22,13 +22,13 @@ def mangled_parts(symbol: str) -> tuple[list[str], str]:
     Args:
         symbol: for example ``_ZN2ns1kIfEEvPT_``; a plain symbol has no names.
     """
-    parts, rest, _ = _taken_apart(symbol)
+    parts, rest, _ = _parse_symbol(symbol)
     return parts, rest
 
 
 def is_of_template(symbol: str) -> bool:
     """Return whether a symbol is a template instantiation or a member of one."""
-    _, rest, inside = _taken_apart(symbol)
+    _, rest, inside = _parse_symbol(symbol)
     return symbol.startswith("_Z") and (inside or rest.startswith("I"))
 
 
@@ -37,7 +37,7 @@ def source_name(symbol: str) -> str:
     return "::".join(mangled_parts(symbol)[0]) or symbol
 
 
-def _taken_apart(symbol: str) -> tuple[list[str], str, bool]:
+def _parse_symbol(symbol: str) -> tuple[list[str], str, bool]:
     """Return the names, the rest, and whether a name other than the last has template arguments."""
     if not symbol.startswith("_Z"):
         return [], symbol, False

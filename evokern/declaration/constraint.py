@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from evokern.declaration.genes import Config
 from evokern.declaration.problem import Problem
-from evokern.errors import RAISED, KernelError, SpaceError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError
 
 LEFT_OVER = "left over"
 """Last words of the unit of a remainder, which must be 0."""
 
 
 @dataclass(frozen=True)
-class Need:
+class AtMost:
     """Amounts that a constraint compares: it holds if `needed` is at most `available`."""
 
     needed: float
@@ -32,9 +32,9 @@ class Need:
         return self.needed <= self.available
 
 
-def divides(divisor: int, number: int, unit: str = "") -> Need:
+def divides(divisor: int, number: int, unit: str = "") -> AtMost:
     """Return a need that holds if `divisor` divides `number`; its `needed` amount is the remainder."""
-    return Need(number % divisor if divisor else 1, 0, f"{unit} {LEFT_OVER}".strip())
+    return AtMost(number % divisor if divisor else 1, 0, f"{unit} {LEFT_OVER}".strip())
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Constraint:
 
     name: str
     """Name; use it also in the corresponding `static_assert` of the source."""
-    holds: Callable[..., bool | Need]
+    holds: Callable[..., bool | AtMost]
     """Function of (config), (config, problem) or (config, problem, chip)."""
     reason: str
     """Reason why a violating candidate cannot work, in a sentence."""
@@ -62,7 +62,7 @@ class Constraint:
         """Number of parameters, out of (config, problem, chip), that the function takes."""
         return self._arity  # type: ignore[attr-defined,no-any-return]
 
-    def evaluate(self, config: Config, problem: Problem, chip: object) -> Need:
+    def evaluate(self, config: Config, problem: Problem, chip: object) -> AtMost:
         """Return needed and available amounts; a boolean becomes 0 (holds) or 1 (violated) needed, 0 available.
 
         Raises:
@@ -72,7 +72,7 @@ class Constraint:
             answer = self.holds(*(config, problem, chip)[: self.arity])
         except SpaceError:
             raise
-        except RAISED as error:
+        except KERNEL_CODE_EXCEPTIONS as error:
             frame = traceback.extract_tb(error.__traceback__)[:2][-1]  # this function's, then the constraint's own
             raise KernelError(
                 f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "
@@ -81,9 +81,9 @@ class Constraint:
         if answer is None:
             raise KernelError(
                 f"constraint {self.name} returned None for {dict(config)} at {problem}; it must return a bool, "
-                "Need(needed, available) or divides(a, b)"
+                "AtMost(needed, available) or divides(a, b)"
             )
-        return answer if isinstance(answer, Need) else Need(0 if answer else 1, 0)
+        return answer if isinstance(answer, AtMost) else AtMost(0 if answer else 1, 0)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value
-from evokern.declaration.kernel import Kernel, Launch, Need, Problem
+from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem
 from evokern.declaration.space import Space
-from evokern.errors import RAISED, KernelError, SpaceError, nearest
-from evokern.hardware.profiles import CLUSTERS_FROM, MOST_CLUSTER_BLOCKS, Profile
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
+from evokern.hardware.profiles import MAX_CLUSTER_BLOCKS, MIN_CLUSTER_CAPABILITY, Profile
 
 Answer = TypeVar("Answer")
 
@@ -117,7 +117,7 @@ def feasible_space(
         SpaceError: `genes` names an unknown gene or value.
     """
     space = narrowed(kernel.space, genes or {})
-    late = {gene.name: values for gene in space.genes if (values := gene.late_on(chip.name))}
+    late = {gene.name: values for gene in space.genes if (values := gene.low_priority_on(chip.name))}
     return replace(space, feasible=_Feasible(kernel, problems, chip), late=late)
 
 
@@ -140,7 +140,7 @@ class _Feasible:
             for problem in problems
             for constraint in kernel.constraints
         ]
-        self._turned_away = 0
+        self._rejected = 0
 
     def __call__(self, config: Config) -> bool:
         known = self._memory.get(config)
@@ -154,7 +154,7 @@ class _Feasible:
         try:
             if self._violates(_Values(config.__getstate__())):
                 return False
-        except RAISED:  # `check` raises an error with the constraint's name
+        except KERNEL_CODE_EXCEPTIONS:  # `check` raises an error with the constraint's name
             return check(self._kernel, config, self._problems, self._chip) is None
         if self._demanding and _check_compute_capability(self._kernel, config, self._chip):
             return False
@@ -164,12 +164,12 @@ class _Feasible:
     def _violates(self, values: _Values) -> bool:
         for condition in self._conditions:
             answer = condition[1](values, *condition[2])
-            if not (answer.holds if isinstance(answer, Need) else answer):
+            if not (answer.holds if isinstance(answer, AtMost) else answer):
                 if answer is None:
                     raise KernelError("a constraint returned None")  # `check` names it
                 condition[0] += 1
-                self._turned_away += 1
-                if self._turned_away % 512 == 0:
+                self._rejected += 1
+                if self._rejected % 512 == 0:
                     self._conditions.sort(key=lambda entry: -entry[0])
                 return True
         return False
@@ -209,7 +209,7 @@ def _values(genes: Sequence[Gene], name: str) -> tuple[Value, ...]:
     for gene in genes:
         if gene.name == name:
             return gene.values
-    raise SpaceError(f"there is no gene {name!r}: {nearest(name, [gene.name for gene in genes])}")
+    raise SpaceError(f"there is no gene {name!r}: {suggestion(name, [gene.name for gene in genes])}")
 
 
 def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launch, ...]:
@@ -219,7 +219,7 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
         KernelError: the kernel's `launches` raised or returned no launch.
         UsageError: the geometry of an external source is ambiguous, because there are several launches.
     """
-    launches = _answered(kernel, "launches", kernel.launches, config, problem)
+    launches = _call_declared(kernel, "launches", kernel.launches, config, problem)
     if not launches:
         raise KernelError(
             f"kernel {kernel.name}: launches returned no Launch for {dict(config)} at {problem}; return at least one"
@@ -227,7 +227,7 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
     return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
 
 
-def _answered(
+def _call_declared(
     kernel: Kernel,
     name: str,
     function: Callable[[Config, Problem], Iterable[Answer]],
@@ -243,7 +243,7 @@ def _answered(
         return tuple(function(config, problem))
     except (KernelError, SpaceError):
         raise
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error
@@ -259,73 +259,77 @@ def _check_compute_capability(kernel: Kernel, config: Config, chip: Profile) -> 
     return None
 
 
-def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Iterator[tuple[str, Need, str]]:
+def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Iterator[tuple[str, AtMost, str]]:
     for launch in launches_of(kernel, config, problem):
         yield from _geometry(launch, chip)
         yield from _shared_memory(launch, chip)
         yield from _residency(launch, chip)
         yield from _attributes(launch, chip)
-    for access in _answered(kernel, "vector_accesses", kernel.vector_accesses, config, problem):
+    for access in _call_declared(kernel, "vector_accesses", kernel.vector_accesses, config, problem):
         for stride in access.stride_bytes:
             yield (
                 "vector_alignment",
-                Need(stride % access.width_bytes, 0, "bytes left over"),
+                AtMost(stride % access.width_bytes, 0, "bytes left over"),
                 f"{access.width_bytes}-byte accesses to {access.tensor} are {stride} bytes apart, "
                 f"which is not a multiple of {access.width_bytes}: a misaligned address",
             )
 
 
-def _geometry(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]:
+def _geometry(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost, str]]:
     for axis, extent, limit in zip("xyz", launch.grid, chip.grid_limit, strict=True):
-        yield "grid_extent", Need(extent, limit, "blocks"), f"a grid has at most {limit} blocks along {axis}"
-        yield "grid_extent", Need(1, max(extent, 0), "blocks"), f"the grid is empty: {extent} along {axis}"
+        yield "grid_extent", AtMost(extent, limit, "blocks"), f"a grid has at most {limit} blocks along {axis}"
+        yield "grid_extent", AtMost(1, max(extent, 0), "blocks"), f"the grid is empty: {extent} along {axis}"
     for axis, extent, limit in zip("xyz", launch.block, chip.block_limit, strict=True):
-        yield "block_extent", Need(extent, limit, "threads"), f"a block has at most {limit} threads along {axis}"
-        yield "block_extent", Need(1, max(extent, 0), "threads"), f"the block is empty: {extent} along {axis}"
+        yield "block_extent", AtMost(extent, limit, "threads"), f"a block has at most {limit} threads along {axis}"
+        yield "block_extent", AtMost(1, max(extent, 0), "threads"), f"the block is empty: {extent} along {axis}"
     limit = chip.threads_per_block
-    yield "threads_per_block", Need(launch.threads, limit, "threads"), f"a block has at most {limit} threads"
+    yield "threads_per_block", AtMost(launch.threads, limit, "threads"), f"a block has at most {limit} threads"
 
 
-def _shared_memory(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]:
+def _shared_memory(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost, str]]:
     static, total = launch.static_shared_bytes, launch.static_shared_bytes + launch.shared_bytes
     yield (
         "static_shared_memory",
-        Need(static, chip.shared_bytes_static, "bytes"),
+        AtMost(static, chip.shared_bytes_static, "bytes"),
         "ptxas rejects static shared memory over 48 KB; use dynamic shared memory for more",
     )
     yield (
         "shared_memory_per_block",
-        Need(total, chip.shared_bytes_per_block, "bytes"),
+        AtMost(total, chip.shared_bytes_per_block, "bytes"),
         f"a block on {chip.model} can use at most {chip.shared_bytes_per_block} bytes of shared memory",
     )
     yield (
         "shared_memory_per_sm",
-        Need(launch.min_blocks * (total + chip.shared_bytes_reserved), chip.shared_bytes_per_sm, "bytes"),
+        AtMost(launch.min_blocks * (total + chip.shared_bytes_reserved), chip.shared_bytes_per_sm, "bytes"),
         f"{launch.min_blocks} resident blocks must fit the shared memory of an SM "
         f"(the system reserves {chip.shared_bytes_reserved} bytes for each)",
     )
 
 
-def _residency(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]:
+def _residency(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost, str]]:
     promised = launch.min_blocks
     threads = promised * 32 * -(-launch.threads // 32)
-    yield "blocks_per_sm", Need(promised, chip.blocks_per_sm, "blocks"), "launch bounds request more resident blocks"
-    yield "threads_per_sm", Need(threads, chip.threads_per_sm, "threads"), "launch bounds request more resident threads"
+    yield "blocks_per_sm", AtMost(promised, chip.blocks_per_sm, "blocks"), "launch bounds request more resident blocks"
+    yield (
+        "threads_per_sm",
+        AtMost(threads, chip.threads_per_sm, "threads"),
+        "launch bounds request more resident threads",
+    )
     yield (
         "registers_per_sm",
-        Need(threads * MIN_REGISTERS, chip.registers_per_sm, "registers"),
+        AtMost(threads * MIN_REGISTERS, chip.registers_per_sm, "registers"),
         f"launch bounds leave fewer than {MIN_REGISTERS} registers per thread",
     )
 
 
-def _attributes(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]:
+def _attributes(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost, str]]:
     capability = chip.compute_capability[0] + chip.compute_capability[1] / 10
     if launch.clustered:
-        least = CLUSTERS_FROM[0] + CLUSTERS_FROM[1] / 10
-        yield "compute_capability", Need(least, capability), f"thread-block clusters need compute capability {least}"
-        most = Need(prod(launch.clustered), MOST_CLUSTER_BLOCKS, "blocks")
+        least = MIN_CLUSTER_CAPABILITY[0] + MIN_CLUSTER_CAPABILITY[1] / 10
+        yield "compute_capability", AtMost(least, capability), f"thread-block clusters need compute capability {least}"
+        most = AtMost(prod(launch.clustered), MAX_CLUSTER_BLOCKS, "blocks")
         yield "cluster_blocks", most, "no chip supports a larger cluster"
         for axis, blocks, cluster in zip("xyz", launch.grid, launch.clustered, strict=True):
             yield "cluster", divides(cluster, blocks, "blocks"), f"the cluster must divide the grid along {axis}"
     if launch.l2_window:
-        yield "compute_capability", Need(8.0, capability), "an L2 persisting window needs compute capability 8.0"
+        yield "compute_capability", AtMost(8.0, capability), "an L2 persisting window needs compute capability 8.0"

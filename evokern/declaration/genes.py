@@ -12,7 +12,7 @@ from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from evokern.errors import EvokernError, SpaceError, nearest
+from evokern.errors import EvokernError, SpaceError, suggestion
 from evokern.hardware.profiles import CHIPS
 
 Value = int | str
@@ -74,7 +74,7 @@ class Config(NamedValues):
         self._hash = hash(tuple(self._values.items()))
 
     def _unknown(self, name: str) -> SpaceError:
-        return SpaceError(f"there is no gene {name!r}: {nearest(name, self._values)}")
+        return SpaceError(f"there is no gene {name!r}: {suggestion(name, self._values)}")
 
     def __hash__(self) -> int:
         return self._hash
@@ -155,19 +155,20 @@ class Gene:
         for value in (*self.for_study, *self.for_chips, *self.less_precise):
             if value not in self.values:
                 raise SpaceError(
-                    f"gene {self.name} marks the unknown value {value!r}: {nearest(str(value), map(str, self.values))}"
+                    f"gene {self.name} marks the unknown value {value!r}: "
+                    f"{suggestion(str(value), map(str, self.values))}"
                 )
         for value, chips in self.for_chips.items():
             for chip in chips:
                 if chip not in CHIPS:
-                    raise SpaceError(f"gene {self.name}: {value!r} is for chip {chip!r}: {nearest(chip, CHIPS)}")
+                    raise SpaceError(f"gene {self.name}: {value!r} is for chip {chip!r}: {suggestion(chip, CHIPS)}")
         for cause, weight in self.relieves.items():
             if cause not in CAUSES:
-                raise SpaceError(f"gene {self.name} relieves the unknown cause {cause!r}: {nearest(cause, CAUSES)}")
+                raise SpaceError(f"gene {self.name} relieves the unknown cause {cause!r}: {suggestion(cause, CAUSES)}")
             if not isinstance(weight, int) or weight < 1:
                 raise SpaceError(f"gene {self.name} relieves {cause} with weight {weight!r}; use 1, 2, 3 …")
 
-    def late_on(self, chip: str) -> tuple[Value, ...]:
+    def low_priority_on(self, chip: str) -> tuple[Value, ...]:
         """Return the values with low priority on a chip: comparison values, less precise ones, those for other chips.
 
         Args:
@@ -215,7 +216,7 @@ class Gene:
         for value in self.values:
             if str(value).lower() == wanted:
                 return value
-        raise SpaceError(f"gene {self.name} cannot be {text!r}: {nearest(text, map(str, self.values))}")
+        raise SpaceError(f"gene {self.name} cannot be {text!r}: {suggestion(text, map(str, self.values))}")
 
 
 def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 # Imports with `as` are re-exported, for modules that declare or read kernels.
+from evokern.declaration.constraint import AtMost as AtMost
 from evokern.declaration.constraint import Constraint as Constraint
-from evokern.declaration.constraint import Need as Need
 from evokern.declaration.constraint import VectorAccess as VectorAccess
 from evokern.declaration.constraint import divides as divides
 from evokern.declaration.genes import Config, Gene, Value
@@ -40,7 +40,7 @@ from evokern.declaration.problem import problem_of
 from evokern.declaration.slices import Slice as Slice
 from evokern.declaration.space import Space
 from evokern.declaration.state import State, checked_state
-from evokern.errors import RAISED, KernelError, SpaceError, nearest
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ class Tensor:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(whole(extent) for extent in self.shape))
         if self.dtype not in DTYPE_BYTES:
-            raise KernelError(f"unknown tensor dtype {self.dtype!r}: {nearest(self.dtype, DTYPE_BYTES)}")
+            raise KernelError(f"unknown tensor dtype {self.dtype!r}: {suggestion(self.dtype, DTYPE_BYTES)}")
         if any(extent < 1 for extent in self.shape):
             raise KernelError(f"tensor shape {self.shape} has an empty axis")
         if not (callable(self.change) or self.change in ("elements", "nothing")):
@@ -157,7 +157,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         for dtype in self.by_dtype:
             if dtype not in DTYPE_BYTES:
-                raise KernelError(f"tolerance for unknown dtype {dtype!r}: {nearest(dtype, DTYPE_BYTES)}")
+                raise KernelError(f"tolerance for unknown dtype {dtype!r}: {suggestion(dtype, DTYPE_BYTES)}")
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not (number and math.isfinite(value) and value >= 0):
@@ -172,7 +172,7 @@ class Tolerance:
         found = self.by_dtype.get(dtype, self)
         return found if found.elements else replace(found, elements=self.elements)
 
-    def holding(self, tensor: Tensor) -> Tolerance:
+    def for_tensor(self, tensor: Tensor) -> Tolerance:
         """Return the tolerance for an output with its dtype and number of elements."""
         found = self.of(tensor.dtype)
         if found.elements is None or tensor.elements <= found.elements:
@@ -263,7 +263,7 @@ class Workload:
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
             raise KernelError(
-                f"unknown arithmetic {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}"
+                f"unknown arithmetic {self.arithmetic!r}: {suggestion(self.arithmetic, get_args(Arithmetic))}"
             )
         if not callable(self.slices):
             object.__setattr__(self, "slices", tuple(self.slices))
@@ -280,7 +280,7 @@ class Workload:
             return tuple(self.slices)
         try:
             return tuple(self.slices(problem))
-        except RAISED as error:
+        except KERNEL_CODE_EXCEPTIONS as error:
             raise KernelError(f"slices raised {type(error).__name__}: {error} at {problem}") from error
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evokern.errors import KernelError, nearest
+from evokern.errors import KernelError, suggestion
 
 SCALAR_BYTES: Mapping[str, int] = {
     "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "bool": 1,
@@ -31,7 +31,7 @@ class Scalar:
 
     def __post_init__(self) -> None:
         if self.dtype not in SCALAR_BYTES:
-            raise KernelError(f"unknown scalar dtype {self.dtype!r}: {nearest(self.dtype, SCALAR_BYTES)}")
+            raise KernelError(f"unknown scalar dtype {self.dtype!r}: {suggestion(self.dtype, SCALAR_BYTES)}")
         if self.dtype == "bool" and self.value not in (0, 1):
             raise KernelError(f"a bool argument must be True or False, not {self.value!r}")
 
@@ -50,7 +50,7 @@ def i32(value: int) -> Scalar:
     Raises:
         KernelError: the value is not a whole number or does not fit.
     """
-    return Scalar("i32", _fitting(value, "i32", 31))
+    return Scalar("i32", _checked_integer(value, "i32", 31))
 
 
 def i64(value: int) -> Scalar:
@@ -59,10 +59,10 @@ def i64(value: int) -> Scalar:
     Raises:
         KernelError: the value is not a whole number or does not fit.
     """
-    return Scalar("i64", _fitting(value, "i64", 63))
+    return Scalar("i64", _checked_integer(value, "i64", 63))
 
 
-def _fitting(value: int | float, dtype: str, bits: int) -> int:
+def _checked_integer(value: int | float, dtype: str, bits: int) -> int:
     if isinstance(value, float) and not value.is_integer():
         raise KernelError(f"{dtype}({value}) is not a whole number; use a // b to round down, or f32(x) for a float")
     number = whole(value)
@@ -121,7 +121,7 @@ class Launch:
         object.__setattr__(self, "args", tuple(self.args))
         for position, argument in enumerate(self.args):
             if not isinstance(argument, (str, Scalar)):
-                raise KernelError(f"argument {position + 1} of {self.entry} is {_remedied(argument)}")
+                raise KernelError(f"argument {position + 1} of {self.entry} is {_argument_problem(argument)}")
 
     @property
     def clustered(self) -> tuple[int, int, int] | None:
@@ -139,7 +139,7 @@ class Launch:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def _remedied(argument: object) -> str:
+def _argument_problem(argument: object) -> str:
     """Return a clause that describes an invalid argument and its correction."""
     if callable(argument):
         name = getattr(argument, "__name__", "f")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.declaration.genes import NamedValues, Value
-from evokern.errors import KernelError, nearest
+from evokern.errors import KernelError, suggestion
 
 
 class Problem(NamedValues):
@@ -59,7 +59,7 @@ class Problem(NamedValues):
         self._values, self._unwritten, self._defaults = state
 
     def _unknown(self, name: str) -> KernelError:
-        return KernelError(f"the problem has no field {name!r}: {nearest(name, self._values)}")
+        return KernelError(f"the problem has no field {name!r}: {suggestion(name, self._values)}")
 
     def __hash__(self) -> int:
         return hash(tuple(self._values.items()))
@@ -161,7 +161,7 @@ def _given(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[str,
     values: dict[str, Value] = {}
     for name, raw in _split(kernel, fields, text) if isinstance(text, str) else text.items():
         if name.lower() not in known:
-            raise KernelError(f"{kernel} has no problem field {name!r}: {nearest(name, names)}")
+            raise KernelError(f"{kernel} has no problem field {name!r}: {suggestion(name, names)}")
         entry = known[name.lower()]
         if entry.name in values:
             raise KernelError(
@@ -232,13 +232,13 @@ def _stored(fields: Sequence[ProblemField], key: str) -> Problem | None:
         return None
 
 
-_APART = re.compile(r"\s*,\s*|\s+(?=[A-Za-z_]\w*\s*=)")
+_SEPARATOR = re.compile(r"\s*,\s*|\s+(?=[A-Za-z_]\w*\s*=)")
 """Separator of the parts of a problem's text: a comma, or blanks before a name. A choice may contain blanks."""
 
 
 def parts_of(text: str) -> list[tuple[str, str]]:
     """Return name and value of each part of a problem's text, in order; the name is empty for a value alone."""
-    split = (part.partition("=") for part in _APART.split(text.strip()) if part)
+    split = (part.partition("=") for part in _SEPARATOR.split(text.strip()) if part)
     return [(name.strip(), value.strip()) if equals else ("", name) for name, equals, value in split]
 
 

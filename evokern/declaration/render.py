@@ -16,7 +16,7 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.state import State
-from evokern.errors import RAISED, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         result[gene.name] = choice_macro(gene, config[gene.name]) if named else str(config[gene.name])
     try:
         extra = dict(kernel.macros(config, problem))
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: macros raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error

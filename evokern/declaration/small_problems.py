@@ -11,7 +11,7 @@ from evokern.declaration.problem import parts_of
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 
-MOST = 2
+MAX_PROBLEMS = 2
 """Maximum number of small problems per candidate: one with tails and one without take about a second."""
 
 MOST_ELEMENTS = 1 << 18
@@ -59,7 +59,7 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
             small = small_problem(kernel, text, problem)
             if small not in chosen and keeps_limits(kernel, config, small, chip):
                 mine.append(small)
-            if len(mine) == MOST:
+            if len(mine) == MAX_PROBLEMS:
                 break
         chosen += mine
     if chosen or max(elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:
@@ -67,7 +67,7 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
     return tuple(problems)
 
 
-def of_whole_tiles(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:
+def whole_tile_problem(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:
     """Return a small problem of whole tiles for a candidate whose tiles exceed every declared small problem, or None.
 
     First all numeric fields get the same extent, the smallest feasible one. Possible extents are the candidate's values

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import combinations, islice
 
 from evokern.declaration.genes import Config, Gene, Value
-from evokern.errors import SpaceError, nearest
+from evokern.errors import SpaceError, suggestion
 
 Predicate = Callable[[Config], bool]
 _WALKED = 100_000
@@ -73,7 +73,7 @@ class Space:
         for gene in self.genes:
             if gene.name.lower() == name.lower():
                 return gene
-        raise SpaceError(f"there is no gene {name!r}: {nearest(name, by_name)}")
+        raise SpaceError(f"there is no gene {name!r}: {suggestion(name, by_name)}")
 
     @property
     def size(self) -> int:
@@ -117,11 +117,13 @@ class Space:
                 raise SpaceError(f"gene {gene.name} has no value; use one of {gene.values}")
             value = values[gene.name]
             if value not in gene.values:
-                raise SpaceError(f"gene {gene.name} cannot be {value!r}: {nearest(str(value), map(str, gene.values))}")
+                raise SpaceError(
+                    f"gene {gene.name} cannot be {value!r}: {suggestion(str(value), map(str, gene.values))}"
+                )
             chosen[gene.name] = value if self.active(gene, chosen) else gene.default
         if len(values) != len(self.genes):
             extra = next(name for name in values if name not in chosen)
-            raise SpaceError(f"there is no gene {extra!r}: {nearest(extra, chosen)}")
+            raise SpaceError(f"there is no gene {extra!r}: {suggestion(extra, chosen)}")
         return Config(chosen)
 
     def with_changes(self, base: Config, changes: Mapping[str, str | Value]) -> Config:

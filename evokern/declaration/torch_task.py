@@ -28,7 +28,7 @@ from evokern.errors import KernelError
 if TYPE_CHECKING:
     import torch
 
-NEEDED = ("Model", "get_inputs", "get_init_inputs")
+REQUIRED_NAMES = ("Model", "get_inputs", "get_init_inputs")
 """Names that the file must define."""
 _MODULES_KEPT = 6
 
@@ -159,7 +159,7 @@ def namespace(text: str, sizes: Mapping[str, Value], name: str = "task.py") -> d
         name: name of the file, for tracebacks.
 
     Raises:
-        KernelError: the file does not define all names in `NEEDED`.
+        KernelError: the file does not define all names in `REQUIRED_NAMES`.
     """
     tree = ast.parse(text)
     for key, node in _assigned(tree):
@@ -174,7 +174,7 @@ def namespace(text: str, sizes: Mapping[str, Value], name: str = "task.py") -> d
     module = types.ModuleType(f"_evokern_task_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
     sys.modules[module.__name__] = module  # classes of the file look up their module by name
     exec(compile(tree, name, "exec"), module.__dict__)
-    missing = [one for one in NEEDED if one not in module.__dict__]
+    missing = [one for one in REQUIRED_NAMES if one not in module.__dict__]
     if missing:
         raise KernelError(f"{name} does not define {', '.join(missing)}")
     return module.__dict__

@@ -14,7 +14,7 @@ from evokern.workers.jobs import JobPool, JobResult
 
 FIRST_KEY = -2
 """Key of the first compile ahead; later keys are lower. They never equal a trial number or the key of a single job."""
-MOST_KEPT = 64
+MAX_KEPT = 64
 """Maximum number of unused programs to keep; the oldest are dropped."""
 
 
@@ -80,6 +80,6 @@ class CompileAhead:
         if number is not None:
             return replace(result, key=number)
         self._kept[config] = result
-        if len(self._kept) > MOST_KEPT:
+        if len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
         return None

@@ -60,7 +60,7 @@ def _time_us(answer: BaselineResult) -> float | None:
     return geometric_mean([timing.median_us for timing in answer.timings]) if answer.timings else None
 
 
-def comparison(names: Sequence[str], first_us: Sequence[float], reference: str) -> str:
+def comparison_note(names: Sequence[str], first_us: Sequence[float], reference: str) -> str:
     """Return a note that compares the GPUs.
 
     Args:

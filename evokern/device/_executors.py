@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evokern.events import told
+from evokern.events import log_event
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.jobs import JobResult
-from evokern.workers.members import Forwarding, MemberPool
+from evokern.workers.members import ForwardingPool, MemberPool
 
 GPU = "gpu"
 """Evidence key for the executor that measured a trial, if a search has several."""
-MOST_DRIFT = 0.02
+MAX_DRIFT = 0.02
 """Largest allowed relative change of a reference's time: twice the difference between two GPUs of one model."""
 CHECK_PERIOD_S = 60.0
 """Seconds between two checks of an executor."""
@@ -73,7 +73,7 @@ class Checks:
     """Trial → job and deadline, for trials measured since the last good check."""
 
 
-class Executors(Forwarding):
+class Executors(ForwardingPool):
     """Executors with drift checks.
 
     One thread drives them, like a `WorkerPool`; `evokern.workers.pool.wait` waits for them.
@@ -140,11 +140,11 @@ class Executors(Forwarding):
         Raises:
             EvokernError: no executor is left; it is the error of the last one.
         """
-        results = [kept for one in super().advance(readable) if (kept := self._taken(one)) is not None]
+        results = [kept for one in super().advance(readable) if (kept := self._with_executor_name(one)) is not None]
         self._check_those_due()
         return results
 
-    def _taken(self, result: JobResult) -> JobResult | None:
+    def _with_executor_name(self, result: JobResult) -> JobResult | None:
         """Return a trial's result with the name of its executor; None for an internal job."""
         asked, member = self._asked.pop(result.key, None), result.member
         if result.key in self._own:
@@ -192,11 +192,11 @@ class Executors(Forwarding):
             one.proving = False
             self._time(member, 0)
         elif len(one.first_us) < len(references):
-            self._joins(member, result)
+            self._record_first_time(member, result)
         else:
             reference, first_us = references[len(one.beyond)], one.first_us[len(one.beyond)]
             time_us = reference.time_us(result.value) if done else None
-            if time_us is not None and abs(time_us / first_us - 1) <= MOST_DRIFT:
+            if time_us is not None and abs(time_us / first_us - 1) <= MAX_DRIFT:
                 one.since.clear()
             else:
                 took = "could not be measured" if time_us is None else f"took {time_us:.4g} µs"
@@ -207,7 +207,7 @@ class Executors(Forwarding):
                 self._set_aside(member, "; ".join(one.beyond))
             one.checking, one.checked_at, one.beyond = False, time.monotonic(), []
 
-    def _joins(self, member: int, result: JobResult) -> None:
+    def _record_first_time(self, member: int, result: JobResult) -> None:
         """Process the first time of a reference; after the last reference the executor joins."""
         assert self._calibration is not None
         one, references, name = self.checks[member], self._calibration.references, self._pool.names[member]
@@ -215,14 +215,14 @@ class Executors(Forwarding):
         time_us = references[len(one.first_us)].time_us(result.value) if result.status == "done" else None
         if time_us is None:
             why = result.value if result.status != "done" else "its time could not be measured"
-            told("gpu_refused", f"{name} does not join: {why}", logging.WARNING, gpu=name)
+            log_event("gpu_refused", f"{name} does not join: {why}", logging.WARNING, gpu=name)
             return
         one.first_us.append(time_us)
         if len(one.first_us) < len(references):
             self._time(member, len(one.first_us))
             return
         message = f"{name} joins: {references[0].name} takes {one.first_us[0]:.4g} µs"
-        told("gpu_joins", message, logging.WARNING, gpu=name, reference_us=one.first_us[0])
+        log_event("gpu_joins", message, logging.WARNING, gpu=name, reference_us=one.first_us[0])
         self._pool.readmit(member)
 
     def _set_aside(self, member: int, why: str) -> None:
@@ -232,7 +232,7 @@ class Executors(Forwarding):
         self.checks[member].aside = True
         name, count = self._pool.names[member], len(self.checks[member].since)
         message = f"{name} is excluded: {why}; {count} trials since its last good check are measured again"
-        told("gpu_set_aside", message, logging.WARNING, gpu=name, trials=count)
+        log_event("gpu_set_aside", message, logging.WARNING, gpu=name, trials=count)
         self._measure_again(member, f"{name} was excluded: {why}")
 
     def _measure_again(self, member: int, why: str) -> None:

@@ -14,7 +14,7 @@ from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.plausible import contradictions
 from evokern.study.trial import Evaluation, Outcome
-from evokern.wording import changed
+from evokern.wording import changed_genes_text
 
 
 def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ...]]:
@@ -29,7 +29,7 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
     """
     space = feasible_space(task.kernel, task.problems, profile, task.study.genes)
     default, config = space.default(), space.first_feasible()
-    doubts = _doubts(task, config or default)
+    doubts = _plausibility_notes(task, config or default)
     if config == default:
         return default, doubts
     violation = check(task.kernel, default, task.problems, profile)
@@ -39,10 +39,10 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
             f"{why}; no feasible candidate was found either; change the defaults of its genes, or restrict them in "
             "[genes] of the study"
         )
-    return config, (f"{why}; the search starts with {changed(config, space.genes)}", *doubts)
+    return config, (f"{why}; the search starts with {changed_genes_text(config, space.genes)}", *doubts)
 
 
-def _doubts(task: Task, config: Config) -> tuple[str, ...]:
+def _plausibility_notes(task: Task, config: Config) -> tuple[str, ...]:
     """Return notes on operations and bytes that contradict the tensors, and on tolerances finer than rounding.
 
     Raises:
@@ -68,8 +68,8 @@ def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]
         tensor = tensors.get(name)  # an optional output exists only at some problems
         if tensor is None or tensor.dtype not in SIGNIFICAND_BITS:
             continue
-        roundoff, allowed = unit_roundoff(tensor.dtype), own.overridden(gate.atol, gate.rtol).holding(tensor)
-        if allowed.rtol < roundoff <= own.holding(tensor).rtol:
+        roundoff, allowed = unit_roundoff(tensor.dtype), own.overridden(gate.atol, gate.rtol).for_tensor(tensor)
+        if allowed.rtol < roundoff <= own.for_tensor(tensor).rtol:
             most = allowed.atol / (roundoff - allowed.rtol)
             found.append(
                 f"the study's tolerance (atol {allowed.atol:g}, rtol {allowed.rtol:g}) rejects correct values of "

@@ -29,18 +29,18 @@ from evokern.device._ahead import FIRST_KEY, CompileAhead
 from evokern.device.contract import Answer, ExecutorState, Request
 from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome, Span
-from evokern.workers.host_memory import in_words
+from evokern.workers.host_memory import memory_text
 from evokern.workers.jobs import JobPool
 from evokern.workers.pool import JobResult, wait
 
 COMPILE_DEADLINE_S = 120.0
 """Timeout of one compile, in seconds."""
-FOREIGN_PATIENCE_S = 10.0
+EXTERNAL_COMPILE_WAIT_S = 10.0
 """Seconds after which the compile of an external source no longer delays other results. Compiles of a search are always
 awaited, so that recorded results do not depend on compile times."""
-_FAULTS_IN_A_ROW = 8
+_MAX_CONSECUTIVE_ERRORS = 8
 """Consecutive internal errors that end a search. Three are common if one gene value in four causes an error."""
-_LOST_IN_A_ROW = 8
+_MAX_CONSECUTIVE_LOST = 8
 """Consecutive lost trials after which the machine counts as unusable and the search ends."""
 _SWITCH_S = 5e-4
 """Thread switch interval during a search, in seconds. Python's default of 5 ms delays the pipeline's thread at each
@@ -60,7 +60,7 @@ class CompiledRequest:
 
 
 @dataclass
-class _Claim:
+class _DuplicateGroup:
     """Trials with one fingerprint."""
 
     members: dict[int, float] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class _Claim:
 
 
 @runtime_checkable
-class _ToldApart(Protocol):
+class _NamedExecutors(Protocol):
     """Executor pool with named members."""
 
     @property
@@ -110,12 +110,12 @@ class Pipeline:
         self._compilers = compilers
         self._ahead = CompileAhead(compilers, ahead, COMPILE_DEADLINE_S)
         self._executors = executors
-        self._told_apart = executors if isinstance(executors, _ToldApart) else None
+        self._named_executors = executors if isinstance(executors, _NamedExecutors) else None
         self._job = job
         self._deadline_s = deadline_s
         self._hang_s = deadline_s if hang_s is None else hang_s
-        self._claims: dict[str, _Claim] = {
-            fingerprint: _Claim(owner=number, evaluation=evaluation)
+        self._duplicate_groups: dict[str, _DuplicateGroup] = {
+            fingerprint: _DuplicateGroup(owner=number, evaluation=evaluation)
             for fingerprint, (number, evaluation) in known.items()
         }
         self._open: set[str] = set()
@@ -181,7 +181,7 @@ class Pipeline:
 
     def executors(self) -> tuple[ExecutorState, ...]:
         """Return the state of each executor; empty for a single or unnamed executor."""
-        pool = self._told_apart
+        pool = self._named_executors
         if pool is None or len(pool.names) < 2:
             return ()
         now = time.monotonic()
@@ -273,7 +273,7 @@ class Pipeline:
             self._claim(result.key, result.value)
 
     def _claim(self, number: int, built: Built) -> None:
-        claim = self._claims.setdefault(built.fingerprint, _Claim())
+        claim = self._duplicate_groups.setdefault(built.fingerprint, _DuplicateGroup())
         first = not claim.members and claim.owner is None
         claim.members[number] = built.compile_s
         self._open.add(built.fingerprint)
@@ -310,7 +310,7 @@ class Pipeline:
         self._busy_s += evaluation.device_s
         whole = _span("evaluate", result, "executor")
         spans = (whole, *(replace(span, worker=whole.worker) for span in evaluation.spans))
-        self._claims[fingerprint].evaluation = replace(
+        self._duplicate_groups[fingerprint].evaluation = replace(
             evaluation, fingerprint=fingerprint, resources=evaluation.resources or built.resources, spans=spans
         )
 
@@ -326,20 +326,20 @@ class Pipeline:
             evidence = {"error": "declaration", "message": first, "diagnosis": f"kernel.py: {first}"}
             return Evaluation(Outcome.CRASHED, evidence=evidence)
         self._faults += 1
-        if not isinstance(error, InternalError) or self._faults >= _FAULTS_IN_A_ROW:
+        if not isinstance(error, InternalError) or self._faults >= _MAX_CONSECUTIVE_ERRORS:
             raise error
         return Evaluation(Outcome.CRASHED, evidence={"error": first, "log": str(error)})
 
     def _lose(self, result: JobResult, fingerprint: str, built: Built) -> None:
         """Report a trial as lost; execute the next trial that has the same program."""
-        claim = self._claims[fingerprint]
+        claim = self._duplicate_groups[fingerprint]
         del claim.members[result.key]
         self._busy_s += result.seconds
         self._answer(result.key, self._lost_evaluation(result, "worker"))
         if claim.members:
             self._execute(min(claim.members), built)
         else:
-            del self._claims[fingerprint]
+            del self._duplicate_groups[fingerprint]
             self._open.discard(fingerprint)
 
     def _lost_evaluation(self, result: JobResult, what: str) -> Evaluation:
@@ -348,14 +348,13 @@ class Pipeline:
         Raises:
             DeviceError: too many trials in a row were lost.
         """
-        reason = (
-            f"its {what} processes died for a reason outside the candidate: {result.value}; {in_words(result.memory)}"
-        )
+        memory = memory_text(result.memory)
+        reason = f"its {what} processes died for a reason outside the candidate: {result.value}; {memory}"
         self._lost += 1
-        if self._lost > _LOST_IN_A_ROW:
+        if self._lost > _MAX_CONSECUTIVE_LOST:
             raise DeviceError(
                 f"{self._lost} candidates in a row were lost: the {what} processes of the last one died "
-                f"({result.value}; {in_words(result.memory)}); free memory or stop the program that kills them, "
+                f"({result.value}; {memory_text(result.memory)}); free memory or stop the program that kills them, "
                 "then run the same command again"
             )
         evidence = {"reason": reason, "memory": dict(result.memory), "log": result.log}
@@ -371,7 +370,7 @@ class Pipeline:
         # trial.
         first_unknown = min(self._compiling - self._compilers.overdue(), default=None)
         for fingerprint in list(self._open):
-            claim = self._claims[fingerprint]
+            claim = self._duplicate_groups[fingerprint]
             if claim.evaluation is None:
                 continue
             if claim.owner is None:

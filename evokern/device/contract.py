@@ -35,7 +35,7 @@ class StartStep:
     """Total number of steps."""
 
 
-def unheard(step: StartStep) -> None:
+def ignore_step(step: StartStep) -> None:
     """Ignore a start step."""
 
 
@@ -58,7 +58,7 @@ class Task:
     default_us: tuple[float, ...] = ()
     """Launch time of the default candidate at each problem in µs, or empty. The first session measures it and all
     sessions use it: a candidate whose first launches take far longer is stopped."""
-    on_step: Callable[[StartStep], None] = field(default=unheard, compare=False)
+    on_step: Callable[[StartStep], None] = field(default=ignore_step, compare=False)
     """Callback before each start step, in the thread that starts the device."""
 
 
@@ -163,7 +163,7 @@ class Device(Protocol):
 
 
 @runtime_checkable
-class Staged(Protocol):
+class ReportsStages(Protocol):
     """Device that reports the stage of its candidates."""
 
     def stages(self) -> tuple[int, int]:
@@ -183,7 +183,7 @@ class ExecutorState:
 
 
 @runtime_checkable
-class Several(Protocol):
+class HasExecutors(Protocol):
     """Device that may have several executors."""
 
     def executors(self) -> Sequence[ExecutorState]:
@@ -202,7 +202,7 @@ class CompilesAhead(Protocol):
 
 
 @runtime_checkable
-class Rated(Protocol):
+class MeasuresRates(Protocol):
     """Started device that can report its copy and multiplication rates."""
 
     def rates(self) -> Rates:
@@ -214,7 +214,7 @@ class Rated(Protocol):
 
 
 @runtime_checkable
-class Interleaving(Protocol):
+class MeasuresRounds(Protocol):
     """Device with a clock that measures candidates in interleaved rounds."""
 
     def rounds(self, task: Task, candidates: Sequence[Config | str]) -> Measure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evokern.cluster import RayRequest
 from evokern.device.contract import Device
-from evokern.errors import DeviceError, nearest
+from evokern.errors import DeviceError, suggestion
 from evokern.hardware.profiles import CHIPS
 
 KINDS = ("auto", "cuda", "cuda:N", "cuda:N,M", "cuda:all", "sim:CHIP", "replay:FILE")
@@ -53,7 +53,9 @@ def open_device(name: str, cluster: RayRequest | None = None) -> Device:
             return open_live(name.strip().lower())
         case _:
             chip = name.strip().lower()
-            guess = f"did you mean 'sim:{chip}'? known: {', '.join(KINDS)}" if chip in CHIPS else nearest(name, KINDS)
+            guess = (
+                f"did you mean 'sim:{chip}'? known: {', '.join(KINDS)}" if chip in CHIPS else suggestion(name, KINDS)
+            )
             raise DeviceError(f"there is no device {name!r}: {guess}")
 
 

@@ -51,7 +51,7 @@ def _binary(file_name: str) -> str:
     return file_name.removesuffix(".cu") if file_name.endswith(".cu") else f"{file_name}.out"
 
 
-def declared(traces: Traces) -> list[str]:
+def linking_declarations(traces: Traces) -> list[str]:
     """Return the declarations for a program that links the object file."""
     members = ", ".join(name.lower() for name in traces.fields)
     sizes = [name for name, tensor in traces.tensors.items() if tensor.role == "workspace"]

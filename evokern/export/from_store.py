@@ -14,7 +14,7 @@ from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
 from evokern.study.trial import Evaluation, Outcome
 from evokern.version import __version__
-from evokern.wording import command, mean_of, proved
+from evokern.wording import command, mean_suffix, verification_text
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _facts(
     time = f"{time_us:.3f} {unit}"
     if interval and not record.predicted:
         time += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
-    over = mean_of(len(record.problems))
+    over = mean_suffix(len(record.problems))
     if means:
         time += over
     baseline = reader.baseline(record)
@@ -173,6 +173,6 @@ def _facts(
     if "driver_cuda" in environment:
         facts["driver"] = f"{environment.get('driver') or 'of unknown version'}, for CUDA {environment['driver_cuda']}"
     facts |= {"compiler": str(environment["compiler"])} if "compiler" in environment else {}
-    facts |= {"proof": proved(reader.verification(record, found.trial).as_dict())}
+    facts |= {"proof": verification_text(reader.verification(record, found.trial).as_dict())}
     facts |= {"time": time, "baseline": against, "kernel": f"{record.kernel}, code {found.kernel_digest[:12]}"}
     return facts | {"evokern": record.evokern_version or __version__}

@@ -15,7 +15,7 @@ from evokern.errors import StudyError
 from evokern.store import Reader, SessionRecord, StudyRecord
 from evokern.study.trial import Outcome, Span, Trial
 from evokern.version import __version__
-from evokern.wording import changed, microseconds, several
+from evokern.wording import changed_genes_text, count_noun, microseconds
 
 SEARCH = 0
 """Thread id of the track with sessions and champions; the workers' ids follow."""
@@ -95,7 +95,7 @@ def _args(record: StudyRecord, trial: Trial) -> dict[str, Any]:
     found: dict[str, Any] = {
         "trial": trial.number,
         "outcome": trial.outcome.value,
-        "changed genes": changed(trial.config, record.genes),
+        "changed genes": changed_genes_text(trial.config, record.genes),
     }
     if evaluation.time_us is not None:
         found["predicted µs" if record.predicted else "µs"] = evaluation.time_us
@@ -157,8 +157,8 @@ def _missing(trials: Sequence[Trial]) -> str:
     if not without:
         return ""
     return (
-        f"{len(without)} of {several(len(trials), 'trial')} have only the time in flight, without spans on a worker's "
-        "track: an older evokern searched them, or they were replayed from a recording"
+        f"{len(without)} of {count_noun(len(trials), 'trial')} have only the time in flight, without spans on a "
+        "worker's track: an older evokern searched them, or they were replayed from a recording"
     )
 
 

@@ -15,7 +15,7 @@ from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tol
 from evokern.declaration.render import render
 from evokern.errors import DeviceError, KernelError
 from evokern.escaping import in_comment
-from evokern.export.banner import Provenance, banner, declared, ordered, parameters
+from evokern.export.banner import Provenance, banner, linking_declarations, ordered, parameters
 from evokern.export.declared_state import restored_variables
 from evokern.export.launcher import elements, launch_body, number, shape_checks
 from evokern.export.reference_runs import reference_runs
@@ -82,7 +82,7 @@ def standalone(
             chip.architecture + program.architecture_suffix,
             provenance,
             file_name,
-            declared(traces),
+            linking_declarations(traces),
             sampled,
         ),
         type_headers=_type_headers(traces.tensors),

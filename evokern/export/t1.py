@@ -17,7 +17,7 @@ from typing import Any
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config, Gene
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.errors import RAISED, StudyError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of
 from evokern.files import read_text
@@ -171,7 +171,7 @@ class _Translator(ast.NodeTransformer):
         if name == "divides" and len(given) >= 2:
             left: ast.expr = ast.BinOp(given[1], ast.Mod(), given[0])
             return ast.Compare(left, [ast.Eq()], [ast.Constant(0)])
-        if name == "Need" and len(given) >= 2:
+        if name in ("AtMost", "Need") and len(given) >= 2:
             return ast.Compare(given[0], [ast.LtE()], [given[1]])
         raise _Untranslatable
 
@@ -232,7 +232,7 @@ def _sizes(kernel: Kernel, default: Config, problem: Problem) -> list[tuple[str,
             for part, wanted in zip(formulas, (other.grid, other.block), strict=True):
                 if tuple(evaluate(formula, numbers) for formula in part) != wanted:
                     return None
-    except RAISED:  # the declared function needs plain numbers, or rejects this configuration
+    except KERNEL_CODE_EXCEPTIONS:  # the declared function needs plain numbers, or rejects this configuration
         return None
     return [tuple(map(_python, part)) for part in formulas]
 

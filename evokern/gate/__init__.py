@@ -1,7 +1,7 @@
 """The correctness gate: every device runs it, and only candidates that pass it count as measured."""
 
 from evokern.gate.check import Call, Gate, RunFailed, Runner
-from evokern.gate.power import prove_power
+from evokern.gate.sensitivity import prove_power
 from evokern.gate.verdict import Verdict
 
 __all__ = ["Call", "Gate", "RunFailed", "Runner", "Verdict", "prove_power"]

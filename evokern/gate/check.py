@@ -11,17 +11,17 @@ from typing import Any, Protocol
 import torch
 
 from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.comparison import tolerances
-from evokern.gate.own_kernels import OwnKernels
-from evokern.gate.tail_risk import MARGINAL, fault, tail_risk
+from evokern.gate.device_kernels import DeviceKernels
+from evokern.gate.tail_risk import MARGINAL, margin_evidence, tail_risk
 from evokern.gate.verdict import Verdict, judge
 from evokern.study.settings import GateSettings, InputSet
 from evokern.study.trial import Outcome
 
-TOUCHED = 1 / 16
+CHANGED_SHARE = 1 / 16
 """Share of the inputs that changes between two calls; catches candidates that recognise inputs by a few elements."""
-MOST_DRAWS = 8
+MAX_DRAWS = 8
 """Maximum number of input draws, including the first, for a candidate whose errors come near the tolerance."""
 _BENCHES_KEPT = 4
 
@@ -40,7 +40,7 @@ class Repetition:
 
 REPETITIONS = (
     Repetition(1.0, False, "when the call was repeated on other inputs"),
-    Repetition(TOUCHED, True, "when the call was repeated on nearly the same inputs"),
+    Repetition(CHANGED_SHARE, True, "when the call was repeated on nearly the same inputs"),
 )
 """Repetitions that a correct candidate must also pass.
 
@@ -96,7 +96,7 @@ class Gate:
         settings: GateSettings,
         device: torch.device,
         seed: int | None = None,
-        own: OwnKernels | None = None,
+        own: DeviceKernels | None = None,
     ) -> None:
         """Create a gate.
 
@@ -116,11 +116,11 @@ class Gate:
         self.generator.manual_seed(seed)
         self._secret = random.Random(seed)
         self._own = own
-        self._benches: dict[tuple[Any, ...], Bench] = {}
+        self._benches: dict[tuple[Any, ...], BufferSet] = {}
 
     def bench(
         self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int, *, fresh: bool = False
-    ) -> Bench:
+    ) -> BufferSet:
         """Return a buffer set for these tensors: an existing one if it fits, or a new one if `fresh`."""
         key = (tuple(tensors.items()), tuple(kinds), runs)
         bench = None if fresh else self._benches.pop(key, None)
@@ -143,8 +143,8 @@ class Gate:
         """Release all buffers; the next candidate gets new ones."""
         self._benches.clear()
 
-    def _new_bench(self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int) -> Bench:
-        return Bench(
+    def _new_bench(self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int) -> BufferSet:
+        return BufferSet(
             self.kernel,
             self.problem,
             tensors,
@@ -238,11 +238,11 @@ class Gate:
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         seen = self.errors(tensors)
         of = {key: errors.numel() for key, errors in seen.items()}
-        for left in reversed(range(MOST_DRAWS)):
+        for left in reversed(range(MAX_DRAWS)):
             found = {key: tail_risk(errors, of[key]) for key, errors in seen.items()}
             for key, one in found.items():
                 if one is not None and one.excessive and (one.decided or not left):
-                    evidence = fault(one, key[1], key[0], of[key]) | {"problem": self.problem.key}
+                    evidence = margin_evidence(one, key[1], key[0], of[key]) | {"problem": self.problem.key}
                     return Verdict(False, evidence, verdict.report)
             if not left or all(one is None or one.decided for one in found.values()):
                 break
@@ -259,21 +259,21 @@ class Gate:
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         if bench.refreshes:
-            bench.mend()
+            bench.restore_inputs()
         else:
             bench.refresh()
-        bench.answer_by_reference()
+        bench.write_reference()
         return judge(bench, bench.verify(), deterministic=True, problem=self.problem).passed
 
 
-def calls(bench: Bench, launches: Sequence[Launch]) -> list[Call]:
+def calls(bench: BufferSet, launches: Sequence[Launch]) -> list[Call]:
     """Return the calls of a check, one per run and input set, run after run."""
     zeroed = tuple(n for n, t in bench.tensors.items() if t.role == "workspace" and t.initial == "zero")
     roles = {name: tensor.role for name, tensor in bench.tensors.items()}
     return [Call(tuple(launches), bench.arguments(index, run), zeroed, roles) for run, index in bench.calls]
 
 
-def repeated(bench: Bench, run: Callable[[Repetition], None], *, problem: Problem) -> Verdict:
+def repeated(bench: BufferSet, run: Callable[[Repetition], None], *, problem: Problem) -> Verdict:
     """Repeat a candidate's calls in the same buffers, once for each entry of `REPETITIONS`, and judge each repetition.
 
     Args:

@@ -10,16 +10,16 @@ import torch
 
 from evokern.declaration.kernel import Kernel, Tensor, Tolerance
 from evokern.gate.data import is_float, largest_finite
-from evokern.gate.own_kernels import NonFinite, OwnKernels
+from evokern.gate.device_kernels import DeviceKernels, NonFinite
 from evokern.study.settings import InputSet
 
 ELEMENTS_AT_ONCE = 1 << 24
 """Maximum number of elements in one comparison, which needs about 60 bytes per element."""
-TOGETHER = ELEMENTS_AT_ONCE
+MAX_TOGETHER = ELEMENTS_AT_ONCE
 """Maximum number of elements, over all calls, of an output that is compared in one step."""
-NUMBERS = 8
+NUMBERS_PER_CALL = 8
 """Numbers per output of a call; `compare` lists them."""
-PARTS = 10
+NUMBERS_PER_PART = 10
 """Numbers per part of an output.
 
 In order: number of bad elements; index, value, reference, allowed error and excess error of the worst element; largest
@@ -89,7 +89,7 @@ class Rule:
     ignored."""
 
     @property
-    def asked_of_nonfinite(self) -> NonFinite:
+    def nonfinite_treatment(self) -> NonFinite:
         """Treatment of elements of `edges` inputs whose reference is an infinity or NaN."""
         return "judged" if self.nonfinite and is_float(self.tensor.dtype) else "passed_over"
 
@@ -97,7 +97,7 @@ class Rule:
         """Return the largest allowed error of each element."""
         return expected.abs().mul_(self.tolerance.rtol).add_(self.tolerance.atol)
 
-    def prepared(
+    def prepare_pair(
         self, got: torch.Tensor, expected: torch.Tensor, edges: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the output and the reference, both in float64, such that their difference is the error.
@@ -119,21 +119,21 @@ class Rule:
             return wide.clamp_(-limit, limit), expected.clamp(-limit, limit)
         odd = ~expected.isfinite() & edges
         alike = odd
-        if self.asked_of_nonfinite == "judged":
+        if self.nonfinite_treatment == "judged":
             alike = odd & ((wide.isnan() & expected.isnan()) | (wide == expected))
             if self.tensor.dtype == "e4m3":  # has no infinity: the largest value or NaN represents it
                 alike |= odd & expected.isinf() & (wide.isnan() | (wide == expected.sign() * limit))
         clamped = wide.clamp(-limit, limit).masked_fill_(alike, 0.0)
         return clamped, expected.clamp(-limit, limit).masked_fill_(alike, 0.0).masked_fill_(odd & ~alike, math.nan)
 
-    def answer(self, expected: torch.Tensor) -> torch.Tensor:
+    def clamp_reference(self, expected: torch.Tensor) -> torch.Tensor:
         """Return the reference clamped to the range of the dtype, without rounding it."""
         limit = largest_finite(self.tensor.dtype)
         return torch.where(expected.isfinite(), expected.clamp(-limit, limit), expected)
 
     def over(self, got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
         """Return error over tolerance of each element of a call with a finite reference."""
-        value, exact = self.prepared(got, expected, None)
+        value, exact = self.prepare_pair(got, expected, None)
         return error_over_tolerance(value, exact, self.allowed(exact))
 
 
@@ -143,7 +143,7 @@ def compare_calls(
     calls: Sequence[tuple[int, int]],
     edges: Sequence[bool],
     reference: Callable[[int], Mapping[str, torch.Tensor]],
-    own: OwnKernels | None = None,
+    own: DeviceKernels | None = None,
 ) -> list[torch.Tensor]:
     """Compare every output of every call with the reference of its input set; large outputs one set at a time.
 
@@ -159,7 +159,7 @@ def compare_calls(
         A tensor of shape (8, calls) for each output; `compare` describes its rows.
     """
     flags = torch.tensor([[edges[index]] for _, index in calls])
-    if max(view.numel() for view in outputs.values()) <= TOGETHER:
+    if max(view.numel() for view in outputs.values()) <= MAX_TOGETHER:
         references = [reference(index) for index in range(len(edges))]
         sets = [index for _, index in calls]
         found = []
@@ -178,7 +178,7 @@ def compare_calls(
                 flat, expected = view[row].view(1, -1), one[name].reshape(1, -1)
                 parts, rule = None, rules[name]
                 if own is not None:
-                    asked = rule.asked_of_nonfinite if edges[index] else "unexpected"
+                    asked = rule.nonfinite_treatment if edges[index] else "unexpected"
                     parts = own.compare(flat[0], expected[0], rule.tensor.dtype, rule.tolerance, nonfinite=asked)
                 if parts is not None:
                     columns[name, row] = _joined(parts.unsqueeze(-1), flat.shape[1])
@@ -193,11 +193,11 @@ def found_worst(
     """Return the worst elements from the flattened numbers of `compare_calls`."""
     worst: list[Worst] = []
     for place, (name, shape) in enumerate(shapes.items()):
-        block = numbers[place * NUMBERS * len(calls) :][: NUMBERS * len(calls)]
+        block = numbers[place * NUMBERS_PER_CALL * len(calls) :][: NUMBERS_PER_CALL * len(calls)]
         for row, (run, index) in enumerate(calls):
             bad, flat, got, expected, allowed, *errors = block[row :: len(calls)]
             worst.append(
-                Worst(name, run, index, int(bad), unravelled(int(flat), shape), got, expected, allowed, *errors)
+                Worst(name, run, index, int(bad), unravel_index(int(flat), shape), got, expected, allowed, *errors)
             )
     return tuple(worst)
 
@@ -226,7 +226,7 @@ def compare(
 
 
 def _joined(parts: torch.Tensor, elements: int) -> torch.Tensor:
-    """Combine the numbers of the parts, shape (`PARTS`, parts, calls), into those of all elements, shape (8, calls)."""
+    """Combine numbers of shape (`NUMBERS_PER_PART`, parts, calls) into those of all elements, shape (8, calls)."""
     bad, index, value, exact, allowed, excess, most, squares, scale, shares = parts
     chosen = excess.argmax(0, keepdim=True)
     picked = [one.gather(0, chosen).squeeze(0) for one in (index, value, exact, allowed)]
@@ -239,7 +239,7 @@ def _joined(parts: torch.Tensor, elements: int) -> torch.Tensor:
 def _compare_part(
     got: torch.Tensor, expected: torch.Tensor, rule: Rule, edges: torch.Tensor | None, start: int
 ) -> torch.Tensor:
-    value, exact = rule.prepared(got, expected, edges)
+    value, exact = rule.prepare_pair(got, expected, edges)
     exact = exact.expand_as(value)
     allowed = rule.allowed(exact).nan_to_num_(nan=0.0)
     error = (value - exact).abs_()
@@ -270,7 +270,7 @@ def independent_errors(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
     return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
 
 
-def unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def unravel_index(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the index of an element from its row-major position."""
     index: list[int] = []
     for extent in reversed(shape):

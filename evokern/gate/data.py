@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from evokern.declaration.kernel import SIGNIFICAND_BITS, Tensor
-from evokern.errors import RAISED, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 from evokern.study.settings import InputSet
 
 _DTYPES = {
@@ -122,7 +122,7 @@ def _draw_subnormal(tensor: Tensor, out: torch.Tensor, generator: torch.Generato
     out.view(_BITS_DTYPE[size]).copy_(torch.where(bits < 0, -bits + sign, bits))
 
 
-def may_be_zero(tensor: Tensor) -> bool:
+def can_be_zero(tensor: Tensor) -> bool:
     """Return whether all elements of an input may be 0 at once."""
     return tensor.draw is None and (is_float(tensor.dtype) or tensor.low <= 0 <= tensor.high)
 
@@ -142,7 +142,7 @@ def declared_values(tensor: Tensor, what: str, like: torch.Tensor, *given: objec
     where = f"{what} of a {tensor.dtype} tensor of shape {tensor.shape}"
     try:
         values = getattr(tensor, what)(*given)
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(f"the {where} raised {type(error).__name__}: {error}") from error
     if not isinstance(values, torch.Tensor) or tuple(values.shape) != tuple(like.shape):
         found = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__

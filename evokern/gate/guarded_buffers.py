@@ -86,7 +86,7 @@ class GuardedBuffers:
         """Return the buffers of one set by name, each contiguous."""
         return {name: view[index] for name, view in self.views.items()}
 
-    def mend_guards(self) -> None:
+    def restore_guards(self) -> None:
         """Restore every guard."""
         self.memory.index_copy_(1, self._guards, self._guard_bytes.expand(self.sets, -1))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.gate.bench import calls_of, kinds_of_sets
+from evokern.gate.buffer_set import calls_of, kinds_of_sets
 from evokern.gate.renewal import is_large
 from evokern.study.settings import GateSettings, InputSet, TimingSettings
 
-WIDE = 8
+FLOAT64_BYTES = 8
 """Bytes per element of a reference and of the float64 inputs it is computed from."""
 
 
@@ -32,7 +32,7 @@ def planned_bytes(
     timed = _bench_bytes(kernel, problem, tensors, rotated, 1)
     given = sum(tensor.elements for tensor in tensors.values() if tensor.given)
     results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
-    return checked + timed + WIDE * (given + results)
+    return checked + timed + FLOAT64_BYTES * (given + results)
 
 
 def _bench_bytes(
@@ -44,7 +44,7 @@ def _bench_bytes(
     written = sum(tensor.bytes for tensor in tensors.values() if not tensor.kept)
     results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
     kept = sets if is_large(kernel.workload, problem, tensors) else 0
-    return 2 * sets * given + len(calls_of(runs, sets)) * written + WIDE * kept * results
+    return 2 * sets * given + len(calls_of(runs, sets)) * written + FLOAT64_BYTES * kept * results
 
 
 def _is_result(tensor: Tensor) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from evokern.declaration.kernel import Tensor
-from evokern.gate.kept_answers import Piece
+from evokern.gate.recorded_outputs import Piece
 from evokern.gate.slicing import Indices, SlicedTensors
 
 InputSlice = tuple[SlicedTensors, Indices]
@@ -19,7 +19,7 @@ _POISON_BYTES = 4096
 """Maximum bytes of a poisoned part; a step writes at most 96 KB of poison, which takes less time than a launch."""
 
 
-class PieceDraw:
+class RandomPieces:
     """Random choice of pieces of tensors."""
 
     def __init__(self, generator: torch.Generator) -> None:

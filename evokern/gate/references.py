@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.errors import RAISED, KernelError
-from evokern.gate.comparison import TOGETHER
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
+from evokern.gate.comparison import MAX_TOGETHER
 from evokern.gate.data import is_float
-from evokern.gate.own_kernels import OwnKernels
+from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.sealed import Sealed
 from evokern.gate.slicing import Indices, SlicedTensors
 
@@ -34,7 +34,7 @@ class References:
         *,
         kept: bool,
         sealed: bool,
-        own: OwnKernels | None = None,
+        own: DeviceKernels | None = None,
     ) -> None:
         """Allocate the storage.
 
@@ -111,7 +111,7 @@ class References:
                 self._keep(index, found)
         else:
             found = self._renewed(index)
-        if self._kept is None or sum(value.numel() for value in found.values()) <= TOGETHER:
+        if self._kept is None or sum(value.numel() for value in found.values()) <= MAX_TOGETHER:
             self._plain[index] = found
         return found
 
@@ -192,7 +192,7 @@ class References:
                 answer = dict((reference or kernel.workload.reference)(problem, inputs))
             except torch.OutOfMemoryError:  # not the fault of the reference: other processes use GPU memory too
                 raise
-            except RAISED as error:
+            except KERNEL_CODE_EXCEPTIONS as error:
                 raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
             if set(answer) != set(wanted):
                 raise KernelError(f"{where} returned {sorted(answer)}; it must return {sorted(wanted)}")

@@ -14,7 +14,7 @@ import torch
 
 from evokern.declaration.kernel import Problem, Tensor, Workload
 from evokern.errors import KernelError
-from evokern.gate.data import declared_values, draw, may_be_zero
+from evokern.gate.data import can_be_zero, declared_values, draw
 from evokern.gate.references import References
 from evokern.gate.slicing import Indices, SlicedTensors
 from evokern.study.settings import InputSet
@@ -153,7 +153,7 @@ class Renewal:
         kind = self._kinds[group.start]
         for index in range(group.start, group.stop):
             if self._is_zero_set(index) and (share >= 1.0 or index not in self._zero):
-                able = [name for name, tensor in self._given.items() if may_be_zero(tensor)]
+                able = [name for name, tensor in self._given.items() if can_be_zero(tensor)]
                 self._zero[index] = able[next(_ZERO_TURNS) % len(able)] if able else ""
         for name, whole in views.items():
             self._draw_tensor(name, kind, whole[group], share)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 import torch
 
-from evokern.gate.own_kernels import OwnKernels
+from evokern.gate.device_kernels import DeviceKernels
 
 _WORDS_AT_ONCE = 1 << 24
 """Maximum number of 8-byte words whose stream is generated in one step."""
@@ -23,7 +23,7 @@ class Sealed:
 
     def __init__(
         self, rows: int, words: int, device: torch.device, secret: random.Random, *, active: bool, together: bool,
-        own: OwnKernels | None = None,
+        own: DeviceKernels | None = None,
     ) -> None:  # fmt: skip
         """Allocate the storage.
 
@@ -61,7 +61,7 @@ class Sealed:
                 for row in kept:
                     plain[row - group.start] = opened[row - group.start]
             self._keys[number] = self._secret.getrandbits(62)
-            self._crossed(number, plain, self.memory[group])
+            self._xor(number, plain, self.memory[group])
 
     def get(self, row: int) -> torch.Tensor:
         """Return the decrypted row; without encryption, the row itself and not a copy."""
@@ -78,10 +78,10 @@ class Sealed:
         if not self._active:
             return sealed
         words = torch.empty_like(sealed)
-        self._crossed(number, sealed, words)
+        self._xor(number, sealed, words)
         return words
 
-    def _crossed(self, number: int, words: torch.Tensor, out: torch.Tensor) -> None:
+    def _xor(self, number: int, words: torch.Tensor, out: torch.Tensor) -> None:
         """Write the words of a group to `out`, XORed with the stream of its key."""
         if self._active:
             self._cipher(words.reshape(-1), out.view(-1), self._keys[number])

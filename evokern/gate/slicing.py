@@ -15,7 +15,7 @@ from evokern.errors import KernelError
 from evokern.gate.data import draw
 from evokern.study.settings import InputSet
 
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Minimum share of the outputs that the renewed slices affect for each candidate."""
 LEAST_ROWS = 64
 """Minimum number of output rows (columns, if the last axis is cut) that the renewed slices affect, if there are as
@@ -68,7 +68,7 @@ class SlicedTensors:
         if not self.outputs:
             raise KernelError(f"Slice({dict(self.declared.axes)}) names no output; add the outputs that it changes")
         single = len(self.extents) == 1
-        counts = [math.ceil(LEAST_SHARE * extent) if single else 1 for extent in self.extents]
+        counts = [math.ceil(MIN_SHARE * extent) if single else 1 for extent in self.extents]
         while not all(self._enough(name, counts) for name in self.outputs):
             share = [count / extent for count, extent in zip(counts, self.extents, strict=True)]
             place = share.index(min(share))
@@ -85,7 +85,7 @@ class SlicedTensors:
                 reached *= count / extent
             elif count < min(LEAST_ROWS, extent):
                 return False
-        return share >= LEAST_SHARE and (reached >= min(LEAST_ROWS, rows) or last in self.declared.cut(name))
+        return share >= MIN_SHARE and (reached >= min(LEAST_ROWS, rows) or last in self.declared.cut(name))
 
     def next(self, index: int) -> Indices:
         """Return the next indices for an input set, in random order; all are used once before any is repeated."""

@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
-from evokern.wording import told_apart
+from evokern.wording import distinguishing_digits
 
 MARGINAL = 0.5
 """Error over tolerance from which the risk is estimated, if all elements were checked or the sample is very small."""
-CLEAR = 0.3
+CLEAR_RATIO = 0.3
 """Error over tolerance below which a small sample needs no further check."""
 LIMIT = 0.05
 """Largest accepted probability of failing on other inputs: a correct candidate passes at least 19 of 20 checks."""
-SURE = 2.0
+DECIDED_SIGMAS = 2.0
 """Number of standard errors between an estimate and the limit from which it counts as decided (98 % confidence)."""
 _FEWEST_UNITS = 64
 _FEWEST_PEAKS, _MOST_PEAKS = 8, 64
@@ -71,7 +71,7 @@ class TailRisk:
         if not 0 < self.expected < math.inf:
             return True
         beyond = math.log(self.expected / -math.log1p(-LIMIT))
-        return abs(beyond) > SURE * self.error and (beyond < 0 or self.excessive)
+        return abs(beyond) > DECIDED_SIGMAS * self.error and (beyond < 0 or self.excessive)
 
 
 def undecided(errors: torch.Tensor, of: int) -> bool:
@@ -83,7 +83,7 @@ def undecided(errors: torch.Tensor, of: int) -> bool:
     """
     worst = float(errors.max())
     found = tail_risk(errors, of)
-    if found is None or worst < CLEAR:
+    if found is None or worst < CLEAR_RATIO:
         return worst >= MARGINAL
     return found.excessive or not found.decided
 
@@ -112,11 +112,12 @@ def tail_risk(errors: torch.Tensor, of: int) -> TailRisk | None:
     return TailRisk(peaks * (of / count) * math.exp(-steps), steps / math.sqrt(peaks), count, peaks, top[0])
 
 
-def fault(found: TailRisk, output: str, kind: str, of: int) -> dict[str, Any]:
+def margin_evidence(found: TailRisk, output: str, kind: str, of: int) -> dict[str, Any]:
     """Return the evidence for rejecting a marginal pass with a tail risk that is too high."""
     evidence: dict[str, Any] = {"check": "margin", "output": output, "input_set": kind, "over": found.worst}
     if found.worst > 1:
-        message = f"an error of {output!r} is {told_apart(found.worst, 1.0)[0]} times the tolerance on {kind} inputs"
+        times = distinguishing_digits(found.worst, 1.0)[0]
+        message = f"an error of {output!r} is {times} times the tolerance on {kind} inputs"
         return evidence | {"check": "tolerance", "message": message}
     message = (
         f"passed this time, but the errors of {output!r} reach {found.worst:.2f} of the tolerance on {kind} inputs, "

@@ -29,20 +29,20 @@ from typing import Any
 import torch
 
 from evokern.declaration.kernel import Tensor
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.data import draw, is_float, poison_byte, torch_dtype
-from evokern.gate.kept_answers import (
+from evokern.gate.piece_draw import RandomPieces
+from evokern.gate.recorded_outputs import (
     SLOTS,
     Copy,
     Expected,
-    KeptAnswers,
     Piece,
+    RecordedOutputs,
     Turn,
     Version,
     expectation,
     pick,
 )
-from evokern.gate.piece_draw import PieceDraw
 from evokern.measurement.timing import STEPS
 from evokern.study.settings import InputSet
 
@@ -64,14 +64,14 @@ _IN_PLACE_BYTES = 256 * 1024
 have no reference, and the graph gets no steps."""
 _IN_PLACE_STEP = 32 * 1024
 """Bytes of in-place outputs in one copy."""
-_SHOWS = 2.0
+_VISIBLE_FACTOR = 2.0
 """A change shows where the results for new and old inputs differ by more than this multiple of both tolerances."""
 
 
 class TimedCalls:
     """Input change and recorded call in the timed graph of one candidate or baseline."""
 
-    def __init__(self, bench: Bench, *, still: bool = False) -> None:
+    def __init__(self, bench: BufferSet, *, still: bool = False) -> None:
         """Create a plan for the buffers of a graph; `plan` draws the random choices.
 
         Args:
@@ -83,9 +83,9 @@ class TimedCalls:
         self._still = still
         self._steps: dict[int, int] = {}
         self._in_place = [name for name, tensor in bench.tensors.items() if tensor.role == "inout"]
-        self._shows = False
+        self._change_visible = False
         self._pieces: list[Piece] = []
-        self._draw = PieceDraw(bench.generator)
+        self._draw = RandomPieces(bench.generator)
         self.replays = 0
         """Number of replays of the graph; the caller that runs it must update this count."""
         self.calls = 0
@@ -104,7 +104,7 @@ class TimedCalls:
     @property
     def changed(self) -> list[str]:
         """Names of the changed inputs; empty if the change does not show in the recorded pieces."""
-        return sorted({piece.name for piece in self._pieces}) if self._shows else []
+        return sorted({piece.name for piece in self._pieces}) if self._change_visible else []
 
     # ---- drawing
 
@@ -125,7 +125,7 @@ class TimedCalls:
         self._steps = {drawn: 0, drawn + 1: 1}
         # Erase the computed references before the candidate runs.
         bench.conceal()
-        self._answers = KeptAnswers(bench, self._index, kept, expected, drawn)
+        self._answers = RecordedOutputs(bench, self._index, kept, expected, drawn)
         device = bench.generator.device
         self.executions = torch.zeros((STEPS, MOST_COPIES), dtype=torch.int32, device=device)
         """Number of executions of each step so far, once per copy; used by the graph nodes."""
@@ -144,7 +144,7 @@ class TimedCalls:
         bench = self._bench
         if self._index in bench.changes and not self._still:
             self._pieces, old_values, new_values, self._poisoned, kept, expected = bench.changes[self._index]
-            self._old, self._new, self._shows = _copied(old_values), _copied(new_values), True
+            self._old, self._new, self._change_visible = _copied(old_values), _copied(new_values), True
             return kept, expected
         # Compute it now, because the inputs are changed below.
         old = bench.reference(self._index)
@@ -165,7 +165,7 @@ class TimedCalls:
             finally:
                 self._write(given, self._old)
             kept, expected = self._draw_kept(old, answers)
-            if self._shows:
+            if self._change_visible:
                 if bench.large and part is None:
                     values = _copied(self._old), _copied(self._new)
                     bench.changes[self._index] = self._pieces, *values, self._poisoned, kept, expected
@@ -197,14 +197,14 @@ class TimedCalls:
     def _draw_kept(
         self, old: Mapping[str, torch.Tensor], answers: Mapping[str, torch.Tensor]
     ) -> tuple[dict[str, list[Piece]], Expected]:
-        """Draw the recorded pieces and their expected values; set `_shows` if the change shows in them.
+        """Draw the recorded pieces and their expected values; set `_change_visible` if the change shows in them.
 
         Args:
             old: output → result for the original inputs.
             answers: output → result for the new inputs; empty if nothing changes.
         """
         kept: dict[str, list[Piece]] = {}
-        self._shows = False
+        self._change_visible = False
         finite = all(bool(answer.isfinite().all()) for answer in answers.values())
         for name, tensor in self._bench.results.items():
             count = max(3, _KEPT // len(self._bench.results))
@@ -237,10 +237,10 @@ class TimedCalls:
         """Return elements of an output in which the change shows: half with the largest change, half random."""
         rule = self._bench.rule(name)
         (old, old_room), (new, new_room) = expectation(rule, before), expectation(rule, after)
-        over = ((new - old).abs_() - _SHOWS * (new_room + old_room)).flatten()
+        over = ((new - old).abs_() - _VISIBLE_FACTOR * (new_room + old_room)).flatten()
         most = over.topk(min(count // 2, over.numel())).indices
         where = (over > 0).nonzero().flatten()
-        self._shows |= len(where) > 0
+        self._change_visible |= len(where) > 0
         drawn = where[self._draw.distinct(len(where), count - count // 2)]
         chosen: list[int] = torch.cat([most, drawn]).tolist() if len(where) else []
         return chosen

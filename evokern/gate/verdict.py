@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evokern.declaration.kernel import Problem
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.comparison import Findings, Worst
-from evokern.wording import told_apart
+from evokern.wording import distinguishing_digits
 
 SPENT_LIMIT = 0.6
 """Largest accepted root mean square of error over allowed error.
@@ -31,7 +31,7 @@ class Verdict:
     """Relative Frobenius error, worst element, and the values that each check measured."""
 
 
-def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:
+def judge(bench: BufferSet, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:
     """Return the verdict on a candidate; its evidence is the most serious finding.
 
     Args:
@@ -59,7 +59,7 @@ def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Pro
     return Verdict(False, evidence, report)
 
 
-def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
+def _measured(bench: BufferSet, findings: Findings) -> dict[str, Any]:
     """Return the values that each check measured, including the checks that passed."""
     over: dict[str, float | str] = {}
     for kind in dict.fromkeys(bench.kinds):
@@ -73,7 +73,7 @@ def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
     }
 
 
-def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) -> dict[str, Any] | None:
+def _fault(bench: BufferSet, findings: Findings, worst: Worst, deterministic: bool) -> dict[str, Any] | None:
     for call, count in enumerate(findings.guards_changed):
         if count:
             kind = bench.kinds[bench.calls[call][1]]
@@ -87,7 +87,7 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
         if bench.unwritten(worst):
             message = f"{name} was never written; {worst.bad} elements are wrong"
         else:
-            got, expected = told_apart(worst.got, worst.expected)
+            got, expected = distinguishing_digits(worst.got, worst.expected)
             message = (
                 f"{name} is {got}, expected {expected} within {worst.allowed:.3g}; "
                 f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
@@ -111,7 +111,7 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
     return None
 
 
-def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
+def _element(bench: BufferSet, worst: Worst) -> dict[str, Any]:
     return {
         "output": worst.output,
         "dtype": bench.tensors[worst.output].dtype,

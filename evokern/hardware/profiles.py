@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evokern.errors import DeviceError, nearest
+from evokern.errors import DeviceError, suggestion
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Profile:
             changes = {name: min(getattr(self, name), getattr(other, name)) for name in LIMITS}
         for name, value in overrides.items():
             if name not in LIMITS:
-                raise DeviceError(f"there is no limit {name!r}: {nearest(name, LIMITS)}")
+                raise DeviceError(f"there is no limit {name!r}: {suggestion(name, LIMITS)}")
             if not 0 < value <= getattr(self, name):
                 raise DeviceError(
                     f"limit {name} = {value} is out of range; use 1 to {getattr(self, name)} for {self.model}"
@@ -105,11 +105,11 @@ LIMITS: tuple[str, ...] = (
     "registers_per_thread",
 )
 """Fields that a study's `limits` may lower."""
-CLUSTERS_FROM = (9, 0)
+MIN_CLUSTER_CAPABILITY = (9, 0)
 """Minimum compute capability for thread-block clusters (PTX ISA, ".reqnctapercluster")."""
 PORTABLE_CLUSTER_BLOCKS = 8
 """Maximum cluster size on every chip with clusters (CUDA Programming Guide, "Thread Block Clusters")."""
-MOST_CLUSTER_BLOCKS = 16
+MAX_CLUSTER_BLOCKS = 16
 """Maximum cluster size on any current chip, with the attribute for non-portable sizes (Hopper Tuning Guide, "Thread
 Block Clusters")."""
 
@@ -232,7 +232,7 @@ def chip(name: str) -> Profile:
     key = name.strip().lower().replace("-", "").replace("_", "").replace(" ", "").removeprefix("nvidia")
     if key in CHIPS:
         return CHIPS[key]
-    raise DeviceError(f"there is no chip {name!r}: {nearest(key, CHIPS)}")
+    raise DeviceError(f"there is no chip {name!r}: {suggestion(key, CHIPS)}")
 
 
 def limits_for(base: Profile, limits: Mapping[str, int | str]) -> Profile:

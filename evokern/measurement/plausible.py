@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.errors import RAISED, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 
-TENFOLD = 10.0
+IMPLAUSIBLE_FACTOR = 10.0
 """Factor up to which differences may be intended, for example if data is read twice or in part."""
 
 
@@ -22,7 +22,7 @@ def declared_work(kernel: Kernel, problem: Problem) -> tuple[float, float]:
     for name, function in (("flops", kernel.workload.flops), ("bytes", kernel.workload.bytes)):
         try:
             found[name] = float(function(problem))
-        except RAISED as error:
+        except KERNEL_CODE_EXCEPTIONS as error:
             raise KernelError(
                 f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} at {problem}"
             ) from error
@@ -56,18 +56,18 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
     inputs = sum(tensor.elements for tensor in tensors.values() if tensor.given)
     outputs = sum(tensor.elements for tensor in tensors.values() if tensor.role in ("output", "inout"))
     found = []
-    if moved > TENFOLD * total or TENFOLD * moved < total:
+    if moved > IMPLAUSIBLE_FACTOR * total or IMPLAUSIBLE_FACTOR * moved < total:
         found.append(
             f"bytes returns {moved:.3g} at {problem}, but inputs and outputs have {total:.3g} bytes: "
             f"{_times(moved, total)}; return the minimum number of bytes per call, not elements or GB"
         )
     most = 2 * outputs * max(inputs, 1)
-    if 0 < TENFOLD * flops < outputs:
+    if 0 < IMPLAUSIBLE_FACTOR * flops < outputs:
         found.append(
             f"flops returns {flops:.3g} at {problem}, but there are {outputs:.3g} output elements: "
             f"{_times(flops, outputs)}; return the operations per call, not GFLOP"
         )
-    elif flops > TENFOLD * most:
+    elif flops > IMPLAUSIBLE_FACTOR * most:
         found.append(
             f"flops returns {flops:.3g} at {problem}, but {outputs:.3g} output elements need at most {most:.3g} if "
             f"each uses all {inputs:.3g} input elements: {_times(flops, most)}"

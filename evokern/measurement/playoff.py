@@ -59,7 +59,7 @@ class Rules:
         return self.level * (ends[look + 1] - ends[look])
 
 
-Standing = Literal["champion", "tie", "slower"]
+FinalistResult = Literal["champion", "tie", "slower"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Finalist:
 
     index: int
     """Index in the given list."""
-    standing: Standing
+    standing: FinalistResult
     """Result; `tie` if the difference is not significant or not above the margin."""
     equivalent: bool
     """For a tie, whether the interval is inside the margin; False means too few rounds for a decision."""
@@ -183,7 +183,7 @@ def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
     rules = rules or Rules()
     if count < 2:
         raise UsageError(f"a playoff needs at least two candidates, got {count}")
-    board = _Board(count, rules)
+    board = _Scores(count, rules)
     for look, rounds in enumerate(rules.looks):
         while board.rounds < rounds:
             board.record(measure(board.alive, rules.samples))
@@ -206,13 +206,13 @@ class Effect:
 
 def effects(measure: Measure, count: int, *, rounds: int = 8, samples: int = 7) -> list[Effect]:
     """Compare candidates with candidate 0 in a fixed number of interleaved rounds."""
-    board = _Board(count, Rules(looks=(rounds,), samples=samples))
+    board = _Scores(count, Rules(looks=(rounds,), samples=samples))
     for _ in range(rounds):
         board.record(measure(range(count), samples))
     return [board.effect(index) for index in range(count)]
 
 
-class _Board:
+class _Scores:
     """Samples of every candidate by round, and the remaining candidates."""
 
     def __init__(self, count: int, rules: Rules) -> None:
@@ -221,7 +221,7 @@ class _Board:
         self.alive = list(range(count))
         self.rounds = 0
         self._taken: list[list[tuple[float, ...]]] = [[] for _ in range(count)]
-        self._standing: dict[int, Standing] = {}
+        self._standing: dict[int, FinalistResult] = {}
         self._equivalent: dict[int, bool] = {}
 
     def record(self, samples: Sequence[Sequence[float]]) -> None:
@@ -325,7 +325,7 @@ def by_prediction(times_us: Sequence[float], rules: Rules | None = None) -> Play
     for place, index in enumerate(order):
         time_us, ratio = times_us[index], times_us[index] / best
         slower = ratio >= 1 + rules.margin
-        standing: Standing = "champion" if place == 0 else "slower" if slower else "tie"
+        standing: FinalistResult = "champion" if place == 0 else "slower" if slower else "tie"
         delta = 0.0 if ratio == 1 else -1.0
         finalists.append(
             Finalist(index, standing, standing == "tie", time_us, (time_us, time_us), ratio, (ratio, ratio), delta, 0,

@@ -61,7 +61,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Floor:
+class LowerBound:
     """Lower bound on the time of one call, and the resource that determines it."""
 
     time_us: float
@@ -144,7 +144,7 @@ def peak_rates(chip: Profile) -> Rates:
     return Rates(rate * chip.sms * chip.clock_mhz * 1e6, chip.dram_bytes_per_s)
 
 
-def floor(task: Work, rates: Rates, chip: Profile) -> Floor:
+def floor(task: Work, rates: Rates, chip: Profile) -> LowerBound:
     """Return the lower bound on the time of one call.
 
     Args:
@@ -158,10 +158,10 @@ def floor(task: Work, rates: Rates, chip: Profile) -> Floor:
         "dram": task.dram_bytes / rates.dram_bytes_per_s * 1e6,
     }
     bound = max(parts, key=lambda name: parts[name])
-    return Floor(parts[bound], bound, parts, task.flops / arithmetic_rate(task.arithmetic, chip) * 1e6)
+    return LowerBound(parts[bound], bound, parts, task.flops / arithmetic_rate(task.arithmetic, chip) * 1e6)
 
 
-def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
+def recorded(tasks: Sequence[Work], floors: Sequence[LowerBound]) -> dict[str, Any]:
     """Return the evidence about a trial's work and its lower bounds at peak rates, one entry per problem."""
     limits = [limit.limit_parts_us for limit in floors]
     return {
@@ -180,7 +180,7 @@ def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Limit:
+class RooflineBound:
     """Distance of a time from the roofline bound of its chip."""
 
     time_us: float
@@ -220,7 +220,7 @@ class Limit:
         }
 
 
-def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -> Limit | None:
+def roofline_bound_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -> RooflineBound | None:
     """Return the distance of a recorded trial from the roofline bound of its chip.
 
     Args:
@@ -238,7 +238,9 @@ def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -
     if rates is None or "dram_bytes" not in evidence:
         # Trials of earlier versions do not record the bytes from DRAM.
         mean = geometric_mean(peak)
-        return Limit(mean, mean / time_us, str(evidence.get("limit_bound", evidence["floor_bound"])), None, arithmetic)
+        return RooflineBound(
+            mean, mean / time_us, str(evidence.get("limit_bound", evidence["floor_bound"])), None, arithmetic
+        )
     columns = zip(
         *(evidence[name] for name in ("flops", "flops_gain", "dram_bytes", "floor_l2_us")),
         strict=True,
@@ -253,7 +255,7 @@ def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -
     ]
     mean = geometric_mean([max(part.values()) for part in parts])
     bound = max(parts[0], key=lambda name: sum(part[name] for part in parts))
-    return Limit(mean, mean / time_us, bound, rates, arithmetic)
+    return RooflineBound(mean, mean / time_us, bound, rates, arithmetic)
 
 
 def _from_dram(moved: float, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile) -> float:
@@ -266,7 +268,7 @@ def _from_dram(moved: float, tensors: Mapping[str, Tensor], timing: TimingSettin
     return max(total - chip.l2_bytes, 0.0) / timing.rotate_sets
 
 
-def below(time_us: float, limit: Floor) -> str | None:
+def below(time_us: float, limit: LowerBound) -> str | None:
     """Return the reason why a time is impossible, or None."""
     if not math.isfinite(time_us) or time_us >= limit.time_us:
         return None

@@ -43,24 +43,24 @@ LONG_CALL_US = 20.0
 """Call time in µs above which a step waits for memory, because the call moves much data."""
 RACE_SAMPLES = 5
 """Smallest number of samples that gives a lower bound of the median at 95 %."""
-CAPPED = 1.04
+POWER_CAP_FACTOR = 1.04
 """Multiple of a candidate's fastest sample above which a sample counts as slowed by the power cap, if NVML reports a
 cap (docs/lab/2026-11-27-timing.md#power-cap)."""
 _MORE_SAMPLES = 4
-SAMPLED_ON_S = 0.05
+FURTHER_SAMPLES_S = 0.05
 """Maximum time in seconds for further samples of a candidate while no other waits. It suffices for all samples with
 four input sets and calls up to 200 µs (docs/lab/2026-11-27-timing.md#further-samples)."""
-HOPELESS = 1.3
+PILOT_REJECT_FACTOR = 1.3
 """Multiple of the race threshold at which a candidate loses by its pilot, the few calls that determine the sample
 length. Up to a tenth of a pilot is the gap between graphs (docs/lab/2026-11-27-timing.md#pilot)."""
-LONG_HOPELESS = 1.05
+LONG_PILOT_REJECT_FACTOR = 1.05
 """The same for calls of `LONG_PILOT_US` or more, whose overhead is 2 % of their time."""
 LONG_PILOT_US = 500.0
 """Call time in µs from which single calls serve as the pilot; a graph would take several times as long
 (docs/lab/2026-11-27-timing.md#pilot)."""
 FIRST_LAUNCHES = 2
 """Launches after which a candidate can be rejected before its results are checked."""
-ROUGH = 2.0
+LAUNCH_REJECT_FACTOR = 2.0
 """Multiple of the race threshold for that rejection, per problem: single launches, the first with cold caches."""
 SHORT_LAUNCH_US = 500.0
 """Launch time in µs up to which candidates are never rejected, because their gate and timing are cheap."""
@@ -132,11 +132,11 @@ def measure(
         settings: stopping rule and racing margin.
         elite_us: objective to race against in µs; None measures until the stopping rule is met.
         idle: whether no other work waits for the device. While it returns True, a decided candidate gets further
-            samples, for at most `SAMPLED_ON_S` and up to the maximum number. They do not change whether it lost.
+            samples, for at most `FURTHER_SAMPLES_S` and up to the maximum number. They do not change whether it lost.
     """
     samples, lost = _decided(clocks, settings, elite_us)
     counts = [len(clock.counted(taken)) for clock, taken in zip(clocks, samples, strict=True)]
-    end = time.perf_counter() + SAMPLED_ON_S
+    end = time.perf_counter() + FURTHER_SAMPLES_S
     while min(counts) < settings.max_samples and time.perf_counter() < end and idle():
         fewest = counts.index(min(counts))
         wanted = min(_MORE_SAMPLES, settings.max_samples - counts[fewest])
@@ -180,7 +180,7 @@ def _series(clocks: Sequence[Clock], samples: Sequence[Sequence[float]]) -> tupl
     return tuple(Series(tuple(clock.counted(taken))) for clock, taken in zip(clocks, samples, strict=True))
 
 
-def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_us: float | None) -> bool:
+def lost_by_pilot(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_us: float | None) -> bool:
     """Return whether a candidate clearly lost the race by its pilot, before sampling.
 
     Args:
@@ -190,7 +190,7 @@ def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_
     """
     if elite_us is None or settings.race == 0:
         return False
-    allowed = (LONG_HOPELESS if min(pilot) >= LONG_PILOT_US else HOPELESS for pilot in pilots)
+    allowed = (LONG_PILOT_REJECT_FACTOR if min(pilot) >= LONG_PILOT_US else PILOT_REJECT_FACTOR for pilot in pilots)
     scaled = [Series(tuple(one / most for one in pilot)) for pilot, most in zip(pilots, allowed, strict=True)]
     return _lost(scaled, settings.race * elite_us)
 
@@ -203,7 +203,7 @@ class LaunchLimit:
     """Limit in µs."""
     launches: int
     """Number of launches that must all exceed the limit."""
-    rough: float
+    uncertainty: float
     """Uncertainty factor; the shortest launch divided by it is a lower bound on the candidate's time."""
     raced_us: float
     """Time to race against in µs."""
@@ -226,12 +226,12 @@ def launch_limits(
     raced_us = _raced_us(elite_us, default_us, problems)
     if raced_us is None or settings.race == 0:
         return ()
-    longest_us = max(SHORT_LAUNCH_US, (ROUGH * settings.race) ** problems * raced_us)
-    limits = [LaunchLimit(longest_us, FIRST_LAUNCHES, ROUGH, raced_us)]
+    longest_us = max(SHORT_LAUNCH_US, (LAUNCH_REJECT_FACTOR * settings.race) ** problems * raced_us)
+    limits = [LaunchLimit(longest_us, FIRST_LAUNCHES, LAUNCH_REJECT_FACTOR, raced_us)]
     if elite_us is not None and problems == 1 and settings.cache == "rotate":
-        lost_us = LONG_HOPELESS * settings.race * elite_us
+        lost_us = LONG_PILOT_REJECT_FACTOR * settings.race * elite_us
         if LONG_PILOT_US <= lost_us < longest_us:
-            limits.append(LaunchLimit(lost_us, RACE_SAMPLES, LONG_HOPELESS, elite_us))
+            limits.append(LaunchLimit(lost_us, RACE_SAMPLES, LONG_PILOT_REJECT_FACTOR, elite_us))
     return tuple(limits)
 
 
@@ -254,7 +254,7 @@ def _lost(series: Sequence[Series], limit_us: float) -> bool:
 
 def before_cap(samples_us: Sequence[float], fastest_us: float) -> list[float]:
     """Return the samples that a power cap has not slowed down, relative to the fastest sample of the same calls."""
-    return [sample for sample in samples_us if sample <= CAPPED * fastest_us]
+    return [sample for sample in samples_us if sample <= POWER_CAP_FACTOR * fastest_us]
 
 
 def calls_per_sample(call_us: float, sample_us: float, sets: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from evokern.wording import changed, counts, duration, microseconds, several, uncounted
+from evokern.wording import changed_genes_text, count_noun, counts, duration, microseconds, uncounted_trials_text
 
 if TYPE_CHECKING:
     from evokern.device.contract import ExecutorState
@@ -74,8 +74,8 @@ def spent_text(progress: Progress) -> str:
 def _trials(progress: Progress) -> str:
     """Return the number of trials. With a limit, list the trials that do not count separately."""
     if not progress.trials_limit:
-        return several(progress.trials, "trial")
-    uncounted_ones = uncounted(progress.outcomes)
+        return count_noun(progress.trials, "trial")
+    uncounted_ones = uncounted_trials_text(progress.outcomes)
     if progress.evaluated > progress.trials_limit:  # trials in flight under a larger limit are still evaluated
         asked = f" (limit {progress.trials_limit}; more were already in flight)"
         return f"{progress.evaluated} trials evaluated{uncounted_ones}{asked}"
@@ -133,7 +133,11 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
     if progress.arms:
         rows.append(ProgressRow("control", ", ".join(arm_texts(progress)) + " trials", priority=2, most=2))
     if progress.best is not None:
-        choices = changed(progress.best.config, progress.genes) if progress.genes else _listed(progress.best.config)
+        choices = (
+            changed_genes_text(progress.best.config, progress.genes)
+            if progress.genes
+            else _listed(progress.best.config)
+        )
         rows.append(ProgressRow("champion", choices, priority=2, most=6))
     busy = f", device busy {100 * progress.busy_share:.0f} %" if progress.busy_share else ""
     if progress.trials > progress.resumed:

@@ -21,7 +21,7 @@ from evokern.ptx.program import PtxProgram
 from evokern.ptx.register_rows import RegisterRows
 from evokern.ptx.segments import Routine, Segment, is_warp_barrier, member_mask_key
 from evokern.ptx.syntax import Function, Instruction, Symbol, Variable
-from evokern.ptx.unsupported import Unsupported, refusal
+from evokern.ptx.unsupported import Unsupported, unsupported_error
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
 """Functions that the CUDA runtime provides; the machine implements the first three."""
@@ -127,7 +127,7 @@ class _CallGraph:
                         self.reach(target)
                     elif name not in INTRINSICS and instruction.opcode == "call":
                         reason = f"call of {source_name(name)}, which has no body in this module"
-                        raise refusal(self.lines, instruction, reason)
+                        raise unsupported_error(self.lines, instruction, reason)
 
     def reach_through_data(self) -> None:
         """Follow tables of function pointers."""
@@ -148,7 +148,7 @@ class _CallGraph:
                 for operand in instruction.operands:
                     for name in symbols_of(operand):
                         if name in path:
-                            raise refusal(
+                            raise unsupported_error(
                                 self.lines,
                                 instruction,
                                 f"recursive call of {source_name(name)} is not simulated",
@@ -172,7 +172,7 @@ class _Code:
     def add(self, routine: Routine) -> None:
         """Add the segments of a function."""
         function = routine.function
-        operations = self._looked_up(function)
+        operations = self._operation_of(function)
         leaders = _leaders(function, operations)
         starts = sorted(position for position in leaders if position < len(function.instructions))
         routine.first_segment = len(self.segments)
@@ -197,13 +197,13 @@ class _Code:
             if position < len(function.instructions):
                 self.label_segment[routine.number, label] = segment_at[position]
 
-    def _looked_up(self, function: Function) -> list[Operation]:
+    def _operation_of(self, function: Function) -> list[Operation]:
         operations: list[Operation] = []
         for instruction in function.instructions:
             try:
                 operations.append(self.lookup(instruction))
             except Unsupported as error:
-                raise refusal(self.lines, instruction, str(error)) from None
+                raise unsupported_error(self.lines, instruction, str(error)) from None
         if not function.instructions or operations[-1].kind != "control":
             raise SourceError(f"function {function.name} runs past its last instruction: end it with ret or exit")
         return operations

@@ -12,7 +12,7 @@ from evokern.ptx.lines import LineTable
 from evokern.ptx.register_accesses import RegisterAccess, register_access
 from evokern.ptx.segments import Routine, Segment
 from evokern.ptx.syntax import Function, Immediate, Instruction, Variable
-from evokern.ptx.unsupported import refusal
+from evokern.ptx.unsupported import unsupported_error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,4 +76,4 @@ class PtxProgram:
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
         """Return the error for an unsupported instruction."""
-        return refusal(self.lines, instruction, reason)
+        return unsupported_error(self.lines, instruction, reason)

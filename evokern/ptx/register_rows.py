@@ -30,7 +30,7 @@ class RegisterRows:
 
     def allocate(self, routine: Routine) -> None:
         """Assign a row to every register of a function."""
-        order, lasting = self._lasting(routine)
+        order, lasting = self._outliving_segment(routine)
         for name in order:
             declared = routine.function.register_type(name)
             if declared is None:
@@ -62,7 +62,7 @@ class RegisterRows:
         self.rows[kind] += 1
         return row
 
-    def _lasting(self, routine: Routine) -> tuple[list[str], set[str]]:
+    def _outliving_segment(self, routine: Routine) -> tuple[list[str], set[str]]:
         """Return a function's registers in the order of their first use, and those that outlive a segment."""
         first: dict[str, int] = {}
         lasting: set[str] = set()

@@ -11,7 +11,7 @@ class Unsupported(Exception):  # noqa: N818 - internal; the caller raises a Sour
     """The machine does not support an instruction, or a form of it."""
 
 
-def refusal(lines: LineTable, instruction: Instruction, reason: str) -> SourceError:
+def unsupported_error(lines: LineTable, instruction: Instruction, reason: str) -> SourceError:
     """Return the error for an unsupported instruction.
 
     Args:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evokern.analysis.genes.forest import forest_process
-from evokern.report import champion, genes, origin, space, times
+from evokern.report import champion, genes, origin, search_sections, times
 from evokern.report.facts import Facts, KnownFacts, gather
 from evokern.report.first_screen import first_screen
 from evokern.report.page_data import page_data, rows_of
@@ -21,10 +21,10 @@ from evokern.store import Reader
 from evokern.templating import environment
 
 SECTIONS = (
-    ("trials", "All trials", space.fastest_trials),
+    ("trials", "All trials", search_sections.fastest_trials),
     ("genes", "Trials by gene", genes.linked),
-    ("convergence", "Convergence over time", space.convergence),
-    ("outcomes", "Outcomes and failure reasons", space.outcomes),
+    ("convergence", "Convergence over time", search_sections.convergence),
+    ("outcomes", "Outcomes and failure reasons", search_sections.outcomes),
     ("champion", "Champion and full verification", champion.proof),
     ("ablation", "Ablation", champion.ablation),
     ("effects", "Gene effects and interactions", genes.effects),

@@ -11,16 +11,16 @@ from evokern.declaration.genes import Gene, Value
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues
 from evokern.report.plots import percent
-from evokern.report.space import gains
+from evokern.report.search_sections import gains
 from evokern.store import db_option
 from evokern.study.discovery import study_files
-from evokern.wording import command, microseconds, several
+from evokern.wording import command, count_noun, microseconds
 
-FEW = 60
+MIN_TRIALS_FOR_STOP_ADVICE = 60
 """Minimum number of evaluated trials before the report advises against a longer search.
 
 One of nine searches that had found only the default became 1.23 times as fast after 36 trials."""
-NAMED = 2
+MAX_NAMED_GENES = 2
 """Maximum number of genes with too few values that the first screen names."""
 
 
@@ -37,7 +37,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Simpler:
+class SimplerCandidate:
     """A candidate with fewer changes that is as fast as the champion or faster, found by an ablation."""
 
     words: str
@@ -74,7 +74,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
             )
         )
     found.append(_profile(facts, db))
-    if told := simpler(facts):
+    if told := simpler_candidate(facts):
         held = ", ".join(f"{gene} = [{_toml(value)}]" for gene, value in told.back.items())
         words = (
             f"Search simpler candidates. {told.words}. Fix the reverted genes in the study file, "
@@ -90,7 +90,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
     return found
 
 
-def sentence(found: Sequence[Advice]) -> str:
+def short_advice(found: Sequence[Advice]) -> str:
     """Return the first screen's sentence about next steps; empty if there are none."""
     return "; ".join(step.short for step in found)
 
@@ -108,9 +108,9 @@ def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
     if ended in ("interrupted", "paused", "failed"):
         return [Advice("resume the search", "Resume the search: it did not finish.", command("resume", name, *db))]
     gained = gains(facts)
-    if gained is None or gained.evaluated < FEW:
+    if gained is None or gained.evaluated < MIN_TRIALS_FOR_STOP_ADVICE:
         evaluated = gained.evaluated if gained else sum(trial.outcome.evaluated for trial in facts.trials)
-        little = f"{several(evaluated, 'evaluated trial')} are few for a space of {len(facts.record.genes)} genes"
+        little = f"{count_noun(evaluated, 'evaluated trial')} are few for a space of {len(facts.record.genes)} genes"
         words = f"Extend the search: {little}{all_told}."
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials {gained.words(gained.quarter)}"
@@ -124,11 +124,11 @@ def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
 
 def _more_values(values: GeneValues) -> list[Advice]:
     """Return advice to add values to genes whose range ends at the champion and got faster up to there."""
-    open_ = [edge for edge in values.edges() if edge.falling and not edge.why]
+    open_ = [edge for edge in values.edges() if edge.last_times and not edge.why]
     if not open_:
         return []
-    ends = ", ".join(f"{edge.gene} {edge.beyond} {edge.value}" for edge in open_[:NAMED])
-    told = "; ".join(f"{edge.gene} ({edge.falling}; next value: {edge.farther})" for edge in open_)
+    ends = ", ".join(f"{edge.gene} {edge.beyond} {edge.value}" for edge in open_[:MAX_NAMED_GENES])
+    told = "; ".join(f"{edge.gene} ({edge.last_times}; next value: {edge.next_value})" for edge in open_)
     words = f"Add values to the kernel's search space. Times fell up to the end of the range of these genes: {told}."
     return [Advice(f"add values to the kernel ({ends})", words)]
 
@@ -159,7 +159,7 @@ def changed_genes(facts: Facts) -> list[Gene]:
     return [] if best is None else [gene for gene in facts.record.genes if best.config[gene.name] != gene.default]
 
 
-def simpler(facts: Facts) -> Simpler | None:
+def simpler_candidate(facts: Facts) -> SimplerCandidate | None:
     """Return a candidate with fewer changes that is as fast as the champion or faster.
 
     None without a champion or an ablation of it.
@@ -180,17 +180,17 @@ def simpler(facts: Facts) -> Simpler | None:
     place, row = min(on_the_way, key=lambda one: float(one[1]["ratio"]), default=(0, None))
     if row and row["ratio"] < min([1 - TIE, *(one["ratio"] for one in rows)]):
         words, back = at(place)
-        return Simpler(f"Faster, but not verified: {words}", back)
+        return SimplerCandidate(f"Faster, but not verified: {words}", back)
     if not rows:
         # Prefer the candidate with the fewest changes among those that are as fast.
         if path and path[0]["time_us"] and path[0]["ratio"] <= 1 + TIE:
-            return Simpler(f"As fast: the default ({microseconds(path[0]['time_us'])} {facts.unit})", changed)
+            return SimplerCandidate(f"As fast: the default ({microseconds(path[0]['time_us'])} {facts.unit})", changed)
         place = next((place for place, row in on_the_way if row["ratio"] <= 1 + TIE), len(changed))
         if place >= len(changed):
             return None
         words, back = at(place)
-        return Simpler(f"As fast with {place} of the {len(changed)} changes, but not verified: {words}", back)
+        return SimplerCandidate(f"As fast with {place} of the {len(changed)} changes, but not verified: {words}", back)
     first, more = rows[0], len(rows) - 1
     rest = f" and {more} more" if more else ""
     words = f"{first['gene']}={first['value']} ({microseconds(first['time_us'])} {facts.unit}){rest}"
-    return Simpler(f"Faster, but not verified: {words}", {first["gene"]: first["value"]})
+    return SimplerCandidate(f"Faster, but not verified: {words}", {first["gene"]: first["value"]})

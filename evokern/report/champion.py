@@ -11,7 +11,7 @@ from evokern.report.facts import Facts
 from evokern.report.plots import bars, change, number, percent
 from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
-from evokern.wording import counts, microseconds, several
+from evokern.wording import count_noun, counts, microseconds
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """CSS class of each verification state."""
@@ -22,13 +22,13 @@ _FIGURES = {
     "runs": "runs per input",
 }
 """Label of each figure of the correctness gate."""
-TURNED_DOWN = 2
+MAX_REFUTED = 2
 """Maximum number of refuted trials named on the first screen."""
-MOST_BRIEF = 170
+MAX_BRIEF_LENGTH = 170
 """Maximum length of a verification summary on the first screen, in characters."""
-MOST_NAMED = 2
+MAX_PROBLEMS_NAMED = 2
 """Maximum number of problems named on the first screen."""
-MOST_WHY = 100
+MAX_REFUTATION_LENGTH = 100
 """Maximum length of a refutation reason on the first screen, in characters."""
 _CHECKS = {
     "guard_bytes": "bytes changed outside the buffers",
@@ -57,7 +57,7 @@ def proof(facts: Facts) -> dict[str, Any]:
         "gate": [(facts.record.in_words(key, every=True), _gate(found)) for key, found in best.evaluation.gate.items()]
         if best
         else [],
-        "asked_again": _asked_again(facts, result),
+        "asked_again": _verification_margin(facts, result),
         "refuted": [(str(number), why) for number, why in facts.refuted.items()],
         "proof": facts.proof,
         "stages": [
@@ -69,12 +69,14 @@ def proof(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _asked_again(facts: Facts, result: Mapping[str, Any]) -> str:
+def _verification_margin(facts: Facts, result: Mapping[str, Any]) -> str:
     """Return how close the verification's gate, which uses new inputs, came to the tolerance."""
     stage = result.get("stages", {}).get("gate", {})
     if facts.best is None or facts.proof is None or facts.proof.trial != facts.best.number:
         return ""
-    return _nearest(facts, stage["gate"]).removeprefix("; ") if isinstance(stage.get("gate"), Mapping) else ""
+    return (
+        _largest_error_text(facts, stage["gate"]).removeprefix("; ") if isinstance(stage.get("gate"), Mapping) else ""
+    )
 
 
 def _table(value: object, name: str) -> dict[str, Any]:
@@ -133,36 +135,37 @@ def _playoff(played: Mapping[str, Any], unit: str) -> TextTable:
 def proof_card(facts: Facts) -> dict[str, Any]:
     """Return the verification card of the first screen; details are collapsed."""
     found, share = facts.verification, facts.verification.share
-    turned_down = [
+    refuted_faster = [
         {
             "trial": trial.number,
             "time": f"{microseconds(trial.evaluation.time_us or 0.0)} {facts.unit}",
-            "why": clipped(facts.refuted[trial.number], MOST_WHY),
+            "why": clipped(facts.refuted[trial.number], MAX_REFUTATION_LENGTH),
             "whole": facts.refuted[trial.number],
         }
-        for trial in facts.turned_down[:TURNED_DOWN]
+        for trial in facts.refuted_faster[:MAX_REFUTED]
     ]
     # A refuted trial can be faster than the new champion, which is not verified yet.
-    refuted = found.verified is False or (found.verified is None and bool(turned_down))
+    refuted = found.verified is False or (found.verified is None and bool(refuted_faster))
     parts = _parts(facts)
     return {
         "kind": "bad" if refuted else "good" if found.verified else "unasked",
         "word": "refuted" if refuted else "verified" if found.verified else "not verified",
         "where": facts.record.problems_in_words(every=True)
-        if len(facts.record.problems) <= MOST_NAMED
+        if len(facts.record.problems) <= MAX_PROBLEMS_NAMED
         else f"the study's {len(facts.record.problems)} problems",
         "share": "" if share is None or share >= 1 or not parts else f"{percent(share)} of its blocks ran",
         "reason": "" if found.verified or facts.best is None else found.reason,
-        "next": facts.best.number if facts.best and turned_down else None,
+        "next": facts.best.number if facts.best and refuted_faster else None,
         "own": next(
-            (part["name"] for part in parts if part["name"] == own_part(facts) and part["state"] != "skipped"), ""
+            (part["name"] for part in parts if part["name"] == full_size_stage(facts) and part["state"] != "skipped"),
+            "",
         ),
-        "counts": f"all {several(len(parts), 'stage')} passed"
+        "counts": f"all {count_noun(len(parts), 'stage')} passed"
         if all(part["state"] == "passed" for part in parts)
         else counts(Counter(part["state"] for part in parts)),
         "parts": parts,
-        "turned_down": turned_down,
-        "more_turned_down": max(0, len(facts.turned_down) - TURNED_DOWN),
+        "refuted_faster": refuted_faster,
+        "more_refuted_faster": max(0, len(facts.refuted_faster) - MAX_REFUTED),
     }
 
 
@@ -178,22 +181,27 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
             {
                 "state": stage["state"],
                 "name": name,
-                "brief": clipped(brief, MOST_BRIEF),
+                "brief": clipped(brief, MAX_BRIEF_LENGTH),
                 "detail": detail,
                 # The sanitizer's summary repeats the shapes that are listed below it.
                 "full": brief if name == "sanitizer" and problems else detail,
                 "shapes": [facts.record.in_words(str(one), every=True) for one in (*problems, *stage.get("near", ()))],
             }
         )
-    if stages and "gate" not in stages and facts.best and (nearest := _nearest(facts, facts.best.evaluation.gate)):
+    if (
+        stages
+        and "gate" not in stages
+        and facts.best
+        and (nearest := _largest_error_text(facts, facts.best.evaluation.gate))
+    ):
         brief = f"passed in the search{nearest}"
         parts.append({"state": "passed", "name": "gate", "brief": brief, "detail": brief, "full": brief, "shapes": []})
-    own = own_part(facts)
+    own = full_size_stage(facts)
     order = {"failed": 0, "skipped": 2}
     return sorted(parts, key=lambda part: order.get(part["state"], 1 if part["name"] == own else 3))
 
 
-def own_part(facts: Facts) -> str:
+def full_size_stage(facts: Facts) -> str:
     """Return the stage that ran the full-size problems. On a GPU, the gate runs all of their blocks."""
     stages = facts.own_proof.result.get("stages", {}) if facts.own_proof else {}
     return OWN_PROBLEM if OWN_PROBLEM in stages else "gate"
@@ -205,25 +213,27 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
     if stage["state"] != "passed":
         return detail
     if name == "gate" and isinstance(stage.get("gate"), Mapping):
-        return detail + _nearest(facts, stage["gate"])
+        return detail + _largest_error_text(facts, stage["gate"])
     if name == "sanitizer" and isinstance(shapes, list):
-        return f"no findings at {several(len(shapes), 'small shape')}"
+        return f"no findings at {count_noun(len(shapes), 'small shape')}"
     if name == OWN_PROBLEM and isinstance(shapes, Mapping) and len(shapes) > 1:
         least = min(shapes, key=lambda one: float(shapes[one][0] / shapes[one][1]))
         blocks, of = shapes[least]
         return f"{detail}; fewest for {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks"
     if name == "fuzz" and "cases" in stage:
         near = f" and {len(stage['near'])} close to the study's own" if stage.get("near") else ""
-        return f"{several(stage['cases'], 'case')} at {several(stage['problems'], 'small shape')}{near}; none failed"
+        return (
+            f"{count_noun(stage['cases'], 'case')} at {count_noun(stage['problems'], 'small shape')}{near}; none failed"
+        )
     if name == "playoff" and played:
         finalists = played["finalists"]
         tied = sum(one["standing"] == "tie" for one in finalists)
         beside = f", {tied} {'ties' if tied == 1 else 'tie'} with it" if tied else ""
-        return f"fastest of {several(len(finalists), 'finalist')}{beside}"
+        return f"fastest of {count_noun(len(finalists), 'finalist')}{beside}"
     return detail
 
 
-def _nearest(facts: Facts, gate: Mapping[str, Any]) -> str:
+def _largest_error_text(facts: Facts, gate: Mapping[str, Any]) -> str:
     """Return the gate's largest error relative to the tolerance as the end of a sentence; may be empty."""
     checks = {problem: report.get("checks") for problem, report in gate.items() if isinstance(report, Mapping)}
     shares = {problem: found.get("of_tolerance") for problem, found in checks.items() if isinstance(found, Mapping)}

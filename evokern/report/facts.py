@@ -19,9 +19,9 @@ from evokern.declaration.genes import Value
 from evokern.declaration.space import Space
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import Profile
-from evokern.measurement.roofline import Limit
-from evokern.report.marks import outcome_words
-from evokern.report.trial_counts import ValueFacts, tunability
+from evokern.measurement.roofline import RooflineBound
+from evokern.report.plot_marks import outcome_words
+from evokern.report.trial_counts import ValueFacts, results_by_value
 from evokern.samplers.genome import Genome, Rows
 from evokern.store import DEFAULT_DB, ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
@@ -65,7 +65,7 @@ class Facts:
     """Verification state of the champion."""
     refuted: Mapping[int, str]
     """Reason of the last refutation, by trial number."""
-    turned_down: tuple[Trial, ...]
+    refuted_faster: tuple[Trial, ...]
     """Refuted trials at least as fast as the champion, fastest first."""
     samples: Mapping[int, tuple[float, ...]]
     """Samples of the fastest trials at the first problem in µs per call, by trial number."""
@@ -79,7 +79,7 @@ class Facts:
     """Function that returns the analysis of the genes, computing it or waiting for it (`learned`)."""
     chip: Profile | None
     """Peak rates of the chip, if known."""
-    limit: Limit | None
+    limit: RooflineBound | None
     """Roofline bound for the champion, if its work is known."""
     neighbours: Mapping[tuple[str, Value], Mapping[str, Any]] | None = None
     """Infeasible single changes of the champion with the reason, by gene and value; None if not recorded."""
@@ -106,7 +106,7 @@ class Facts:
     @cached_property
     def values(self) -> Mapping[str, Sequence[ValueFacts]]:
         """Results of the trials with each value, by gene name."""
-        return tunability(self.trials, self.record.genes, self.levels, self.refuted)
+        return results_by_value(self.trials, self.record.genes, self.levels, self.refuted)
 
     @cached_property
     def measured(self) -> list[Trial]:
@@ -196,7 +196,7 @@ def _learning(
     return forests.beside(partial(learn, record, trials, forests.fit))
 
 
-def with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:
+def facts_with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:
     """Return the facts after another trial has become the champion.
 
     Gene effects, samples and curves are not updated.
@@ -225,7 +225,7 @@ def _of_champion(
         "best": best,
         "best_digest": digest,
         "sources": reader.source(digest, shown=True),
-        "turned_down": _turned_down(trials, refuted, best),
+        "refuted_faster": _refuted_faster(trials, refuted, best),
     }
     if best is None:
         nothing = Verification(None, "no trial has been measured yet", None)
@@ -285,7 +285,7 @@ def _why_refuted(proofs: Sequence[ProofRecord], number: int) -> str:
     return next((f"{name}: {stage['detail']}" for name, stage in stages if stage.get("state") == "failed"), "")
 
 
-def _turned_down(trials: Iterable[Trial], refuted: Mapping[int, str], best: Trial | None) -> tuple[Trial, ...]:
+def _refuted_faster(trials: Iterable[Trial], refuted: Mapping[int, str], best: Trial | None) -> tuple[Trial, ...]:
     limit = best.evaluation.time_us if best else None
     found = [t for t in trials if t.number in refuted and t.evaluation.time_us]
     faster = [t for t in found if limit is None or (t.evaluation.time_us or 0.0) <= limit]

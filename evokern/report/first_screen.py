@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evokern.analysis.control_verdict import TIE, price
+from evokern.analysis.control_verdict import TIE, cost_text
 from evokern.declaration.genes import Gene, Value
 from evokern.declaration.space import Space
-from evokern.report.advice import changed_genes, faster_without, sentence, simpler, steps
+from evokern.report.advice import changed_genes, faster_without, short_advice, simpler_candidate, steps
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
-from evokern.report.gene_values import GeneValues, costly, deciding
+from evokern.report.gene_values import GeneValues, genes_with_ablation_cost, important_genes
 from evokern.report.plots import IntervalBar, apart, change, interval_bars, percent
-from evokern.report.space import convergence_plot, improvement, slow_trials
+from evokern.report.search_sections import convergence_plot, progress_text, slow_trials
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
 from evokern.study.trial import Outcome, Timing
-from evokern.wording import duration, in_turn, mean_of, microseconds, several
+from evokern.wording import count_noun, duration, head_to_head_text, mean_suffix, microseconds
 
 CHOICES = 7
 """Number of choices shown before the rest is collapsed."""
@@ -49,8 +49,8 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "uncontrolled": facts.record.sampler not in UNGUIDED,
         "control": _control(facts),
         "slow": slow_trials(facts),
-        "progress": improvement(facts),
-        "next": sentence(steps(facts, values)),
+        "progress": progress_text(facts),
+        "next": short_advice(steps(facts, values)),
         "decides": _decides(facts, values),
     }
 
@@ -64,10 +64,10 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
         (f"kernel {record.kernel}", ""),
         *((f"at {record.in_words(one)}", _meant(record, one)) for one in record.problems),
         (f"on {record.device}", ""),
-        (f"{several(len(facts.trials), 'trial')} in {duration(spent)}{sessions}", ""),
+        (f"{count_noun(len(facts.trials), 'trial')} in {duration(spent)}{sessions}", ""),
     ]
     cost = record.cost(spent)
-    return [*parts, *([(price(cost), "")] if cost else [])]
+    return [*parts, *([(cost_text(cost), "")] if cost else [])]
 
 
 def _meant(record: StudyRecord, problem: str) -> str:
@@ -80,7 +80,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
     best = facts.best
     if best is None:
         return {"trial": None}
-    worth = _worth(facts)
+    worth = _choice_gains(facts)
     effects = facts.learned.effects
     changed = changed_genes(facts)
     changed.sort(
@@ -110,12 +110,12 @@ def _variant(facts: Facts) -> dict[str, Any]:
         "shown": shown,
         "more": [row for row in rows if row not in shown],
         "same": len(facts.record.genes) - len(changed),
-        "faster": told.words if worth and (told := simpler(facts)) else "",
+        "faster": told.words if worth and (told := simpler_candidate(facts)) else "",
         "ablated": bool(worth),
     }
 
 
-def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
+def _choice_gains(facts: Facts) -> dict[str, tuple[float, str]]:
     """Return the gain of each choice by the latest ablation: the champion's slowdown without that choice."""
     if facts.ablation is None or facts.best is None or facts.ablation.trial != facts.best.number:
         return {}
@@ -159,7 +159,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
     return {
         "time": microseconds(time_us),
         "unit": facts.unit,
-        "mean": mean_of(len(facts.record.problems)),
+        "mean": mean_suffix(len(facts.record.problems)),
         "interval": apart(*interval) if interval else "",
         "predicted": facts.record.predicted,
         "speedup": f"{ratio:.2f}×" if ratio else "",
@@ -173,7 +173,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "limit": f"{percent(facts.limit.share)} of the roofline bound, set by {facts.limit.setter}"
         if facts.limit
         else "",
-        "near": _as_fast(facts),
+        "near": _ties_text(facts),
         "bound": str(best.evaluation.evidence.get("bound", "")),
         "bars": interval_bars(bars, facts.unit),
     }
@@ -182,10 +182,10 @@ def _speed(facts: Facts) -> dict[str, Any]:
 def _interval_in_turn(found: Mapping[str, Any]) -> str:
     """Return the interval of a head-to-head ratio, and both times."""
     low, high = found["ratio_ci95"]
-    return f"{low:.2f} to {high:.2f}, {in_turn(found['time_us'], found['baseline']['time_us'])}"
+    return f"{low:.2f} to {high:.2f}, {head_to_head_text(found['time_us'], found['baseline']['time_us'])}"
 
 
-def _as_fast(facts: Facts) -> str:
+def _ties_text(facts: Facts) -> str:
     """Return the number of trials that tie with the champion, as text; empty for none.
 
     The comparison uses search times, even if the champion has a playoff time.
@@ -195,7 +195,7 @@ def _as_fast(facts: Facts) -> str:
     time_us, apart_from = facts.champion_search_us, {facts.best.number, *facts.refuted}
     others = [trial for trial in facts.measured if trial.number not in apart_from]
     count = sum(time_us / (1 + TIE) <= (t.evaluation.time_us or 0.0) <= time_us * (1 + TIE) for t in others)
-    return f"{several(count, 'other trial')} within {100 * TIE:.0f} % of this time" if count else ""
+    return f"{count_noun(count, 'other trial')} within {100 * TIE:.0f} % of this time" if count else ""
 
 
 def _default_us(facts: Facts) -> float | None:
@@ -213,7 +213,7 @@ def _control(facts: Facts) -> str:
     default = _default_us(facts)
     alone = f"; the default candidate (no search needed) takes {microseconds(default)} {facts.unit}" if default else ""
     was = "was" if timed == 1 else "were"
-    return f"{timed} of {several(drawn['trials'], f'{facts.record.control} trial')} {was} timed{alone}"
+    return f"{timed} of {count_noun(drawn['trials'], f'{facts.record.control} trial')} {was} timed{alone}"
 
 
 def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None, problems: int) -> str:
@@ -228,11 +228,11 @@ def _decides(facts: Facts, told: GeneValues) -> dict[str, Any]:
     """Return the genes with the greatest effect on the time, each with the best times of its values."""
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
-    ablated = costly(facts)
-    order = [*ablated, *deciding(facts)]
+    ablated = genes_with_ablation_cost(facts)
+    order = [*ablated, *important_genes(facts)]
     order = [name for name in dict.fromkeys(order) if name in facts.learned.effects][:GENES]
     # Show the measured ablation effect instead of the model's estimate where available.
-    worth = {name: text for name, (_, text) in _worth(facts).items() if name in ablated}
+    worth = {name: text for name, (_, text) in _choice_gains(facts).items() if name in ablated}
     return {
         "genes": [_deciding(genes[name], facts, found[name], told, worth.get(name, "")) for name in order],
         "by_ablation": any(name in worth for name in order),
@@ -269,14 +269,14 @@ def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None, others: int
     """Return a value's bar with the champion's star, the number of differing genes, and the count of correct trials."""
     tip = f"{one.right} of {one.tried} checked trials were correct"
     if chosen is None or one.value != chosen:
-        differ = f", {several(others, 'other gene')} differ{'s' * (others == 1)}" if others else ""
+        differ = f", {count_noun(others, 'other gene')} differ{'s' * (others == 1)}" if others else ""
         return replace(bar, tip=tip, words=bar.words + differ)
     return replace(bar, tip=tip, name=f"{bar.name} ★", kind="own")
 
 
 def _rest(slower: int, without: Sequence[ValueFacts]) -> str:
-    parts = [f"{several(slower, 'slower value')} not shown"] if slower > 0 else []
+    parts = [f"{count_noun(slower, 'slower value')} not shown"] if slower > 0 else []
     if without:
-        of = (f"{one.value} ({several(one.tried + one.unchecked, 'trial')})" for one in without)
+        of = (f"{one.value} ({count_noun(one.tried + one.unchecked, 'trial')})" for one in without)
         parts.append(f"no time for: {', '.join(of)}")
     return "; ".join(parts)

@@ -16,24 +16,24 @@ from evokern.analysis.control_verdict import TIE
 from evokern.declaration.genes import Gene, Value
 from evokern.declaration.space import Space
 from evokern.report.facts import Facts
-from evokern.report.marks import outcome_words
+from evokern.report.plot_marks import outcome_words
 from evokern.report.tables import clipped
 from evokern.samplers.genome import Genome
 from evokern.study.trial import Outcome
-from evokern.wording import counts, microseconds, several
+from evokern.wording import count_noun, counts, microseconds
 
-ENDED_REFUTED = "refuted"
+REFUTED_OUTCOME = "refuted"
 """Name of refuted trials in the page's outcome filter."""
-FIRST_WORDS = 70
+MAX_REASON_LENGTH = 70
 """Maximum length of a failure reason in a line, in characters."""
-_TOLD_APART = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
+_OUTCOMES_WITH_COLUMNS = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes with a column of their own."""
 Places = npt.NDArray[np.intp]
 """Indices of trials within the study."""
 
 
 @dataclass(frozen=True)
-class Linked:
+class LinkedText:
     """Text with an optional link to trials."""
 
     words: str
@@ -43,40 +43,40 @@ class Linked:
 
 
 @dataclass(frozen=True)
-class ValueLine:
+class ValueRow:
     """Results for one value of one gene."""
 
     value: str
     """Value of the gene."""
     chosen: bool
     """Whether the champion has this value."""
-    trials: Linked
+    trials: LinkedText
     """Number of trials with this value, linked to them."""
     without_effect: int
     """Number of these trials in which another choice disables the gene."""
     worked: int
     """Number of correct, timed trials that were not refuted, including duplicate programs."""
-    slow: Linked | None
+    slow: LinkedText | None
     """Number of trials whose timing was stopped early; None for zero."""
-    failed: tuple[Linked, ...]
+    failed: tuple[LinkedText, ...]
     """Failed trials by outcome, each with an example reason."""
-    best: Linked | None
+    best: LinkedText | None
     """Time of the fastest trial, or the partial time of a slow one, linked to that trial."""
-    told: Linked
+    told: LinkedText
     """Comparison with the champion: the number of genes in which the best or closest trial differs."""
-    remark: str
+    note: str
     """Why the value is infeasible for the champion or was never fairly compared; may be empty."""
 
 
 @dataclass(frozen=True)
-class Edge:
+class RangeEnd:
     """A numeric gene for which the champion uses the largest or smallest value."""
 
     gene: str
     """Name of the gene."""
     value: int
     """Value of the champion."""
-    farther: int
+    next_value: int
     """Next value outside the current range."""
     beyond: str
     """Side on which the range ends: `above` or `below`."""
@@ -84,7 +84,7 @@ class Edge:
     """The champion's value and the gene's other values, as text."""
     why: str
     """Why the champion cannot use the next value; empty if it can or if that is unknown."""
-    falling: str
+    last_times: str
     """Best times with the last two values if the last one is faster; otherwise empty."""
 
 
@@ -100,7 +100,7 @@ def ordered(values: Iterable[Value]) -> list[Value]:
     return sorted(listed) if all(isinstance(value, int | float) for value in listed) else listed
 
 
-def deciding(facts: Facts) -> list[str]:
+def important_genes(facts: Facts) -> list[str]:
     """Return the genes with the greatest effect on the time according to the model, greatest first.
 
     A gene is omitted if the best trials with each of its values are equally fast.
@@ -114,7 +114,7 @@ def deciding(facts: Facts) -> list[str]:
     return found
 
 
-def costly(facts: Facts) -> list[str]:
+def genes_with_ablation_cost(facts: Facts) -> list[str]:
     """Return the genes whose ablation made the champion slower, costliest first."""
     if facts.best is None or facts.ablation is None or facts.ablation.trial != facts.best.number:
         return []
@@ -133,10 +133,10 @@ def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
         return None
     space = Space(facts.record.genes)
     active = {gene.name for gene in space.genes if space.active(gene, best.config)}
-    worst = next((name for name in costly(facts) if name in active), "")
+    worst = next((name for name in genes_with_ablation_cost(facts) if name in active), "")
     if worst:
         return worst, best.config[worst]
-    most = next((name for name in deciding(facts) if name in active), "")
+    most = next((name for name in important_genes(facts) if name in active), "")
     return (most, best.config[most]) if most else None
 
 
@@ -155,9 +155,11 @@ class GeneValues:
         self._together = "=".join(map(str, self._decisive or ()))
         self._predicted = facts.record.predicted
         ended = [
-            ENDED_REFUTED if trial.number in facts.refuted else self._words(trial.outcome) for trial in facts.trials
+            REFUTED_OUTCOME if trial.number in facts.refuted else self._words(trial.outcome) for trial in facts.trials
         ]
-        self._ends = list(dict.fromkeys([*(self._words(one) for one in _TOLD_APART), ENDED_REFUTED, *ended]))
+        self._ends = list(
+            dict.fromkeys([*(self._words(one) for one in _OUTCOMES_WITH_COLUMNS), REFUTED_OUTCOME, *ended])
+        )
         """Outcome names of the page's filter; those with a column of their own come first."""
         self._code = code = {words: place for place, words in enumerate(self._ends)}
         self._end_of = np.array([code[words] for words in ended], dtype=np.intp)
@@ -171,7 +173,7 @@ class GeneValues:
         )
         self._times_us = np.array(list(times), dtype=float)
         """Known time of each trial in µs; infinite if unknown or refuted."""
-        self._times_us[self._end_of == code[ENDED_REFUTED]] = math.inf
+        self._times_us[self._end_of == code[REFUTED_OUTCOME]] = math.inf
         self._column = {gene.name: facts.levels[:, column] for column, gene in enumerate(self._space.genes)}
         """Value index of each trial, by gene name."""
         self._having = {
@@ -220,7 +222,7 @@ class GeneValues:
             return 0
         return int(self._apart[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
 
-    def edges(self) -> list[Edge]:
+    def edges(self) -> list[RangeEnd]:
         """Return the genes whose range ends at the champion's value, most important first."""
         best = self._facts.best
         # Extending a gene that changes no machine code is useless.
@@ -234,7 +236,7 @@ class GeneValues:
                 continue
             assert isinstance(chosen, int)
             why = self._forbidden(gene, farther)
-            found.append(Edge(gene.name, chosen, farther, *_edge(gene, chosen), why, self._falling(gene, chosen)))
+            found.append(RangeEnd(gene.name, chosen, farther, *_edge(gene, chosen), why, self._falling(gene, chosen)))
         return found
 
     def _of_champion(self) -> list[Gene]:
@@ -243,7 +245,7 @@ class GeneValues:
         if best is None:
             return []
         effects = self._facts.learned.effects
-        order = [*costly(self._facts), *sorted(effects, key=lambda name: -effects[name].share)]
+        order = [*genes_with_ablation_cost(self._facts), *sorted(effects, key=lambda name: -effects[name].share)]
         genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
         return sorted(genes, key=lambda gene: order.index(gene.name) if gene.name in order else len(order))
 
@@ -268,23 +270,25 @@ class GeneValues:
         chosen = self._facts.best.config if self._facts.best else {}
         return next((f"{one}={chosen[one]}" for one, of in gene.when.items() if chosen and chosen[one] not in of), "")
 
-    def _line(self, gene: Gene, value: Value) -> ValueLine:
+    def _line(self, gene: Gene, value: Value) -> ValueRow:
         best, name = self._facts.best, gene.name
         mine = self._having[name, value]
         ends = self._end_of[mine]
         counted = dict(zip(self._ends, np.bincount(ends, minlength=len(self._ends)).tolist(), strict=True))
-        timed, same, slow = (counted.pop(self._words(one)) for one in _TOLD_APART)
-        refuted = counted.pop(ENDED_REFUTED)
+        timed, same, slow = (counted.pop(self._words(one)) for one in _OUTCOMES_WITH_COLUMNS)
+        refuted = counted.pop(REFUTED_OUTCOME)
         # The first trial with an outcome is its example. Ties are ordered by the first trial.
         firsts = {words: int(mine[np.argmax(ends == self._code[words])]) for words, of in counted.items() if of}
         failed = []
         for words in sorted(firsts, key=lambda words: (-counted[words], firsts[words])):
-            why = clipped(self._facts.trials[firsts[words]].evaluation.reason, FIRST_WORDS)
-            failed.append(Linked(f"{counted[words]} {words}: {why}", link_to(name, value, words)))
+            why = clipped(self._facts.trials[firsts[words]].evaluation.reason, MAX_REASON_LENGTH)
+            failed.append(LinkedText(f"{counted[words]} {words}: {why}", link_to(name, value, words)))
         if refuted:
-            first = self._facts.trials[int(mine[np.argmax(ends == self._code[ENDED_REFUTED])])]
-            why = clipped(self._facts.refuted[first.number], FIRST_WORDS)
-            failed.append(Linked(f"{refuted} refuted by verification: {why}", link_to(name, value, ENDED_REFUTED)))
+            first = self._facts.trials[int(mine[np.argmax(ends == self._code[REFUTED_OUTCOME])])]
+            why = clipped(self._facts.refuted[first.number], MAX_REASON_LENGTH)
+            failed.append(
+                LinkedText(f"{refuted} refuted by verification: {why}", link_to(name, value, REFUTED_OUTCOME))
+            )
         known = self._times_us[mine]
         place = int(mine[np.argmin(known)]) if np.isfinite(known).any() else None
         fastest = None if place is None else self._facts.trials[place]
@@ -294,23 +298,23 @@ class GeneValues:
         remarks = (
             forbidden and f"infeasible as the champion's only change: {forbidden}{self._together_with(gene, value)}",
             f"never tried with {self._together}, so there is no fair comparison"
-            if mine.size and self._untried(gene, value)
+            if mine.size and self._never_with_decisive(gene, value)
             else "",
         )
-        return ValueLine(
+        return ValueRow(
             value=str(value),
             chosen=chosen,
-            trials=Linked(str(mine.size), link_to(name, value) if mine.size else ""),
+            trials=LinkedText(str(mine.size), link_to(name, value) if mine.size else ""),
             # A disabled gene has its default value.
-            without_effect=self._idle(gene) if value == gene.default else 0,
+            without_effect=self._disabled_trials(gene) if value == gene.default else 0,
             worked=timed + same,
-            slow=Linked(str(slow), link_to(name, value, self._words(Outcome.SLOW))) if slow else None,
+            slow=LinkedText(str(slow), link_to(name, value, self._words(Outcome.SLOW))) if slow else None,
             failed=tuple(failed),
-            best=Linked(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
+            best=LinkedText(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
             if fastest
             else None,
-            told=self._compared(gene, value, place, chosen=chosen) or self._in_vain(mine, slow, same=bool(same)),
-            remark="; ".join(filter(None, remarks)),
+            told=self._compared(gene, value, place, chosen=chosen) or self._without_time(mine, slow, same=bool(same)),
+            note="; ".join(filter(None, remarks)),
         )
 
     def _forbidden(self, gene: Gene, value: Value) -> str:
@@ -328,11 +332,11 @@ class GeneValues:
         for other, changed in ({name: of for name, of in found.items() if name != decisive} or found).items():
             having = self._having[gene.name, value], self._having[other, changed]
             both = np.intersect1d(*having, assume_unique=True).size
-            tried = f"tried in {several(both, 'trial')}" if both else "not tried"
+            tried = f"tried in {count_noun(both, 'trial')}" if both else "not tried"
             told.append(f"{other}={changed} ({tried})")
         return f"; feasible together with {' or '.join(told)}" if told else ""
 
-    def never_timed(self) -> list[Linked]:
+    def never_timed(self) -> list[LinkedText]:
         """Return the values that were tried but never timed, each with the outcomes of its trials."""
         found = []
         in_full = [self._code[self._words(one)] for one in (Outcome.MEASURED, Outcome.DUPLICATE)]
@@ -341,7 +345,7 @@ class GeneValues:
                 ends = self._end_of[self._having[gene.name, value]]
                 if ends.size and not np.isin(ends, in_full).any():
                     told = counts(Counter(self._ends[end] for end in ends.tolist()))
-                    found.append(Linked(f"{gene.name}={value} ({told})", link_to(gene.name, value)))
+                    found.append(LinkedText(f"{gene.name}={value} ({told})", link_to(gene.name, value)))
         return found
 
     def never_tried(self) -> list[str]:
@@ -353,7 +357,7 @@ class GeneValues:
             if not self._having[gene.name, value].size
         ]
 
-    def _idle(self, gene: Gene) -> int:
+    def _disabled_trials(self, gene: Gene) -> int:
         """Return the number of trials in which another choice disables a gene."""
         return int(np.count_nonzero(~self._effective(gene, self._having[gene.name, gene.default])))
 
@@ -365,7 +369,7 @@ class GeneValues:
             active &= np.isin(self._column[other][places], matter)
         return active
 
-    def _compared(self, gene: Gene, value: Value, place: int | None, *, chosen: bool) -> Linked | None:
+    def _compared(self, gene: Gene, value: Value, place: int | None, *, chosen: bool) -> LinkedText | None:
         """Return the comparison of a value's best trial with the champion, or None without either.
 
         Args:
@@ -378,13 +382,13 @@ class GeneValues:
         if best is None or (place is None and not chosen):
             return None
         if chosen or place is None or self._facts.trials[place].number == best.number:
-            return Linked("the champion's value", f"#trial={best.number}")
+            return LinkedText("the champion's value", f"#trial={best.number}")
         apart = int(self._apart[place])
         alone = apart == 1 and value != best.config[gene.name]
         slower = self._slower(place)
         differs = f"best trial is {slower} and differs" if slower else "best trial differs"
-        words = f"{differs} from the champion only in this gene" if alone else _apart(differs, apart)
-        return Linked(words, f"#trial={self._facts.trials[place].number}")
+        words = f"{differs} from the champion only in this gene" if alone else _differs_in(differs, apart)
+        return LinkedText(words, f"#trial={self._facts.trials[place].number}")
 
     def _slower(self, place: int) -> str:
         """Return how a trial's time compares with the champion's: `5.5 % slower in the search`, or nothing."""
@@ -396,22 +400,22 @@ class GeneValues:
             return "as fast in the search"
         return f"{100 * abs(more):.1f} % {'slower' if more > 0 else 'faster'} in the search"
 
-    def _in_vain(self, mine: Places, slow: int, *, same: bool) -> Linked:
+    def _without_time(self, mine: Places, slow: int, *, same: bool) -> LinkedText:
         """Return a description of a value without a time of its own."""
         if not mine.size:
-            return Linked("not tried", "")
+            return LinkedText("not tried", "")
         if same:
-            return Linked("tried only as a duplicate program", "")
+            return LinkedText("tried only as a duplicate program", "")
         if self._facts.best is None:
-            return Linked("no champion to compare with", "")
+            return LinkedText("no champion to compare with", "")
         nearest = int(mine[np.argmin(self._apart[mine])])
         kind = "slow or failed" if 0 < slow < mine.size else "slow" if slow else "failed"
         one = f"{kind} in its only trial, which differs"
         all_of_them = f"{kind} in all {mine.size} trials; the closest differs"
-        words = _apart(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
-        return Linked(words, f"#trial={self._facts.trials[nearest].number}")
+        words = _differs_in(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
+        return LinkedText(words, f"#trial={self._facts.trials[nearest].number}")
 
-    def _untried(self, gene: Gene, value: Value) -> bool:
+    def _never_with_decisive(self, gene: Gene, value: Value) -> bool:
         """Return whether an active gene's value was never tried with the decisive choice."""
         best = self._facts.best
         if self._decisive is None or best is None or gene.name == self._decisive[0]:
@@ -421,8 +425,8 @@ class GeneValues:
         return not tried.size and self._space.active(gene, best.config)
 
 
-def _apart(words: str, count: int) -> str:
-    return f"{words} from the champion in {several(count, 'gene')}"
+def _differs_in(words: str, count: int) -> str:
+    return f"{words} from the champion in {count_noun(count, 'gene')}"
 
 
 def _edge(gene: Gene, chosen: Value) -> tuple[str, str]:

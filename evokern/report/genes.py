@@ -7,16 +7,16 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from evokern.analysis.genes.gene_report import decides
+from evokern.analysis.genes.gene_report import is_decisive
 from evokern.declaration.genes import Value
 from evokern.report.advice import steps
 from evokern.report.facts import Facts
-from evokern.report.gene_values import GeneValues, costly, deciding, link_to, ordered
+from evokern.report.gene_values import GeneValues, genes_with_ablation_cost, important_genes, link_to, ordered
 from evokern.report.plots import bars
-from evokern.report.space import slow_meaning
+from evokern.report.search_sections import slow_meaning
 from evokern.report.tables import Cell, TextTable
 from evokern.report.trial_counts import ValueFacts, pairs
-from evokern.wording import several
+from evokern.wording import count_noun
 
 DECIDING = 8
 """Number of most important genes whose values are shown."""
@@ -67,7 +67,7 @@ def _counted(one: ValueFacts) -> str:
     """Return the number of trials behind a cell, and their results."""
     unchecked = f", {one.unchecked} screened out, not checked" if one.unchecked else ""
     right = f"{one.right} of {one.tried} checked trials were correct"
-    return f"{several(one.tried + one.unchecked, 'trial')}: {right}{unchecked}"
+    return f"{count_noun(one.tried + one.unchecked, 'trial')}: {right}{unchecked}"
 
 
 def _link(name: str, one: ValueFacts) -> str:
@@ -102,7 +102,7 @@ def effects(facts: Facts) -> dict[str, Any]:
     learned = facts.learned
     order = sorted(learned.effects, key=lambda name: -learned.effects[name].share)
     # For the other genes, the model does not know whether they matter or which value is best.
-    sure = [name for name in order if decides(learned.effects[name])]
+    sure = [name for name in order if is_decisive(learned.effects[name])]
     unsure = len(order) - len(sure) if sure else 0
     order = sure or order
     rows = []
@@ -121,7 +121,7 @@ def effects(facts: Facts) -> dict[str, Any]:
                 f"{_percent(effect.ratio_ci95[0] - 1)} to {_percent(effect.ratio_ci95[1] - 1)}",
             )
         )
-    decided = ", ".join([name for name in deciding(facts) if decides(learned.effects[name])][:PAIRED])
+    decided = ", ".join([name for name in important_genes(facts) if is_decisive(learned.effects[name])][:PAIRED])
     explained = f"{100 * max(learned.explained or 0.0, 0.0):.0f} %"
     model = "a model of all trials" if learned.trusted else f"a weak model (explains {explained}), only a hint"
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst ÷ best", "95 % interval")
@@ -141,8 +141,8 @@ def effects(facts: Facts) -> dict[str, Any]:
         "slow": learned.slow,
         "explained": explained,
         "weak": not learned.trusted,
-        "unsure": several(unsure, "more gene") if unsure else "",
-        "ablated": ", ".join(costly(facts)[:PAIRED]),
+        "unsure": count_noun(unsure, "more gene") if unsure else "",
+        "ablated": ", ".join(genes_with_ablation_cost(facts)[:PAIRED]),
         "effects": TextTable(head, rows, (1, 2, 5, 6)),
         "costs": bars("Predicted cost of each value", costs),
         "pairs": paired,
@@ -155,12 +155,12 @@ def _value(value: Value, partial: Sequence[Value]) -> str:
 
 def _findings(facts: Facts) -> TextTable:
     # A few pairs with equal code do not outweigh a difference that an ablation measured.
-    doubted = set(costly(facts))
+    doubted = set(genes_with_ablation_cost(facts))
     titles = {"decisive": "Decisive", "locked": "Locked", "barred": "Barred", "dead": "No effect"}
     rows = [
         (title, finding.text)
         for kind, title in titles.items()
-        for finding in facts.learned.having(kind)  # type: ignore[arg-type]
+        for finding in facts.learned.findings_of(kind)  # type: ignore[arg-type]
         if kind != "dead" or finding.gene not in doubted
     ]
     rows += [("Never together", failing.text) for failing in facts.learned.combinations]

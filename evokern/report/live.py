@@ -19,22 +19,22 @@ from typing import Any
 from evokern.analysis.genes.gene_report import GenesReport
 from evokern.errors import EvokernError, StudyError
 from evokern.report import render_first, render_page
-from evokern.report.facts import Facts, KnownFacts, gather, learn, with_champion
+from evokern.report.facts import Facts, KnownFacts, facts_with_champion, gather, learn
 from evokern.report.page_data import TrialRows, difference, thinned
 from evokern.report.source_difference import SourceDifference
 from evokern.store import Reader, SessionRecord, open_readonly
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import duration, microseconds, several
+from evokern.wording import count_noun, duration, microseconds
 
 POLL_S = 0.6
 """Interval between queries for new trials, in seconds."""
-STANDING_S = 1.2
+STATE_POLL_S = 1.2
 """Interval between queries for the study's state (sessions, verifications, replacement by a new study), in seconds."""
-ASK_S = 0.8
+PAGE_POLL_S = 0.8
 """Interval between requests of a page, in seconds; with the intervals above, a trial appears within two seconds."""
 SHARE = 0.006
 """Maximum share of a core for the parts that depend on all trials."""
-LEAST_S = 5.0
+MIN_REBUILD_INTERVAL_S = 5.0
 """Minimum time between two rebuilds of these parts, in seconds."""
 LEAST_CARDS_S = 1.0
 """Minimum time between two updates of the champion's cards, in seconds."""
@@ -75,14 +75,14 @@ class FollowedStudy:
         self._source: tuple[str, SourceDifference] | None = None
         self._threads = [
             threading.Thread(target=self._follow, args=[act], name=name, daemon=True)
-            for act, name in ((self._look, "evokern-report-rows"), (self._renew, "evokern-report-parts"))
+            for act, name in ((self._look, "evokern-report-rows"), (self._rebuild_if_due, "evokern-report-parts"))
         ]
         importlib.import_module("sklearn.tree")  # import early, to keep it out of the measured cost of the first parts
         with open_readonly(path) as reader:
             self.record = reader.study(name)
             self._begin()
-            self._take_in(reader)
-            self._stand(reader)
+            self._read_trials(reader)
+            self._read_state(reader)
             self._make(reader)
 
     def _begin(self) -> None:
@@ -194,12 +194,12 @@ class FollowedStudy:
         """Read new trials and, at intervals, the study's state."""
         if (version := reader.version()) != self._database_version:
             self._database_version = version
-            self._take_in(reader)
-        if time.monotonic() - self._stood >= STANDING_S:
+            self._read_trials(reader)
+        if time.monotonic() - self._stood >= STATE_POLL_S:
             self._stood = time.monotonic()
-            self._stand(reader)
+            self._read_state(reader)
 
-    def _renew(self, reader: Reader) -> None:
+    def _rebuild_if_due(self, reader: Reader) -> None:
         """Rebuild the parts if due, or else the cards of a new champion."""
         now = time.monotonic()
         if self._stale and now >= self._next_parts:
@@ -207,7 +207,7 @@ class FollowedStudy:
         elif now >= self._next_cards:
             self._make_cards(reader)
 
-    def _stand(self, reader: Reader) -> None:
+    def _read_state(self, reader: Reader) -> None:
         """Read the study's state."""
         studies = reader.studies()
         named = [one for one in studies if one.name == self.record.name]
@@ -219,31 +219,31 @@ class FollowedStudy:
             with self._lock:
                 self.record = current
                 self._begin()
-            self._take_in(reader)
+            self._read_trials(reader)
         proofs = sum(len(reader.proofs(current, kind)) for kind in ("verify", "ablate", "undone"))
         if proofs != self._proofs:
             # A new verification is rare and can change the champion, so rebuild at once.
             self._proofs, self._stale, self._next_parts = proofs, True, float("-inf")
-        self._tell(reader.sessions(current))
+        self._update_status(reader.sessions(current))
 
-    def _take_in(self, reader: Reader) -> None:
+    def _read_trials(self, reader: Reader) -> None:
         found, self._next_row = reader.trials_since(self.record, self._next_row)
         fresh = [trial for _, trial in found if trial.number not in self._trials]
         with self._lock:
             for trial in fresh:
                 self._trials[trial.number] = trial
                 self._table.append(self._rows.row(trial))
-            self._compete(fresh)
+            self._update_champion(fresh)
         self._stale = self._stale or bool(fresh)
 
-    def _tell(self, sessions: list[SessionRecord]) -> None:
+    def _update_status(self, sessions: list[SessionRecord]) -> None:
         """Update the status line."""
         last = sessions[-1] if sessions else None
         best = self._best
         spent = duration(sum(session.elapsed_s for session in sessions))
         unit = "µs predicted" if self.record.predicted else "µs"
         found = f", best {microseconds(best.evaluation.time_us or 0.0)} {unit} (trial {best.number})" if best else ""
-        count = f"{several(len(self._trials), 'trial')} in {spent}{found}"
+        count = f"{count_noun(len(self._trials), 'trial')} in {spent}{found}"
         ended = (last.end_reason or "ended") if last and last.ended else ""
         if ended:
             status = f"Ended ({ended}): {count}"
@@ -263,9 +263,9 @@ class FollowedStudy:
         self._facts, self._page, self._cards = facts, page or self._page, cards
         self._version += 1
         self._best = None
-        self._compete(self._trials.values())
+        self._update_champion(self._trials.values())
 
-    def _compete(self, trials: Iterable[Trial]) -> None:
+    def _update_champion(self, trials: Iterable[Trial]) -> None:
         """Update the champion; a playoff winner stays champion until the next rebuild."""
         kept = self._facts
         if kept and kept.best and kept.best.evaluation.evidence.get("time_from") == "playoff":
@@ -286,15 +286,15 @@ class FollowedStudy:
         if self._learned is None or self._ended or time.monotonic() >= self._learned_at:
             before = time.thread_time()
             self._learned = learn(record, trials)
-            self._learned_at = time.monotonic() + max(LEAST_S, (time.thread_time() - before) / SHARE)
+            self._learned_at = time.monotonic() + max(MIN_REBUILD_INTERVAL_S, (time.thread_time() - before) / SHARE)
         facts = gather(reader, record.name, KnownFacts(trials, self._learned))
-        live = {"every": round(1000 * ASK_S), "version": version, "since": len(table), "study": record.uuid}
+        live = {"every": round(1000 * PAGE_POLL_S), "version": version, "since": len(table), "study": record.uuid}
         page = render_page(facts, live, (table, texts)).encode()
         with self._lock:
             if self.record.uuid != record.uuid:
                 return  # started over in the meantime
             self._take_over(facts, page, b"")
-        self._next_parts = time.monotonic() + max(LEAST_S, (time.thread_time() - begun) / SHARE)
+        self._next_parts = time.monotonic() + max(MIN_REBUILD_INTERVAL_S, (time.thread_time() - begun) / SHARE)
 
     def _make_cards(self, reader: Reader) -> None:
         """Rebuild the first screen if there is a new champion."""
@@ -304,7 +304,7 @@ class FollowedStudy:
             if facts is None or best is None or (facts.best is not None and facts.best.number == best.number):
                 return
             known = dict(self._trials)
-        facts = with_champion(reader, facts, tuple(known[number] for number in sorted(known)), best.number)
+        facts = facts_with_champion(reader, facts, tuple(known[number] for number in sorted(known)), best.number)
         cards = render_first(facts).encode()
         with self._lock:
             if self.record.uuid != record.uuid:

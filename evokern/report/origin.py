@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.space import slow_meaning
+from evokern.report.search_sections import slow_meaning
 from evokern.report.tables import TextTable, flattened
 from evokern.store import StudyRecord
 from evokern.wording import warm_start_text

@@ -12,11 +12,11 @@ from typing import Any
 from evokern.declaration.genes import Gene
 from evokern.declaration.space import Space
 from evokern.report.facts import Facts, elites, fastest
-from evokern.report.marks import MARKS, mark_of, outcome_words
+from evokern.report.plot_marks import MARKS, mark_of, outcome_words
 from evokern.report.source_difference import SourceDifference
 from evokern.report.times import roofs
 from evokern.samplers.genome import Genome
-from evokern.store import Reached, bests, interval_us
+from evokern.store import Milestone, bests, interval_us
 from evokern.study.trial import Outcome, Trial
 
 DIFFERENCES = 50
@@ -57,7 +57,7 @@ class TrialRows:
         if levels is None:
             levels = self._genome.rows([trial.config])[0].tolist()
         used = seen.resources
-        within = seen.outcome.within_arm(seen.fingerprint, self._programs[trial.control])
+        within = seen.outcome.as_seen_by_arm(seen.fingerprint, self._programs[trial.control])
         return [
             trial.number,
             self._outcomes[seen.outcome],
@@ -197,7 +197,7 @@ def difference(source: SourceDifference, best: Trial, trial: Trial) -> list[list
     return [[line.mark, line.text] for line in source.between(best.config, trial.config)]
 
 
-def _reached(when: Reached, time_us: float) -> list[float | None]:
+def _reached(when: Milestone, time_us: float) -> list[float | None]:
     return [when.evaluated, round(when.elapsed_s / 60, 3), _short(time_us)]
 
 

@@ -37,7 +37,7 @@ class ValueFacts:
     """Shortest partial time of a slow trial in µs, if shorter than `best_us`."""
 
 
-def tunability(
+def results_by_value(
     trials: Sequence[Trial], genes: Sequence[Gene], levels: Rows, refuted: Container[int] = ()
 ) -> dict[str, list[ValueFacts]]:
     """Return the results of the trials with each value, by gene name.

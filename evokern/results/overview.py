@@ -8,7 +8,7 @@ from typing import Any
 from evokern.store import Reader, StudyRecord
 from evokern.study.trial import Outcome, Trial
 from evokern.templating import environment
-from evokern.wording import changed, duration, microseconds, outcome_counts, several, speedup
+from evokern.wording import changed_genes_text, count_noun, duration, microseconds, outcome_counts, speedup
 
 FASTEST = 10
 """Number of trials in the list of the fastest."""
@@ -21,7 +21,7 @@ def standing(summary: Mapping[str, Any]) -> str:
         summary: the object that `show --json` prints.
     """
     best = summary["best"]
-    trials = several(summary["trials"], "trial")
+    trials = count_noun(summary["trials"], "trial")
     if best is None:
         return f"{trials}, none measured"
     unit = "µs predicted" if summary["predicted"] else "µs"
@@ -37,7 +37,7 @@ def overview_html(reader: Reader, record: StudyRecord) -> str:
     timed.sort(key=lambda t: (t.evaluation.time_us or 0.0, t.number))
     best = summary["best"]
     baseline_us = summary["baseline"]["time_us"] if summary["baseline"] else None
-    spent = f"{several(summary['trials'], 'trial')} in {duration(summary['elapsed_s'])}"
+    spent = f"{count_noun(summary['trials'], 'trial')} in {duration(summary['elapsed_s'])}"
     return (
         environment(__package__)
         .get_template("study.html.j2")
@@ -79,5 +79,5 @@ def _fast(trial: Trial, record: StudyRecord, baseline_us: float | None) -> tuple
         microseconds(time_us),
         f"{baseline_us / time_us:.2f}×" if baseline_us else "–",
         str(max(launch.registers for launch in used)) if used else "–",
-        changed(trial.config, record.genes),
+        changed_genes_text(trial.config, record.genes),
     )

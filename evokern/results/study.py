@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from evokern.errors import EvokernError, StudyError, UsageError, nearest
+from evokern.errors import EvokernError, StudyError, UsageError, suggestion
 from evokern.files import write_bytes
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class StudyResults:
             UsageError: the format is unknown or does not take a trial, or the file cannot be written.
         """
         if format not in FORMATS:
-            raise UsageError(f"unknown export format {format!r}: {nearest(str(format), FORMATS)}")
+            raise UsageError(f"unknown export format {format!r}: {suggestion(str(format), FORMATS)}")
         file = Path(path)
         with self._reading() as (reader, record):
             if format != "cu":

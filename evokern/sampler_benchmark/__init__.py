@@ -51,7 +51,7 @@ def replay(
         UsageError: The recording cannot be read, a sampler is unknown, or a number is out of range.
     """
     from evokern.sampler_benchmark.repeat import run_all
-    from evokern.sampler_benchmark.score import random_fractions, score, worth
+    from evokern.sampler_benchmark.score import random_fractions, recording_notes, score
     from evokern.store import open_recording
     from evokern.study.duration import parse_duration
 
@@ -72,7 +72,7 @@ def replay(
         curves = tuple(_fractions(repeat, optimum, settings.trials) for repeat in own)
         elapsed = fmean(repeat.elapsed_s for repeat in own)
         results.append(SamplerResult(name, curves, score(curves, expected), elapsed))
-    notes: list[str] = worth(table)
+    notes: list[str] = recording_notes(table)
     listed = table.space(listed=settings.oracle).table is not None
     if settings.trials > len(table.answers):
         notes.append(f"recording {table.name} has only {len(table.answers)} configurations")

@@ -59,14 +59,14 @@ def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
     return float(np.mean((mean - base)[open_gap] / (1 - base)[open_gap]))
 
 
-def worth(table: Table) -> list[str]:
+def recording_notes(table: Table) -> list[str]:
     """Return notes on limits of a recording: it covers only a part of the space, or has many ties.
 
     Args:
         table: Recording to check.
     """
     notes = []
-    if table.sought_out:
+    if table.is_partial_search:
         by = f" by {table.searched_by}" if table.searched_by else ""
         notes.append(
             f"{table.name} contains only the configurations visited by one search{by}: {table.visited:,} of "

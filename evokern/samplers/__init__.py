@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from evokern.declaration.space import Space
-from evokern.errors import StudyError, nearest
+from evokern.errors import StudyError, suggestion
 from evokern.samplers._prior import DISTANT, EACH, FURTHER, SIMULATED, Entries, FurtherStudy, Prior
 from evokern.samplers.contract import (
-    AskedAhead,
     Explain,
-    Foresighted,
     History,
+    PredictsProposals,
+    PreparesProposals,
     Sampler,
     TrialResult,
     TrialSchedule,
@@ -82,7 +82,7 @@ def make_sampler(
             raise StudyError(f"sampler {name}: guard = {guarded!r}; write true or false")
         _build(name, optuna_class(name), rest, seed=seed, constraints_func=None)
         return OptunaSampler(name, rest, seed, named, guarded=guarded)
-    raise StudyError(f"there is no sampler {name!r}: {nearest(name, SAMPLERS)}")
+    raise StudyError(f"there is no sampler {name!r}: {suggestion(name, SAMPLERS)}")
 
 
 def _check_option(sampler: str, option: str, value: object, annotation: str) -> None:
@@ -109,7 +109,7 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
     known = [option for option in inspect.signature(cls).parameters if option not in given]
     for option in options:
         if option not in known:
-            hint = nearest(option, known) or "it takes no options"
+            hint = suggestion(option, known) or "it takes no options"
             raise StudyError(f"sampler {name} has no option {option!r}: {hint}")
     accepted = inspect.signature(cls).parameters
     for option, value in options.items():
@@ -127,12 +127,12 @@ __all__ = [
     "SIMULATED",
     "VERSIONS",
     "WARM",
-    "AskedAhead",
     "Entries",
     "Explain",
-    "Foresighted",
     "FurtherStudy",
     "History",
+    "PredictsProposals",
+    "PreparesProposals",
     "Prior",
     "Sampler",
     "TrialResult",

@@ -70,7 +70,7 @@ class Prior:
         )
 
     @property
-    def modelled(self) -> bool:
+    def from_time_model(self) -> bool:
         """Whether a time model predicted the times for this study, not another problem or version."""
         return self.source == SIMULATED
 

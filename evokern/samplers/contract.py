@@ -77,14 +77,14 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
     return {outcome.value: 1.0}
 
 
-LEAST_IN_FLIGHT = 4
+INITIAL_IN_FLIGHT = 4
 """Trials in flight at the start, if allowed; early results are the most informative."""
 RAMP = 5
 """Divisor for later trials in flight (a fifth of the trials so far); 8 leaves the GPU waiting for compilers
 (docs/lab/2026-11-26-sampler.md)."""
 STEEPEST_RAMP = 4
 """Smallest divisor for several devices; 2 cost 8 % after 400 trials, 4 cost 2 % (docs/lab/2026-11-26-sampler.md)."""
-MOST_AT_FIRST = 4 * LEAST_IN_FLIGHT
+MOST_AT_FIRST = 4 * INITIAL_IN_FLIGHT
 """Maximum number of trials in flight at the start, for any number of devices; 32 was not tested."""
 
 
@@ -94,7 +94,7 @@ def ramp_for(devices: int) -> tuple[int, int]:
     The start is proportional to the number of devices. Later, several devices keep more trials in flight than one, or
     the additional devices would idle: with one device's schedule, two H100s made no more trials in 30 s than one.
     """
-    return min(LEAST_IN_FLIGHT * devices, MOST_AT_FIRST), max(RAMP // devices, STEEPEST_RAMP)
+    return min(INITIAL_IN_FLIGHT * devices, MOST_AT_FIRST), max(RAMP // devices, STEEPEST_RAMP)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class TrialSchedule:
 
     most: int
     """Maximum number of trials in flight."""
-    least: int = LEAST_IN_FLIGHT
+    least: int = INITIAL_IN_FLIGHT
     """Trials in flight at the start, if below `most`."""
     ramp: int = RAMP
     """Divisor of the trial number for later trials in flight."""
@@ -193,7 +193,7 @@ class History:
 
 
 @runtime_checkable
-class Foresighted(Protocol):
+class PredictsProposals(Protocol):
     """A sampler that can name likely next proposals."""
 
     def likely(self) -> Sequence[Config]:
@@ -201,7 +201,7 @@ class Foresighted(Protocol):
 
 
 @runtime_checkable
-class AskedAhead(Protocol):
+class PreparesProposals(Protocol):
     """A sampler that can start computing a proposal in advance."""
 
     def prepare(self, history: History, number: int) -> None:

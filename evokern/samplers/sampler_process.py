@@ -16,7 +16,7 @@ from evokern.declaration.genes import Config, Value
 from evokern.errors import InternalError, KernelError
 from evokern.samplers import make_sampler
 from evokern.samplers._prior import Prior
-from evokern.samplers.contract import Foresighted, History, TrialResult, TrialSchedule
+from evokern.samplers.contract import History, PredictsProposals, TrialResult, TrialSchedule
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Outcome, Proposal
 from evokern.workers.pool import OwnServerPool, WorkerSpec, wait
@@ -48,7 +48,7 @@ class SamplerPlan:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _ResultUpdate:
     """A result without its configuration, which the process already has."""
 
     outcome: Outcome
@@ -58,7 +58,7 @@ class _Told:
 
 
 @dataclass(frozen=True)
-class _Ask:
+class _ProposalRequest:
     """Request for one proposal, with the updates the process does not have yet."""
 
     proposed: int
@@ -67,12 +67,12 @@ class _Ask:
     """Number of trials whose end the process already knows."""
     proposals: Sequence[Proposal]
     """Proposals after these."""
-    results: Sequence[_Told]
+    results: Sequence[_ResultUpdate]
     """Results of the trials after these."""
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ProposalAnswer:
     """Answer to a request."""
 
     proposal: Proposal | None
@@ -95,7 +95,7 @@ class SamplerWorker:
         self._sampler = make_sampler(plan.name, space, plan.options, plan.seed, plan.schedule, explain, plan.prior)
         self._history = History(space)
 
-    def handle(self, ask: _Ask) -> _Found | None:
+    def handle(self, ask: _ProposalRequest) -> _ProposalAnswer | None:
         """Return the next proposal, or None if this process does not have the expected history."""
         history = self._history
         if (ask.proposed, ask.told) != (len(history.proposals), history.told):
@@ -109,9 +109,9 @@ class SamplerWorker:
         number = len(history.proposals)
         proposal = self._sampler.propose(history, number)
         if proposal is None:
-            return _Found(None, ())
+            return _ProposalAnswer(None, ())
         history.commit(number, proposal)
-        return _Found(proposal, self._sampler.likely() if isinstance(self._sampler, Foresighted) else ())
+        return _ProposalAnswer(proposal, self._sampler.likely() if isinstance(self._sampler, PredictsProposals) else ())
 
 
 class SamplerProcess:
@@ -181,13 +181,14 @@ class SamplerProcess:
         first = told - sum(lost < told for lost in history.lost)
         visible = iter(history.results[first:])
         results = [
-            _Told(Outcome.LOST) if at in history.lost else _told(next(visible)) for at in range(told, history.told)
+            _ResultUpdate(Outcome.LOST) if at in history.lost else _told(next(visible))
+            for at in range(told, history.told)
         ]
-        ask = _Ask(proposed, told, history.proposals[proposed:], results)
+        ask = _ProposalRequest(proposed, told, history.proposals[proposed:], results)
         self._pool.submit(number, ask, DEADLINE_S)
         self._asked, self._known = number, (len(history.proposals), history.told)
 
-    def _answer(self, number: int) -> _Found | None:
+    def _answer(self, number: int) -> _ProposalAnswer | None:
         """Return the answer, or None if the process lacks history or exceeded the timeout, so that a retry makes sense.
 
         Raises:
@@ -200,7 +201,7 @@ class SamplerProcess:
             for result in wait([self._pool], 0.2):
                 self._asked = None
                 if result.status == "done":
-                    found: _Found | None = result.value
+                    found: _ProposalAnswer | None = result.value
                     return found
                 if result.status == "raised":
                     raise result.value
@@ -211,5 +212,5 @@ class SamplerProcess:
                 raise KeyboardInterrupt
 
 
-def _told(result: TrialResult) -> _Told:
-    return _Told(result.outcome, result.value, result.fingerprint, result.constraints)
+def _told(result: TrialResult) -> _ResultUpdate:
+    return _ResultUpdate(result.outcome, result.value, result.fingerprint, result.constraints)

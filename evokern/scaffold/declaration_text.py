@@ -12,7 +12,7 @@ from evokern.scaffold.infer import bytes_of
 from evokern.scaffold.plan import DraftArgument, DraftTensor
 from evokern.scaffold.problems import LIMIT, uses_indices
 
-OPEN = (
+OPTIONAL_PARTS = (
     "        # Optional: slices=(Slice({...: 0, ...: 0}),) if rows of an input affect only the same rows of an output;",
     "        # candidates of a large problem then get new rows. nonfinite=(...): inputs that may be infinite or NaN.",
 )
@@ -162,7 +162,7 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer is accessed once"
     small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
     yield f"        small_problems=({small},),  # guess: several blocks, with tails"
-    yield from OPEN
+    yield from OPTIONAL_PARTS
     yield from ("    ),", ")")
 
 

@@ -19,7 +19,7 @@ _CALLED = frozenset(
     }
 )
 """Functions that a draft may call."""
-_STANDS = (
+_ALLOWED_NODES = (
     ast.Module, ast.Expr, ast.ImportFrom, ast.alias, ast.FunctionDef, ast.arguments, ast.arg, ast.Assign, ast.Return,
     ast.Raise, ast.Lambda, ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Constant, ast.JoinedStr,
     ast.FormattedValue, ast.Tuple, ast.List, ast.Dict, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp,
@@ -71,4 +71,4 @@ def _declares(node: ast.AST) -> bool:
             return owner in ("c", "p") and not name.startswith("_")
         case ast.Name(id=name):
             return not name.startswith("__")
-    return isinstance(node, _STANDS) and not isinstance(node, ast.Attribute)
+    return isinstance(node, _ALLOWED_NODES) and not isinstance(node, ast.Attribute)

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from evokern.cuda_source import CudaSource
 from evokern.device.sim.program import SimulatedProgram
 from evokern.scaffold.cpu_function import cpu_function
-from evokern.scaffold.infer import LIMITS, Evidence, evidence, settle, size_of, tensors_of, with_read_constants
+from evokern.scaffold.infer import (
+    LIMITS,
+    Evidence,
+    evidence,
+    find_level_and_grid,
+    size_of,
+    tensors_of,
+    with_read_constants,
+)
 from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
@@ -80,9 +88,9 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
     """
     prober = Prober(reading.source, DRAFTED_FOR)
     reading = with_cluster(prober, reading)
-    plan, found = settle(prober, reading.plan, known_launch=known_launch)
+    plan, found = find_level_and_grid(prober, reading.plan, known_launch=known_launch)
     if found is None:
-        return _unrun(reading, prober)
+        return _draft_without_runs(reading, prober)
     plan = with_read_constants(plan, found)
     plan, found = _without_idle_fields(prober, reading, plan, found)
     tensors = tensors_of(plan, found, reading.source)
@@ -102,7 +110,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
                          f"({', '.join(tensor.shape)}); check its grid")  # fmt: skip
     if not known_launch:
         plan = _with_block_genes(prober, plan, tensors, reading.source)
-    notes += _demanded(prober, plan)
+    notes += _architecture_note(prober, plan)
     return Draft(
         function=reading.function.name,
         plan=plan,
@@ -134,7 +142,7 @@ def _default_program(prober: Prober, plan: Plan) -> SimulatedProgram | str:
     return prober.program(plan.entry_of(plan.defaults), plan.defines(plan.defaults, problem))
 
 
-def _demanded(prober: Prober, plan: Plan) -> list[str]:
+def _architecture_note(prober: Prober, plan: Plan) -> list[str]:
     """Return a note about the required GPU architecture, if earlier ones lack a feature."""
     chip = prober.chips[0]
     if chip is DRAFTED_FOR[0]:
@@ -164,7 +172,7 @@ def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, fou
         return plan, found
     smaller = without_fields(plan, idle, reading.literals)
     again = evidence(prober, smaller, found.level)
-    return (smaller, replace(again, indexed=found.indexed)) if again.serves else (plan, found)
+    return (smaller, replace(again, indexed=found.indexed)) if again.allows_draft else (plan, found)
 
 
 def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], source: str) -> Plan:
@@ -205,7 +213,7 @@ def _sound(
     return all(clean(prober, replace(plan, genes=genes), tensors, problem) for problem in problems)
 
 
-def _unrun(reading: KernelReading, prober: Prober) -> Draft:
+def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
     """Return a draft without runs: roles from const, one element per thread."""
     plan = reading.plan
     if not plan.grid:

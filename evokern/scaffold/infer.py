@@ -57,7 +57,7 @@ class Evidence:
         )  # fmt: skip
 
     @property
-    def serves(self) -> bool:
+    def allows_draft(self) -> bool:
         """Whether a draft is possible: outputs are explained and completely written, inputs are covered."""
         return (
             self.ok
@@ -83,7 +83,7 @@ class Evidence:
     def standing(self) -> tuple[bool, bool, bool, bool, int, float]:
         """Sort key, better is larger: ran, explained, plain, writes everything, number explained, low level."""
         explained = sum(1 for found in self.fits.values() if found and found.exact)
-        good = self.exact and self.serves
+        good = self.exact and self.allows_draft
         return self.ok, good, good and self.plain, all(self.covered.values()), explained, -self.level
 
 
@@ -170,7 +170,7 @@ def _grid_fit(
     return found if found and found.exact else None
 
 
-def settle(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
+def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
     """Find the level at which runs explain every buffer, and the grid if it is unknown.
 
     Args:
@@ -186,9 +186,9 @@ def settle(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[P
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
             if best is None or found.standing > best.standing:
                 best = found
-            if found.exact and found.serves and found.plain:
+            if found.exact and found.allows_draft and found.plain:
                 break
-        if best is not None and (best.serves or (known_launch and best.ok)):
+        if best is not None and (best.allows_draft or (known_launch and best.ok)):
             return plan, _with_indices(prober, plan, best)
     tried = _by_search(prober, plan)
     if tried is not None and (best is None or tried[1].standing > best.standing):
@@ -201,7 +201,7 @@ def _enough(best: Evidence, known_launch: bool) -> bool:
     held = known_launch and best.ok and all(
         found or not any(run.touches[name].extent for run in best.runs) for name, found in best.fits.items()
     )  # fmt: skip
-    return held or (best.serves and best.plain)
+    return held or (best.allows_draft and best.plain)
 
 
 def _with_indices(prober: Prober, plan: Plan, found: Evidence) -> Evidence:
@@ -237,9 +237,9 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
                 standing = (*found.standing[:-1], -blocks)
                 if best is None or standing > best[0]:
                     best = standing, trial, found
-            if best is not None and best[2].exact and best[2].serves and best[2].plain:
+            if best is not None and best[2].exact and best[2].allows_draft and best[2].plain:
                 break
-        if best is not None and best[2].serves and best[2].plain:
+        if best is not None and best[2].allows_draft and best[2].plain:
             break
     if best is None:
         return None

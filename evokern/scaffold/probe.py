@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evokern import simt
-from evokern.compile.messages import of_later_architecture
+from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.compile.symbols import symbol_of
 from evokern.declaration.kernel import DTYPE_BYTES, Launch
@@ -107,7 +107,7 @@ class Prober:
                 return str(error)
             if not isinstance(made, CompileFailure):
                 return made
-            if not of_later_architecture(made.message):
+            if not needs_later_architecture(made.message):
                 return made.message
             if len(self.chips) == 1:
                 return f"{made.message}; drafts support at most {self.chips[0].architecture}"
@@ -254,11 +254,11 @@ def _scalar(argument: DraftArgument, number: int | None) -> Any:
 
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:
     read, written, found = footprint.of(buffer, width)
-    return Touch(_behind(read), _behind(written), int(np.count_nonzero(written)), bool(found.any()),
+    return Touch(_extent_of(read), _extent_of(written), int(np.count_nonzero(written)), bool(found.any()),
                  bool((found & written).any()))  # fmt: skip
 
 
-def _behind(marks: Any) -> int:
+def _extent_of(marks: Any) -> int:
     """Return the index after the last mark."""
     places = np.flatnonzero(marks)
     return int(places[-1]) + 1 if places.size else 0

@@ -5,7 +5,7 @@ resumes the study, runs the loop (`loop`), and closes the store.
 """
 
 from evokern.search._session import resume_study, search_study
-from evokern.search._stop import handled
+from evokern.search._stop import signal_handler
 from evokern.search.request import SessionPart, SessionRequest, WorkerFactories
 from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
 
@@ -18,7 +18,7 @@ __all__ = [
     "SessionPart",
     "SessionRequest",
     "WorkerFactories",
-    "handled",
     "resume_study",
     "search_study",
+    "signal_handler",
 ]

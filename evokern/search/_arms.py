@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 
 from evokern.declaration.genes import Config
 from evokern.errors import InternalError
-from evokern.samplers import AskedAhead, Foresighted, History, Sampler, TrialResult, TrialSchedule, trial_seed
+from evokern.samplers import (
+    History,
+    PredictsProposals,
+    PreparesProposals,
+    Sampler,
+    TrialResult,
+    TrialSchedule,
+    trial_seed,
+)
 from evokern.study.trial import Outcome, Proposal, Trial
 
 
@@ -39,7 +47,7 @@ def control_seed(seed: int) -> int:
     return trial_seed(seed, -1)
 
 
-class Arm:
+class SearchGroup:
     """A sampler with the history that it may see."""
 
     def __init__(self, history: History, sampler: Sampler, place: int = 0, arms: int = 1) -> None:
@@ -84,13 +92,13 @@ class Arm:
         return replace(proposal, info=info, control=self.control)
 
     def prepare(self, number: int) -> None:
-        """Let the sampler start on the proposal for the study's trial `number`, after `show`."""
-        if isinstance(self._sampler, AskedAhead):
+        """Let the sampler start on the proposal for the study's trial `number`, after `show_results`."""
+        if isinstance(self._sampler, PreparesProposals):
             self._sampler.prepare(self._history, self._local(number))
 
     def likely(self) -> Sequence[Config]:
         """Return configurations that the sampler is likely to propose next, if it can predict them."""
-        return self._sampler.likely() if isinstance(self._sampler, Foresighted) else ()
+        return self._sampler.likely() if isinstance(self._sampler, PredictsProposals) else ()
 
     def restore(self, number: int, proposal: Proposal) -> None:
         """Restore a proposal of an earlier session."""
@@ -98,7 +106,7 @@ class Arm:
             raise InternalError(f"trial {number} of the store belongs to the other arm of its study")
         self._history.commit(self._local(number), proposal)
 
-    def show(self, results: Mapping[int, TrialResult], last: int) -> None:
+    def show_results(self, results: Mapping[int, TrialResult], last: int) -> None:
         """Show the sampler its own results up to the study's trial `last`.
 
         Args:
@@ -108,7 +116,7 @@ class Arm:
         local = self._history.told
         while (number := self._arms * local + self._place) <= last:
             seen = results[number]
-            outcome = seen.outcome.within_arm(seen.fingerprint, self._programs)
+            outcome = seen.outcome.as_seen_by_arm(seen.fingerprint, self._programs)
             self._history.tell(replace(seen, number=local, outcome=outcome))
             local += 1
 
@@ -130,13 +138,13 @@ class Arms:
 
     def __init__(self, *parts: tuple[History, Sampler]) -> None:
         """Create the arms: the study's sampler and optionally its control, each with an empty history."""
-        self.all: Sequence[Arm] = [Arm(*part, place, len(parts)) for place, part in enumerate(parts)]
+        self.all: Sequence[SearchGroup] = [SearchGroup(*part, place, len(parts)) for place, part in enumerate(parts)]
         """The arms, the sampler's first."""
 
-    def seen_by(self, number: int, schedule: TrialSchedule) -> int:
+    def last_visible_trial(self, number: int, schedule: TrialSchedule) -> int:
         """Return the last trial whose result a trial's proposal may see; all arms of a round see the same."""
         return number - schedule(number - number % len(self.all))
 
-    def of(self, number: int) -> Arm:
+    def of(self, number: int) -> SearchGroup:
         """Return the arm that a trial belongs to."""
         return self.all[number % len(self.all)]

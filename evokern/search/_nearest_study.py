@@ -8,9 +8,10 @@
 
 Results of the next nearest studies on the same device are added (`Prior.beside`).
 
-Two studies have the same kernel if its name is equal, the problems have the same fields and the genes are `alike`; the
-code may have changed. Studies at the same problems are skipped, because a search that starts over (`--fresh`, another
-seed) must find its own results. Other chips are skipped because they misled searches on recorded spaces.
+Two studies have the same kernel if its name is equal, the problems have the same fields, and enough genes are the same
+(`share_enough_genes`). The code may have changed. Studies at the same problems are skipped, because a search that
+starts over (`--fresh`, another seed) must find its own results. Other chips are skipped because they misled searches on
+recorded spaces.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from evokern.store import Reader, StudyRecord, open_readonly
 from evokern.study.trial import Outcome
 from evokern.wording import and_those_of
 
-LEAST_TIMED = 8
+MIN_TIMED_CANDIDATES = 8
 """Minimum number of timed candidates of a usable study; these fill the first trials."""
-UNLIKE = 2.0
+NO_RATIO_DISTANCE = 2.0
 """Distance of two values without a ratio (flags, data types), equal to a factor of four in a dimension."""
 SHARED_GENES = 0.5
 """Minimum share of their genes that two kernels must have in common."""
@@ -92,7 +93,7 @@ def known_times(reader: Reader, study: StudyRecord) -> list[tuple[Config, float]
     ]
 
 
-def alike(one: Sequence[Gene], other: Sequence[Gene]) -> bool:
+def share_enough_genes(one: Sequence[Gene], other: Sequence[Gene]) -> bool:
     """Return whether two kernels have enough genes in common for a warm start."""
     here, there = ({gene.name for gene in genes} for genes in (one, other))
     return len(here & there) >= SHARED_GENES * len(here | there)
@@ -113,7 +114,7 @@ def _field_distance(one: Value, other: Value) -> float:
         return 0.0
     if isinstance(one, int) and isinstance(other, int) and one > 0 and other > 0:
         return abs(math.log2(one / other))
-    return UNLIKE
+    return NO_RATIO_DISTANCE
 
 
 def _eligible(
@@ -123,9 +124,9 @@ def _eligible(
     for study in reader.studies():
         if study.uuid == record.uuid or study.kernel != record.kernel or study.device.startswith("replay:"):
             continue
-        if chip_of_model(study.device).model != target.device.profile.model or _timed_otherwise(study, record):
+        if chip_of_model(study.device).model != target.device.profile.model or _different_timing_rules(study, record):
             continue
-        if not alike(study.genes, target.space.genes):
+        if not share_enough_genes(study.genes, target.space.genes):
             continue
         try:
             problems = [target.kernel.problem(text) for text in study.problems]
@@ -137,7 +138,7 @@ def _eligible(
         yield (float(study.device != record.device), sum(distances) / len(distances)), study
 
 
-def _timed_otherwise(study: StudyRecord, record: StudyRecord) -> bool:
+def _different_timing_rules(study: StudyRecord, record: StudyRecord) -> bool:
     """Return whether both studies were measured under different timing rules, so that times are not comparable."""
     if study.predicted or record.predicted:
         return False
@@ -151,4 +152,4 @@ def _prior_of(reader: Reader, study: StudyRecord, target: SearchTarget, source: 
         prior = Prior.from_trials(target.space, known_times(reader, study), source)
     except UsageError:  # no trial has values that this kernel has
         return None
-    return replace(prior, distance=distance) if len(prior.entries) >= LEAST_TIMED else None
+    return replace(prior, distance=distance) if len(prior.entries) >= MIN_TIMED_CANDIDATES else None

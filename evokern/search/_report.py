@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from evokern.device import StartReport
 from evokern.device.contract import StartStep
-from evokern.events import told
+from evokern.events import log_event
 from evokern.search.identity import SearchTarget
 from evokern.search.loop import Loop
 from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress
@@ -41,20 +41,20 @@ class ProgressReporter:
     def note(self, text: str) -> None:
         """Report a note before the device opens."""
         self._base = replace(self._base, notes=(*self._base.notes, text))
-        self._told("note", text)
+        self._log("note", text)
         self._call(self._base)
 
     def opening(self, loop: Loop) -> None:
         """Report that the device is about to open, with the results of earlier sessions."""
         self._loop = loop
         resumed = self._base.resumed
-        self._told("opening", f"opening the device; {resumed} trials known", device=self._base.device, trials=resumed)
+        self._log("opening", f"opening the device; {resumed} trials known", device=self._base.device, trials=resumed)
         self._call(self._now(event="opening"))
 
     def step(self, step: StartStep) -> None:
         """Report a start-up step of the device."""
         self._base = replace(self._base, step=step)
-        self._told("step", step.text, done=step.done, of=step.of)
+        self._log("step", step.text, done=step.done, of=step.of)
         self._call(self._now(event="opening"))
 
     def start(self, report: StartReport) -> None:
@@ -63,9 +63,9 @@ class ProgressReporter:
             self._base, step=None, baseline=fastest_baseline(report.baselines), notes=(*self._base.notes, *report.notes)
         )
         for note in report.notes:
-            self._told("note", note)
+            self._log("note", note)
         name, time_us = self._base.baseline or (None, None)
-        self._told("start", "the search starts", baseline=name, baseline_us=time_us)
+        self._log("start", "the search starts", baseline=name, baseline_us=time_us)
         self.event("start")
 
     def event(self, name: Literal["start", "trial", "idle"]) -> None:
@@ -77,19 +77,19 @@ class ProgressReporter:
     def proved(self, trial: int, passed: bool) -> None:
         """Report a verification's result."""
         self._base = replace(self._base, proofs={**self._base.proofs, trial: passed})
-        self._told("verified", f"trial {trial} is {'verified' if passed else 'refuted'}", trial=trial, passed=passed)
+        self._log("verified", f"trial {trial} is {'verified' if passed else 'refuted'}", trial=trial, passed=passed)
 
     def after_loop(self, text: str) -> None:
         """Report a note between the loop and the end of the session."""
         self._base = replace(self._base, notes=(*self._base.notes, text))
-        self._told("note", text)
+        self._log("note", text)
         self.event("idle")
 
     def end(self, loop: Loop, reason: EndReason) -> None:
         """Report why the session ended."""
         self._loop = loop
         best = loop.best
-        self._told(
+        self._log(
             "end",
             f"the search ends: {reason}",
             reason=reason,
@@ -100,12 +100,12 @@ class ProgressReporter:
         )
         self._call(self._now(event="end", end=reason))
 
-    def _told(self, event: str, message: str, **fields: Any) -> None:
-        told(event, message, study=self._base.study, **fields)
+    def _log(self, event: str, message: str, **fields: Any) -> None:
+        log_event(event, message, study=self._base.study, **fields)
 
     def _trial(self, trial: Trial, loop: Loop) -> None:
         one, reason = trial.evaluation, trial.evaluation.reason
-        told(
+        log_event(
             "trial",
             f"trial {trial.number} {trial.outcome.value}: {reason}",
             logging.DEBUG,

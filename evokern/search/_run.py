@@ -13,27 +13,27 @@ from typing import Literal
 
 from evokern.declaration.genes import Config
 from evokern.device import Device, Task
-from evokern.device.contract import DEFAULT_US, Interleaving, Rated, Remeasures, StartReport, StartStep
+from evokern.device.contract import DEFAULT_US, MeasuresRates, MeasuresRounds, Remeasures, StartReport, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
 from evokern.samplers.sampler_process import SamplerPlan, SamplerProcess
 from evokern.search._arms import ArmSchedule, control_seed
 from evokern.search._report import ProgressReporter
-from evokern.search._stop import Stop, stoppable
-from evokern.search._warm import offered, warm_start
-from evokern.search.champion import INTERRUPTED, UNLIMITED_S, ChampionVerification, reserve
+from evokern.search._stop import Stop, handle_stop_signals
+from evokern.search._warm import load_requested_prior, warm_start
+from evokern.search.baseline_comparison import compare_with_baseline
+from evokern.search.champion import INTERRUPTED, TIME_WITHOUT_BUDGET_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
 from evokern.search.identity import (
-    Advice,
+    AdviceFunction,
     SearchTarget,
-    agree,
-    begins_anew,
     check_candidates,
     check_timing_rule,
+    fresh_advice,
+    reconcile_record,
     same_genes,
 )
-from evokern.search.in_turn import against_baseline
 from evokern.search.loop import Limits, Loop
 from evokern.search.neighbours import infeasible_neighbours
 from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
@@ -42,9 +42,9 @@ from evokern.store import Session, Store, StudyRecord, fastest_baseline, open_re
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import check_control
 from evokern.study.trial import Proposal, Trial
-from evokern.wording import duration, several
+from evokern.wording import count_noun, duration
 
-IN_TURN_S = 4.0
+COMPARISON_S = 4.0
 """Seconds for measuring champion and baseline alternately; eight rounds of an attention kernel at a small problem take
 about 2 s (H200)."""
 IN_TURN_SHARE = 0.25
@@ -87,23 +87,23 @@ def run(
         begins = request.fresh or old is None or not store.has_trials(old)
 
         def anew() -> str:
-            return part.anew or begins_anew(store, name)
+            return part.fresh_advice or fresh_advice(store, name)
 
-        offer = offered(store, None if begins else old, target, request.warm_start, anew)
+        offer = load_requested_prior(store, None if begins else old, target, request.warm_start, anew)
         planned = plan(store, None if request.fresh else old, target, request, anew)
         aside = store.set_aside(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, target)
-        killed = store.killed_session(record)
+        killed = store.unfinished_session_start(record)
         session = store.session(record, target.space)
         proposals, trials = session.recorded_trials()
         check_candidates(record, target.space, proposals, anew)
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
-        with stoppable() as stop:
+        with handle_stop_signals() as stop:
             if killed:
                 again = len(proposals) - len(trials)
                 reporter.note(
                     f"the session started at {killed} was interrupted (killed or power loss). All recorded results are "
-                    f"intact; re-running the {several(again, 'trial')} in flight"
+                    f"intact; re-running the {count_noun(again, 'trial')} in flight"
                 )
             if old is not None and not begins and (record.budget_s or math.inf) < (old.budget_s or 0.0):
                 reporter.note(
@@ -115,7 +115,7 @@ def run(
                     store, record, target, request.warm_start, offer, reporter.note, begins=begins,
                     neighbours=part.neighbours,
                 )  # fmt: skip
-                sampler = _proposing(stack, record, target, prior)
+                sampler = _create_sampler(stack, record, target, prior)
                 end = _one_session(
                     target, session, proposals, trials, reporter, stop, began, sampler, request, factories, part
                 )
@@ -127,7 +127,7 @@ def run(
                     session.ended(clock() - began, "failed")
                 raise
             stop.ending = True
-            _keep_neighbours(db, target, session)
+            _store_infeasible_neighbours(db, target, session)
             session.ended(clock() - began, end)
             if held := store.fold_in():
                 reporter.note(held)
@@ -164,13 +164,13 @@ def _one_session(
         clock=clock_of(target),
         began=began,
     )
-    session.adopt(proposals, loop.restore(proposals, trials))
+    session.complete_optuna_rows(proposals, loop.restore(proposals, trials))
     end = loop.spent()
     if end is not None:
-        end = own.paused(loop, end)
-        overdue_s = _overdue_s(session, loop, kept_s, UNLIMITED_S[target.device.predicted], part)
+        end = own.end_reason(loop, end)
+        overdue_s = _pending_verification_s(session, loop, kept_s, TIME_WITHOUT_BUDGET_S[target.device.predicted], part)
         if overdue_s is not None and verifies:
-            _verify_overdue(target, session, loop, reporter, stop, overdue_s, factories)
+            _verify_finished_search(target, session, loop, reporter, stop, overdue_s, factories)
             end = "interrupted" if loop.stop_requested else end
     else:
         reporter.opening(loop)
@@ -191,19 +191,21 @@ def _one_session(
                     verification.advance(loop.best, loop.left_s)
                 reporter.event(event)
 
-            end = own.paused(loop, run_diagnosed(loop, target, session, trials, after_event, factories.diagnoser))
+            end = own.end_reason(loop, run_diagnosed(loop, target, session, trials, after_event, factories.diagnoser))
             whole = end not in ("interrupted", "paused")
             if whole:
-                _rate(target.device, session, reporter)
+                _store_rates(target.device, session, reporter)
             if whole and verifies:
                 share_s = math.inf if record.budget_s is None else kept_s
-                all_s = min(IN_TURN_S, IN_TURN_SHARE * share_s)
+                all_s = min(COMPARISON_S, IN_TURN_SHARE * share_s)
                 least_s = min(LEAST_IN_TURN_S, LEAST_IN_TURN_SHARE * share_s)
-                _compare_in_turn(target.device, task, loop, report, session, reporter, all_s, least_s)
+                _compare_with_baseline(target.device, task, loop, report, session, reporter, all_s, least_s)
             if whole and verifies:
                 target.device.close()  # leaves the processor to the verification
                 budget_s = session.study.budget_s
-                seconds = UNLIMITED_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
+                seconds = (
+                    TIME_WITHOUT_BUDGET_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
+                )
                 verification.finish(seconds, lambda: loop.stop_requested)
                 if loop.stop_requested:
                     end, stop.late = "interrupted", True
@@ -211,7 +213,9 @@ def _one_session(
     return end
 
 
-def _overdue_s(session: Session, loop: Loop, kept_s: float, unlimited_s: float, part: SessionPart) -> float | None:
+def _pending_verification_s(
+    session: Session, loop: Loop, kept_s: float, unlimited_s: float, part: SessionPart
+) -> float | None:
     """Return the seconds for verifying the champion of a finished search; None if no verification is due.
 
     A verification is due if the user interrupted the one at the end of the search.
@@ -223,13 +227,13 @@ def _overdue_s(session: Session, loop: Loop, kept_s: float, unlimited_s: float, 
         unlimited_s: seconds allowed if the study has no budget.
         part: the part of the study that this session does.
     """
-    if part.overdue_s is not None or loop.best is None:
-        return part.overdue_s
+    if part.verification_s is not None or loop.best is None:
+        return part.verification_s
     why = session.verification_stopped(loop.best.number)
     return (kept_s or unlimited_s) if why == INTERRUPTED else None
 
 
-def _verify_overdue(
+def _verify_finished_search(
     target: SearchTarget,
     session: Session,
     loop: Loop,
@@ -267,17 +271,17 @@ def _verifying(
         verification.close()
 
 
-def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
+def _store_rates(device: Device, session: Session, reporter: ProgressReporter) -> None:
     """Store the device's copy and multiply rates; called last so that no candidate waits for it."""
-    if not isinstance(device, Rated):
+    if not isinstance(device, MeasuresRates):
         return
     try:
-        session.rated(device.rates())
+        session.write_rates(device.rates())
     except (DeviceError, InternalError) as error:
         reporter.note(f"could not measure the GPU's rates; the roofline bound uses the vendor's peak rates: {error}")
 
 
-def _keep_neighbours(db: str | Path, target: SearchTarget, session: Session) -> None:
+def _store_infeasible_neighbours(db: str | Path, target: SearchTarget, session: Session) -> None:
     """Store which changes of one gene make the champion infeasible; only a search has the kernel loaded."""
     with open_readonly(db) as reader:
         best = reader.best(session.study)
@@ -285,10 +289,10 @@ def _keep_neighbours(db: str | Path, target: SearchTarget, session: Session) -> 
     if best is not None and not known:
         # A recording cannot judge values that it does not contain.
         told = infeasible_neighbours(target.space, target.violation, best.config, beyond=target.table is None)
-        session.champion_kept(best.number, told)
+        session.write_infeasible_neighbours(best.number, told)
 
 
-def _compare_in_turn(
+def _compare_with_baseline(
     device: Device,
     task: Task,
     loop: Loop,
@@ -300,17 +304,17 @@ def _compare_in_turn(
 ) -> None:
     """Measure the champion and the fastest baseline alternately and store the ratio, if the device supports it."""
     fastest, champion = fastest_baseline(report.baselines), loop.best
-    if not isinstance(device, Interleaving) or fastest is None or champion is None:
+    if not isinstance(device, MeasuresRounds) or fastest is None or champion is None:
         return
     try:
-        found = against_baseline(device, task, champion, fastest[0], seconds, least_s, lambda: loop.stop_requested)
+        found = compare_with_baseline(device, task, champion, fastest[0], seconds, least_s, lambda: loop.stop_requested)
     except (DeviceError, InternalError) as error:
         reporter.after_loop(f"skipped the head-to-head comparison with {fastest[0]}: {error}")
         return
     if found is None:
         reporter.after_loop(f"skipped the head-to-head comparison with {fastest[0]}: one round takes too long")
     else:
-        session.compared(champion.number, found)
+        session.write_head_to_head(champion.number, found)
 
 
 def clock_of(target: SearchTarget) -> Callable[[], float]:
@@ -320,7 +324,7 @@ def clock_of(target: SearchTarget) -> Callable[[], float]:
 
 
 def plan(
-    store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, anew: Advice
+    store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, anew: AdviceFunction
 ) -> StudyRecord:
     """Return the study's record for this session, without writing it.
 
@@ -338,7 +342,7 @@ def plan(
     if old is not None and store.has_trials(old):
         check_timing_rule(old, now, store)
         sources = store.source(old.kernel_digest)
-        record = request.applied(agree(old, target, request, sources, anew))
+        record = request.applied(reconcile_record(old, target, request, sources, anew))
     else:
         # Without any trial there is nothing to contradict: a failed first attempt must not restrict the next one.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)
@@ -353,12 +357,12 @@ def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: S
         return store.create(planned, target.sources())
     if planned != old:
         if not same_genes(planned.genes, old.genes):
-            store.forget_prior(planned)  # stored as positions of gene values, which have changed
+            store.delete_prior(planned)  # stored as positions of gene values, which have changed
         store.update(planned, target.sources())
     return planned
 
 
-def _proposing(stack: ExitStack, record: StudyRecord, target: SearchTarget, prior: Prior | None) -> Sampler:
+def _create_sampler(stack: ExitStack, record: StudyRecord, target: SearchTarget, prior: Prior | None) -> Sampler:
     """Return a study's sampler; with several GPUs it runs in its own process, which the stack closes.
 
     In one process with the loop, the sampler limits the rate to 46 trials a second (two H100s, 62 compilers).

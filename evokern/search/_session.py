@@ -90,8 +90,9 @@ def resume_study(
         with open_readonly(db) as reader:
             record = reader.study(study)
             if not record.device.startswith("replay:"):  # a recording has no code to run
-                place, trust, go_on = Path(scratch), request.trust, request.go_on
-                request = replace(request, kernel=resumed_kernel(reader, record, place, trust=trust, go_on=go_on))
+                trust, changes = request.trust, request.allow_changes
+                kernel = resumed_kernel(reader, record, Path(scratch), trust=trust, allow_changes=changes)
+                request = replace(request, kernel=kernel)
         # `trust` applied to the stored copy only; do not trust the folder that the database names.
         request = replace(request, trust=False)
         return _searched(study_of(record), request, Path(db), on_progress, factories, resumed=True)

@@ -30,7 +30,7 @@ class Stop:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
+def handle_stop_signals() -> Iterator[Stop]:
     """Let Ctrl-C, SIGTERM and SIGHUP stop the loop between two steps; a second signal stops at once.
 
     Without a loop (while a device opens) signals raise KeyboardInterrupt at once. A signal after the last trial is
@@ -49,7 +49,7 @@ def stoppable() -> Iterator[Stop]:
 
     before: Mapping[signal.Signals, Handler] = {}
     try:
-        with handled(wish) as before:
+        with signal_handler(wish) as before:
             yield stop
     finally:
         if stop.late and stop.asked is not None:
@@ -59,7 +59,7 @@ def stoppable() -> Iterator[Stop]:
 
 
 @contextmanager
-def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[Mapping[signal.Signals, Handler]]:
+def signal_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[Mapping[signal.Signals, Handler]]:
     """Handle SIGINT, SIGTERM and SIGHUP with another function; does nothing outside the main thread.
 
     An ignored SIGHUP (nohup) stays ignored.

@@ -12,8 +12,8 @@ from evokern.errors import DeviceError, StudyError
 from evokern.files import is_file
 from evokern.samplers import SIMULATED, WARM, Prior, objective
 from evokern.search._model_search import search_model
-from evokern.search._nearest_study import alike, known_times, nearest_prior
-from evokern.search.identity import Advice, SearchTarget
+from evokern.search._nearest_study import known_times, nearest_prior, share_enough_genes
+from evokern.search.identity import AdviceFunction, SearchTarget
 from evokern.store import Store, StudyRecord, database_of, open_readonly, open_recording
 
 AUTO = "auto"
@@ -29,14 +29,14 @@ Notify = Callable[[str], None]
 """Function that is called with a progress sentence."""
 
 
-def offered(
-    store: Store, going_on: StudyRecord | None, target: SearchTarget, source: str | None, anew: Advice
+def load_requested_prior(
+    store: Store, resumed: StudyRecord | None, target: SearchTarget, source: str | None, anew: AdviceFunction
 ) -> Prior | None:
     """Return the prior from a warm-start source, before anything is written.
 
     Args:
         store: the open database.
-        going_on: a study with trials to resume; None for a new study.
+        resumed: a study with trials to resume; None for a new study.
         target: study, kernel, device and space to search.
         source: `runs.db:study`, a recording, `sim`, `none` or `auto`; None means `auto`.
         anew: returns the advice for starting over, for the message.
@@ -53,8 +53,8 @@ def offered(
         raise StudyError(f"--warm-start is empty; use {AUTO}, {NONE}, {SIMULATED}, DB:STUDY or FILE, or omit it")
     if source in (None, AUTO):
         return None
-    if going_on is not None:
-        kept, name = store.prior(going_on), going_on.name
+    if resumed is not None:
+        kept, name = store.prior(resumed), resumed.name
         if source == (NONE if kept is None else kept.source):
             return None
         was = f"from {kept.source}" if kept else "without a warm start"
@@ -88,8 +88,8 @@ def warm_start(
         store: the open database; stores the prior.
         record: the study.
         target: study, kernel, device and space to search.
-        source: as in `offered`.
-        offer: the result of `offered`.
+        source: as in `load_requested_prior`.
+        offer: the result of `load_requested_prior`.
         say: called with progress sentences.
         begins: whether the study has no trial yet. A prior left by a first attempt without trials is reused unless
             another source is requested.
@@ -105,7 +105,7 @@ def warm_start(
         prior, summary = found
     else:
         if kept is not None:
-            store.forget_prior(record)
+            store.delete_prior(record)
         if source == NONE:
             return None
         if record.sampler not in WARM:
@@ -113,7 +113,7 @@ def warm_start(
             return None
         prior = offer or _searched(target, record, say)
         summary = prior_summary(prior)
-    store.keep_prior(record, prior)
+    store.write_prior(record, prior)
     say(summary)
     return prior
 
@@ -154,7 +154,7 @@ def recorded_prior(target: SearchTarget, source: str) -> Prior:
         study = reader.study(name)
         ours = target.kernel.name
         played = target.table is not None or study.device.startswith("replay:")
-        if study.kernel != ours and not played and not alike(study.genes, target.space.genes):
+        if study.kernel != ours and not played and not share_enough_genes(study.genes, target.space.genes):
             raise StudyError(
                 f"study {study.name} of {path} is of kernel {study.kernel}, whose genes differ from those of {ours}; "
                 f"choose a study of {ours}, or omit --warm-start"

@@ -26,7 +26,7 @@ RESERVED_SHARE = {False: 0.2, True: 0.1}
 kernel's champion takes about 9 s."""
 RESERVED_S = {False: 10.0, True: 60.0}
 """Maximum seconds of a budget reserved for it, on a GPU and on a simulated device."""
-UNLIMITED_S = {False: 10.0, True: 300.0}
+TIME_WITHOUT_BUDGET_S = {False: 10.0, True: 300.0}
 """Seconds allowed for it if the search has no budget."""
 INTERRUPTED = "interrupted"
 """Reason stored for a verification that the user stopped."""
@@ -128,7 +128,7 @@ class ChampionVerification:
         try:
             pool = self._started()
             for result in wait([pool], 0.0) if self._pending else ():
-                self._found(result)
+                self._store_result(result)
             known = best.number in self._known or best.number in self._pending
             if not known and len(self._pending) < EARLY_PROCESSES:
                 self._submit(best, EARLY_S, LEAD_S + RESERVED_S[False])
@@ -147,9 +147,9 @@ class ChampionVerification:
         left = [trial for trial in order if self._known.get(trial.number) is not False]
         end = time.monotonic() + seconds
         for trial in left[:MOST_REFUTED]:
-            why = "" if trial.number in self._known else self._answered(trial, end, stopped)
+            why = "" if trial.number in self._known else self._verify(trial, end, stopped)
             if why:
-                self._session.not_proved(trial.number, why)
+                self._session.write_unfinished_verification(trial.number, why)
                 line = command("verify", self._session.study.name, *db_option(self._session.db))
                 self._note(f"trial {trial.number} is not verified: {why}; to verify it, run `{line}`")
             if why or self._known.get(trial.number):
@@ -174,7 +174,7 @@ class ChampionVerification:
         self._started().submit(trial.number, VerifyJob(trial.number, trial.config, seconds), deadline_s + START_S)
         self._pending.add(trial.number)
 
-    def _answered(self, trial: Trial, end: float, stopped: Callable[[], bool]) -> str:
+    def _verify(self, trial: Trial, end: float, stopped: Callable[[], bool]) -> str:
         """Wait for a trial's verification; return why there is none, or an empty string."""
         self._note(f"verifying trial {trial.number}")
         try:
@@ -183,7 +183,7 @@ class ChampionVerification:
                 self._submit(trial, left_s, left_s)
             while not stopped():
                 for result in wait([self._started()], 0.1):
-                    why = self._found(result)
+                    why = self._store_result(result)
                     if result.key == trial.number:
                         return why
                 if time.monotonic() >= end:
@@ -192,7 +192,7 @@ class ChampionVerification:
             return str(error).splitlines()[0]
         return INTERRUPTED
 
-    def _found(self, result: JobResult) -> str:
+    def _store_result(self, result: JobResult) -> str:
         """Store a job's result; return why there is none, or an empty string."""
         self._pending.discard(result.key)
         if result.status != "done":

@@ -28,8 +28,8 @@ from evokern.study.settings import GateSettings, SamplerSettings, SimulationSett
 from evokern.study.trial import Proposal
 from evokern.version import __version__
 
-Advice = Callable[[], str]
-"""Function that returns the advice for starting a study over (`begins_anew`)."""
+AdviceFunction = Callable[[], str]
+"""Function that returns the advice for starting a study over (`fresh_advice`)."""
 IN_COLUMNS = ("name", "budget_s", "trials", "cost_per_hour", "cost_unit")
 """Fields of a study with their own column in the record, not among its settings."""
 NOT_COMPARED = ("device", "path", "control")
@@ -82,7 +82,7 @@ class SearchTarget:
         study = self.study
         sampler = request.sampler or study.sampler.name
         control = study.control if request.control is None else request.control
-        most = request.window or study.window
+        most = request.max_in_flight or study.window
         least, ramp = ramp_for(1 if most else self.device.at_once)  # a given maximum has the same ramp on every machine
         return StudyRecord(
             uuid="",
@@ -182,13 +182,17 @@ def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
     return parse_problems(kernel.name, kernel.fields, study.problems, study.dtype)
 
 
-def begins_anew(store: Store, name: str) -> str:
+def fresh_advice(store: Store, name: str) -> str:
     """Return the advice for starting a study over, with the new name of the old study."""
-    return f"use `--fresh` (keeps the old study as {store.name_aside(name)})"
+    return f"use `--fresh` (keeps the old study as {store.next_free_name(name)})"
 
 
-def agree(
-    record: StudyRecord, target: SearchTarget, request: SessionRequest, old_sources: Mapping[str, str], anew: Advice
+def reconcile_record(
+    record: StudyRecord,
+    target: SearchTarget,
+    request: SessionRequest,
+    old_sources: Mapping[str, str],
+    anew: AdviceFunction,
 ) -> StudyRecord:
     """Return the updated record of a study to resume; changes need `allow_changes`.
 
@@ -233,7 +237,7 @@ def agree(
         changes.append(f"{rules} (evokern {record.evokern_version}), is version {kept.sampler_version}")
     if now.kernel_digest != record.kernel_digest:
         changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
-    if changes and not request.go_on:
+    if changes and not request.allow_changes:
         what = "; ".join(changes)
         raise StudyError(
             f"study {name} or its kernel changed since it started: {what}. To start over, {anew()}; "
@@ -269,11 +273,11 @@ def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> No
         raise StudyError(
             f"study {name} used timing rule {before}, but this evokern uses timing rule {now.timing_rule}; their times "
             f"are not comparable. To start over from its results, use `--fresh --warm-start {store.path}:{name}` "
-            f"(keeps the old study as {store.name_aside(name)})"
+            f"(keeps the old study as {store.next_free_name(name)})"
         )
 
 
-def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal], anew: Advice) -> None:
+def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal], anew: AdviceFunction) -> None:
     """Reject stored candidates outside the space, because gene values become compiler options.
 
     Args:
@@ -344,7 +348,7 @@ def _value_text(value: Any) -> str:
 
 
 def _overridden(record: StudyRecord, request: SessionRequest) -> list[str]:
-    given = (("sampler", request.sampler), ("seed", request.seed), ("window", request.window))
+    given = (("sampler", request.sampler), ("seed", request.seed), ("window", request.max_in_flight))
     return [
         f"{name} was {getattr(record, name)!r}, is {value!r}"
         for name, value in given

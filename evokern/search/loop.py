@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.genes import Config
-from evokern.device.contract import Answer, CompilesAhead, Device, ExecutorState, Request, Several, Staged
+from evokern.device.contract import Answer, CompilesAhead, Device, ExecutorState, HasExecutors, ReportsStages, Request
 from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
@@ -93,8 +93,8 @@ class Limits:
         counts = [trials for trials in (self.trials, part.trials) if trials is not None]
         return replace(self, budget_s=min(budgets, default=None), trials=min(counts, default=None))
 
-    def paused(self, loop: Loop, end: EndReason) -> EndReason:
-        """Return why a session ended: `paused` if it reached its own limits but not the study's."""
+    def end_reason(self, loop: Loop, end: EndReason) -> EndReason:
+        """Return why a session ended: `end_reason` if it reached its own limits but not the study's."""
         if end == "trials" and (self.trials is None or loop.evaluated < self.trials):
             return "paused"
         if end == "budget" and (self.budget_s is None or loop.elapsed_s < self.budget_s):
@@ -190,12 +190,12 @@ class Loop:
     @property
     def stages(self) -> tuple[int, int] | None:
         """Numbers of candidates being compiled and already compiled, if the device reports them."""
-        return self._device.stages() if isinstance(self._device, Staged) else None
+        return self._device.stages() if isinstance(self._device, ReportsStages) else None
 
     @property
     def executors(self) -> tuple[ExecutorState, ...]:
         """State of each executor; empty for a device with one executor."""
-        return tuple(self._device.executors()) if isinstance(self._device, Several) else ()
+        return tuple(self._device.executors()) if isinstance(self._device, HasExecutors) else ()
 
     @property
     def trials_per_minute(self) -> float:
@@ -272,13 +272,13 @@ class Loop:
                 return "budget"
             answers = self._device.poll(0.0 if proposal or self._may_ask() else POLL_S)
             if proposal or answers:
-                self._keep(proposal, answers, after_event)
+                self._commit(proposal, answers, after_event)
             elif not self._may_ask():
-                self._beat()
+                self._store_duration()
                 after_event("idle")
         return "interrupted"
 
-    def _keep(self, proposal: Proposal | None, answers: Sequence[Answer], after_event: AfterEvent) -> None:
+    def _commit(self, proposal: Proposal | None, answers: Sequence[Answer], after_event: AfterEvent) -> None:
         """Commit proposal and results together, then submit and report them: both happen only after the commit."""
         number = len(self._proposals)
         request: Request | None = None
@@ -317,12 +317,12 @@ class Loop:
         # Counting the trials in flight makes the proposed trials the shortest sufficient prefix, whatever the order of
         # the results.
         enough = self._limits.trials is not None and self.evaluated + len(self._in_flight) >= self._limits.trials
-        visible = self.arms.seen_by(len(self._proposals), self._limits.in_flight) < self._prefix
+        visible = self.arms.last_visible_trial(len(self._proposals), self._limits.in_flight) < self._prefix
         return visible and not (enough or self._exhausted or self._over_budget())
 
     def _show(self, number: int) -> None:
         """Show an arm the results that the proposal of a trial may see."""
-        self.arms.of(number).show(self._results, self.arms.seen_by(number, self._limits.in_flight))
+        self.arms.of(number).show_results(self._results, self.arms.last_visible_trial(number, self._limits.in_flight))
 
     def _adopt(self) -> None:
         for number, proposal in enumerate(self._proposals):
@@ -382,7 +382,7 @@ class Loop:
         elif trial.outcome not in (Outcome.DUPLICATE, Outcome.SLOW):
             self.failures.add(trial)
 
-    def _beat(self) -> None:
+    def _store_duration(self) -> None:
         if self._clock() - self._written > HEARTBEAT_S:
             self._recorder.record_duration(self.session_s)
             self._written = self._clock()

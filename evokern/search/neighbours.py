@@ -10,7 +10,7 @@ from evokern.declaration.genes import Config, Value
 from evokern.declaration.space import Space
 from evokern.errors import UsageError
 
-TOGETHER = 3
+MAX_SECOND_CHANGES = 3
 """Maximum number of second-gene changes listed for a value that is infeasible alone."""
 
 
@@ -36,22 +36,25 @@ def infeasible_neighbours(
             changed = space.canonical(champion.replace(**{gene.name: value}))
             if value == champion[gene.name] or changed[gene.name] != value:
                 continue
-            broken = _broken(violation, changed)
+            broken = _violation_of(violation, changed)
             if isinstance(broken, Violation):
                 found.append(
-                    _told(gene.name, value, broken) | {"together": _together(space, violation, changed, gene.name)}
+                    _neighbour_record(gene.name, value, broken)
+                    | {"together": _together(space, violation, changed, gene.name)}
                 )
         # For an undeclared value it is unknown which genes have an effect.
         alone = space.active(gene, champion) and not any(gene.name in other.when for other in space.genes)
         farther = gene.beyond(champion[gene.name]) if beyond and alone else None
         if farther is not None:
-            broken = _broken(violation, champion.replace(**{gene.name: farther}))
+            broken = _violation_of(violation, champion.replace(**{gene.name: farther}))
             if isinstance(broken, Violation):
-                found.append(_told(gene.name, farther, broken) | {"together": {}})
+                found.append(_neighbour_record(gene.name, farther, broken) | {"together": {}})
     return found
 
 
-def _broken(violation: Callable[[Config], Violation | None], config: Config) -> Violation | Literal["unknown"] | None:
+def _violation_of(
+    violation: Callable[[Config], Violation | None], config: Config
+) -> Violation | Literal["unknown"] | None:
     """Return the violation of a configuration, or `unknown` if a constraint cannot judge it."""
     try:
         return violation(config)
@@ -59,7 +62,7 @@ def _broken(violation: Callable[[Config], Violation | None], config: Config) -> 
         return "unknown"
 
 
-def _told(gene: str, value: Value, broken: Violation) -> dict[str, Any]:
+def _neighbour_record(gene: str, value: Value, broken: Violation) -> dict[str, Any]:
     return {"gene": gene, "value": value, "constraint": broken.constraint, "reason": str(broken)}
 
 
@@ -75,8 +78,8 @@ def _together(
         for value in gene.values:
             both = space.canonical(changed.replace(**{gene.name: value}))
             effective = gene.name not in (held, *found) and both[gene.name] == value != changed[gene.name]
-            if effective and both[held] == changed[held] and _broken(violation, both) is None:
+            if effective and both[held] == changed[held] and _violation_of(violation, both) is None:
                 found[gene.name] = value
-        if len(found) == TOGETHER:
+        if len(found) == MAX_SECOND_CHANGES:
             break
     return found

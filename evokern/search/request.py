@@ -35,11 +35,11 @@ class SessionPart:
     """Evaluated trials over all sessions at which the session pauses."""
     elapsed_s: float | None = None
     """Study time over all sessions, in seconds, at which the session pauses."""
-    overdue_s: float | None = None
+    verification_s: float | None = None
     """Seconds for verifying the champion of a finished search; None means none, unless the user interrupted it."""
     neighbours: tuple[Path, ...] = ()
     """Further databases that the warm start `auto` may use."""
-    anew: str = ""
+    fresh_advice: str = ""
     """Advice for starting over, for messages, if `--fresh` does not apply."""
 
     @property
@@ -72,7 +72,7 @@ class SessionRequest:
     """Name of the sampler."""
     seed: int | None = None
     """Seed of the proposals."""
-    window: int | None = None
+    max_in_flight: int | None = None
     """Maximum number of concurrent trials."""
     control: str | None = None
     """Name of the control, or `none`."""
@@ -82,7 +82,7 @@ class SessionRequest:
     """Device price per hour."""
     fresh: bool = False
     """Whether to start over; the old study is kept as NAME.1."""
-    go_on: bool = False
+    allow_changes: bool = False
     """Whether to continue although settings or code changed."""
     trust: bool = False
     """Whether to trust the kernel folder from now on; on resume, whether to run the stored copy of its code."""
@@ -95,8 +95,8 @@ class SessionRequest:
                 parse_duration(time)
         check_trials(self.trials)
         check_seed(self.seed)
-        if self.window is not None and not 1 <= self.window <= 1024:
-            raise StudyError(f"max_in_flight = {self.window} is out of range; use 1 to 1024")
+        if self.max_in_flight is not None and not 1 <= self.max_in_flight <= 1024:
+            raise StudyError(f"max_in_flight = {self.max_in_flight} is out of range; use 1 to 1024")
         check_control(self.control or "none", "")
         check_price(self.cost_per_hour)
 

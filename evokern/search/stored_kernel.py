@@ -13,7 +13,7 @@ from evokern.declaration.kernel_files import files_digest, kernel_files, write_k
 from evokern.errors import KernelError
 from evokern.store import Reader, StudyRecord
 from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
-from evokern.study.trust import why_distrusted
+from evokern.study.trust import distrust_reason
 from evokern.wording import command
 
 
@@ -40,7 +40,7 @@ def stored_kernel(
         folder = named_folder(record)
         if digest not in _digests(folder, files):  # before any of its code runs
             why, instead = f"the code of kernel {record.kernel} changed since that trial ran", otherwise
-        elif foreign := why_distrusted(folder):
+        elif foreign := distrust_reason(folder):
             why = f"the code of that trial is in {folder}, {foreign}"
             instead = f"to trust that folder, run `{command('check', folder, '--trust')}`"
         else:
@@ -59,7 +59,7 @@ def stored_kernel(
     return load_kernel(write_kernel_files(scratch, record.kernel, contents))
 
 
-def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust: bool, go_on: bool) -> Kernel:
+def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust: bool, allow_changes: bool) -> Kernel:
     """Return the kernel for resuming a study.
 
     Args:
@@ -67,18 +67,18 @@ def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust:
         record: the study.
         scratch: as in `stored_kernel`; workers load the kernel from it.
         trust: as in `stored_kernel`.
-        go_on: use the folder as it is now, if its code is trusted.
+        allow_changes: use the folder as it is now, if its code is trusted.
 
     Raises:
         KernelError: as in `stored_kernel`, or the folder's code is not trusted.
     """
     tried = any(reader.outcomes(record).values())  # without trials there is nothing to contradict
-    if go_on or not tried:
+    if allow_changes or not tried:
         try:
             folder = named_folder(record)
         except KernelError:
             folder = None
-        if folder is not None and not why_distrusted(folder):
+        if folder is not None and not distrust_reason(folder):
             return find_kernel(str(folder))
     otherwise = "to run the folder's current code and keep the old results, use --allow-changes"
     return stored_kernel(reader, record, record.kernel_digest, scratch, trust=trust, otherwise=otherwise)

@@ -1,7 +1,7 @@
 """The PTX machine: runs CUDA kernels on a CPU and checks and counts every access."""
 
 from evokern.ptx.syntax import Entry, Param
-from evokern.simt.arguments import changed, restore
+from evokern.simt.arguments import changed_variables, restore_variables
 from evokern.simt.counters import Counters
 from evokern.simt.launch import LaunchResult, launch, launch_many
 from evokern.simt.memory.buffers import Buffer, Memory
@@ -17,9 +17,9 @@ __all__ = [
     "Memory",
     "Module",
     "Param",
-    "changed",
+    "changed_variables",
     "launch",
     "launch_many",
     "parse",
-    "restore",
+    "restore_variables",
 ]

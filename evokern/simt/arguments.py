@@ -79,7 +79,7 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
     return addresses
 
 
-def restore(module: Module, memory: Memory, *, every: bool = False) -> None:
+def restore_variables(module: Module, memory: Memory, *, every: bool = False) -> None:
     """Restore the initial values of a module's variables: those with declared state, or all of them.
 
     Variables that are not placed yet get their initial values when they are placed.
@@ -92,7 +92,7 @@ def restore(module: Module, memory: Memory, *, every: bool = False) -> None:
                     buffer.write(initial.get(name, np.zeros(buffer.size, np.uint8)))
 
 
-def changed(module: Module, memory: Memory) -> set[str]:
+def changed_variables(module: Module, memory: Memory) -> set[str]:
     """Return the symbols of a module's variables that differ from their initial values in any launch."""
     found: set[str] = set()
     for key, variables in memory.module_data.items():
@@ -132,7 +132,7 @@ def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[
         array.write(data)
 
 
-def place_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:
+def allocate_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:
     """Allocate memory that has no name in the source: the parameter block, the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:

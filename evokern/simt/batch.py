@@ -17,7 +17,7 @@ from evokern.simt.sanitizer.findings import ERROR, SAME_CLUSTER, Collector, Know
 from evokern.simt.settings import Geometry, Options
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: a finding ended the launch
+class LaunchStopped(Exception):  # noqa: N818 - not an error: a finding ended the launch
     """End of a launch before its normal end: trap, misaligned access or instruction limit."""
 
 
@@ -67,7 +67,7 @@ class Batch:
         self.block_id = np.zeros(self.lanes, np.int64)
         self.exists = np.tile(np.arange(geometry.width) < geometry.threads, geometry.blocks)
         self.live = self.exists.copy()
-        self.live_count = self.everyone = int(np.count_nonzero(self.live))
+        self.live_count = self.thread_count = int(np.count_nonzero(self.live))
         self.active = Active(self.live, self.live_count, self.live_count)
         self.stamp: Callable[[], int] = lambda: 0
         self.printed: dict[int, list[tuple[int, str]]] = {}
@@ -84,7 +84,7 @@ class Batch:
         self.launch[:] = np.repeat([launch for launch, _ in pairs], width)
         self.block_id[:] = np.repeat([block for _, block in pairs], width)
         self.live[:] = self.exists
-        self.live_count = self.everyone
+        self.live_count = self.thread_count
         self.registers.load(self.program.constant_rows)
 
     def restrict(self, active: Active, good: Array) -> Active:
@@ -106,7 +106,7 @@ class Batch:
 
     def stop(self) -> None:
         """End the launch early; call it after reporting the finding with the reason."""
-        raise Stopped
+        raise LaunchStopped
 
     # ---- findings
 
@@ -119,7 +119,7 @@ class Batch:
             (thread % block[0], thread // block[0] % block[1], thread // (block[0] * block[1])),
         )
 
-    def party(self, lane: int, thread: int, *, warp: bool = False) -> str:
+    def describe_thread(self, lane: int, thread: int, *, warp: bool = False) -> str:
         """Describe another thread of the same cluster for a finding.
 
         Args:
@@ -183,9 +183,9 @@ class Batch:
         if reads is None:
             return None
         when = np.full(reads.lanes.size, self.stamp()) if reads.when is None else reads.when
-        return reads.number, (self.who(reads.lanes), when, reads.places)
+        return reads.number, (self.global_lane_ids(reads.lanes), when, reads.places)
 
-    def who(self, lanes: Array) -> Array:
+    def global_lane_ids(self, lanes: Array) -> Array:
         """Return ids of lanes that are unique across all batches of the launches."""
         blocks = int(np.prod(self.geometry.grid))
         named: Array = (self.launch[lanes] * blocks + self.block_id[lanes]) * 1024 + self.thread[lanes]

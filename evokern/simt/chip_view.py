@@ -26,7 +26,7 @@ READ_CYCLES = 8
 """SM clocks between two consecutive readings of the clock."""
 LAUNCH_CYCLES = 8_000
 """SM clocks between two launches: a few µs, like `LAUNCH_US` of the latencies, plus the host's part."""
-WARPS_AT_ONCE = 4
+CONCURRENT_WARPS = 4
 """Warps that issue at the same time, one per scheduler of an SM; later warps read a later clock."""
 TIMER_STEP_NS = 32
 """Resolution of ``%globaltimer``, ns."""
@@ -77,11 +77,11 @@ class ChipView:
 
     profile: Profile
     """The chip."""
-    began_cycles: int = 0
+    start_cycles: int = 0
     """SM clocks that had passed when the first launch started."""
-    began_ns: int = EPOCH_NS
+    start_ns: int = EPOCH_NS
     """Unix time at the start of the first launch, ns."""
-    began_grid: int = 1
+    start_grid: int = 1
     """Number of the first launch."""
 
     @staticmethod
@@ -114,14 +114,14 @@ class ChipView:
 
     def clock(self, elapsed: Array) -> Array:
         """Return ``%clock64`` from SM clocks since the first launch."""
-        clock: Array = elapsed + np.uint64(self.began_cycles)
+        clock: Array = elapsed + np.uint64(self.start_cycles)
         return clock
 
     def timer(self, elapsed: Array) -> Array:
         """Return ``%globaltimer`` from SM clocks since the first launch, ns."""
         passed = elapsed * np.uint64(1000) // np.uint64(int(self.profile.clock_mhz))
         step = np.uint64(TIMER_STEP_NS)
-        timer: Array = (passed + np.uint64(self.began_ns)) // step * step
+        timer: Array = (passed + np.uint64(self.start_ns)) // step * step
         return timer
 
 

@@ -16,7 +16,7 @@ from evokern.ptx.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Regi
 from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
 from evokern.simt.binder import Binder
 from evokern.simt.operations.matrix_ops import bind_products
-from evokern.simt.operations.memory_ops import feeds_swap
+from evokern.simt.operations.memory_ops import is_expected_value_load
 from evokern.simt.operations.table import binding_of
 from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.state import MachineState
@@ -109,7 +109,7 @@ def bind_group(
         binder.begin_effect()
         return bind_products(instructions, binder)
     if instructions[0].opcode == "ld":
-        if any(feeds_swap(routine, instruction) for instruction in instructions):
+        if any(is_expected_value_load(routine, instruction) for instruction in instructions):
             return _one_by_one([single(position) for position in positions])
         return _bind_loads(state, routine, numbers, instructions, [single(position) for position in positions])
     operation = program.operations[numbers[0]]

@@ -12,9 +12,9 @@ import numpy as np
 from evokern.errors import UsageError
 from evokern.hardware.profiles import Profile
 from evokern.ptx.program import PtxProgram
-from evokern.simt.arguments import fill_constants, pack_arguments, place_data, place_hidden
+from evokern.simt.arguments import allocate_hidden, fill_constants, pack_arguments, place_data
 from evokern.simt.arrays import Array
-from evokern.simt.batch import Stopped
+from evokern.simt.batch import LaunchStopped
 from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
 from evokern.simt.counters import Counters
@@ -25,7 +25,7 @@ from evokern.simt.module import Module
 from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.sanitizer.findings import Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
-from evokern.simt.sanitizer.used_values import SecondLook
+from evokern.simt.sanitizer.used_values import SecondRun
 from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
@@ -34,7 +34,7 @@ REGISTER_BYTES = 192 << 20
 """Maximum bytes of register rows in a batch."""
 SHARED_BYTES = 64 << 20
 """Maximum bytes of shared memory in a batch, without its shadow."""
-SECOND_LOOK_BYTES = 1 << 28
+SECOND_RUN_BYTES = 1 << 28
 """Maximum bytes of writable buffers for a second run; in larger launches, reads always count as used."""
 BATCH_BYTES = 1 << 30
 """Maximum bytes of registers and shared memory of a batch that cannot be split, because its blocks wait for each
@@ -165,7 +165,7 @@ def launch_many(
     filled = tuple(constants) or ({},) * len(args)
     chosen = run.cluster.whole(grid, range(grid[0] * grid[1] * grid[2]) if blocks is None else blocks)
     place_data(run.program, module, memory, len(args))
-    before = run.contents() if len(args) > 1 or run.looks_again() else []
+    before = run.contents() if len(args) > 1 or run.allows_second_run() else []
     began = replace(memory.time)
     results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # One launch ended the joint batch, so each launch runs again alone.
@@ -243,10 +243,10 @@ class _Run:
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
-    def looks_again(self) -> bool:
+    def allows_second_run(self) -> bool:
         """Return whether a second run is possible: the written buffers must be small enough to restore."""
         writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
-        return self.options.sanitize and writable <= SECOND_LOOK_BYTES
+        return self.options.sanitize and writable <= SECOND_RUN_BYTES
 
     def checked(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
@@ -255,11 +255,11 @@ class _Run:
         """Run all blocks of all launches; run them again if that decides whether a finding matters."""
         began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
-        if results is None or not self.looks_again():
+        if results is None or not self.allows_second_run():
             return results
         collectors, options = self.collectors, self.options
         open_ = [result.fatal is None and not result.ended for result in results]
-        look = SecondLook(self.program, collectors, open_)
+        look = SecondRun(self.program, collectors, open_)
         if look.suspects is None:
             return results
         self.restore(before)
@@ -285,7 +285,7 @@ class _Run:
         """Run all blocks of all launches; return None if one of several launches stopped the others."""
         program, memory = self.program, self.memory
         params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
-        symbols = place_data(program, self.module, memory, len(args)) | place_hidden(program, memory, params)
+        symbols = place_data(program, self.module, memory, len(args)) | allocate_hidden(program, memory, params)
         for number, filled in enumerate(constants):
             fill_constants(self.module, memory, number, filled)
         total = self.grid[0] * self.grid[1] * self.grid[2]
@@ -340,7 +340,7 @@ class _Run:
                     machine.state.events.finish()
                 batch = machine.state.batch
                 unfinished.update(int(number) for number in np.unique(batch.launch[batch.live]))
-        except Stopped:
+        except LaunchStopped:
             if len(args) > 1 and not alone:
                 return None
             unfinished.update(range(len(args)))
@@ -359,7 +359,7 @@ class _Run:
     @staticmethod
     def _end() -> None:
         """End the launch at its current position."""
-        raise Stopped
+        raise LaunchStopped
 
     def batch_size(self) -> int:
         """Return the number of blocks to run concurrently."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from evokern.errors import SourceError, nearest
+from evokern.errors import SourceError, suggestion
 from evokern.ptx.lowering import lower
 from evokern.ptx.parser import Parser
 from evokern.ptx.program import PtxProgram
@@ -66,7 +66,7 @@ class Module:
             SourceError: the entry does not exist, or uses unsupported PTX.
         """
         if function is None and entry not in self.entries:
-            raise SourceError(f"no kernel {entry!r} in {self.source_name}: {nearest(entry, self.entries)}")
+            raise SourceError(f"no kernel {entry!r} in {self.source_name}: {suggestion(entry, self.entries)}")
         if entry not in self._programs:
             self._programs[entry] = lower(self.functions, self.variables, self.lines, entry, self.target, lookup)
         return self._programs[entry]

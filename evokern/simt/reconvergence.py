@@ -38,10 +38,10 @@ class Reconvergence:
         if key in self.forced:
             self.forced.discard(key)
             return active
-        if active.all or (active.full and self._batch.live_count == self._batch.everyone):
+        if active.all or (active.full and self._batch.live_count == self._batch.thread_count):
             return active
         here = ballot(active.mask)
-        need = self._need(segment, active, here)
+        need = self._missing_lanes(segment, active, here)
         live = ballot(self._batch.live)
         missing = need & live & ~here
         if not missing.any():
@@ -58,7 +58,7 @@ class Reconvergence:
             return None
         return Active(active.mask & ~waits, active.count - count, self._batch.live_count)
 
-    def _need(self, segment: Segment, active: Active, here: Array) -> Array:
+    def _missing_lanes(self, segment: Segment, active: Active, here: Array) -> Array:
         operand = member_mask(self._batch.program.instructions[segment.base])
         present = here != 0
         if isinstance(operand, Immediate):

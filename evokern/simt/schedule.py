@@ -14,9 +14,9 @@ from evokern.simt.batch import Batch
 
 MAX_DEPTH = 64
 """Maximum nesting of device function calls."""
-PATIENCE = 4000
+MAX_WAIT = 4000
 """Number of segments (polls count fifty-fold) that other lanes run before a waiting group runs out of order."""
-BURST = 256
+OUT_OF_ORDER_SEGMENTS = 256
 """Number of segments that such a group may then run."""
 
 
@@ -68,8 +68,8 @@ class Schedule:
         key, burst = min(groups), -1
         if len(groups) > 1:
             oldest = min(since, key=since.__getitem__)
-            if self.clock - since[oldest] > PATIENCE and oldest != key:
-                key, burst = oldest, BURST
+            if self.clock - since[oldest] > MAX_WAIT and oldest != key:
+                key, burst = oldest, OUT_OF_ORDER_SEGMENTS
         del since[key]
         return key, groups.pop(key), burst
 
@@ -78,7 +78,7 @@ class Schedule:
         return (
             key < min(self.groups)
             and len(self.groups) < 2
-            and self.clock - min(self.waiting_since.values()) <= PATIENCE
+            and self.clock - min(self.waiting_since.values()) <= MAX_WAIT
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
-from evokern.simt.chip_view import CYCLES_PER_INSTRUCTION, LAUNCH_CYCLES, READ_CYCLES, WARPS_AT_ONCE, ChipTime
+from evokern.simt.chip_view import CONCURRENT_WARPS, CYCLES_PER_INSTRUCTION, LAUNCH_CYCLES, READ_CYCLES, ChipTime
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.schedule import Schedule
 from evokern.simt.settings import LEAST_WARPS
@@ -112,15 +112,15 @@ class Specials:
         def read() -> Array:
             self.reads += 1
             early = CYCLES_PER_INSTRUCTION * ahead * max(self._batch.active.warps, LEAST_WARPS) // self._warps
-            told = tell(self._behind() + np.uint64(max(self._time.cycles + self.cycles - early, 0))) >> shift
+            told = tell(self._read_delay() + np.uint64(max(self._time.cycles + self.cycles - early, 0))) >> shift
             return told if name in _WIDE else told.astype(np.uint32)
 
         return read
 
-    def _behind(self) -> Array:
+    def _read_delay(self) -> Array:
         """Return the SM clocks by which each lane reads later than the first lane, depending on its launch and warp."""
         if self._later is None:
-            turn = self._batch.thread // (32 * WARPS_AT_ONCE)
+            turn = self._batch.thread // (32 * CONCURRENT_WARPS)
             self._later = (self._batch.launch * LAUNCH_CYCLES + turn).astype(np.uint64)
         return self._later
 
@@ -171,7 +171,7 @@ class Specials:
             workspace = self._symbols["%workspace"][batch.launch]
             return (workspace >> np.uint64(32 if base == "%envreg1" else 0)).astype(np.uint32)
         if name == "%gridid":
-            return (batch.launch + (self._chip.began_grid + self._time.grids)).astype(np.uint64)
+            return (batch.launch + (self._chip.start_grid + self._time.grids)).astype(np.uint64)
         if name == "%smid":
             return self._chip.sm_of(batch.block_id).astype(np.uint32)
         if name == "%laneid":

@@ -6,7 +6,7 @@ the kernel folder nor the study file.
 
 from __future__ import annotations
 
-from evokern.store._arms import Reached, arms, bests, control_table
+from evokern.store._arms import Milestone, arms, bests, control_table
 from evokern.store._files import DEFAULT_DB, db_option
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
@@ -20,9 +20,9 @@ from evokern.store.writer import Session
 __all__ = [
     "DEFAULT_DB",
     "OWN_PROBLEM",
+    "Milestone",
     "ProfileRecord",
     "ProofRecord",
-    "Reached",
     "Reader",
     "Session",
     "SessionRecord",

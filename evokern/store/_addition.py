@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from evokern.store._files import FOLD_S, check_place, connect, explained, fold_in, refuse_foreign
+from evokern.store._files import CHECKPOINT_WAIT_S, check_location, checkpoint, connect, explain_errors, refuse_foreign
 from evokern.store._lock import Lock
 from evokern.store._schema import migrations, refuse_newer
 
@@ -20,16 +20,16 @@ def now() -> str:
 
 
 @contextmanager
-def addition(path: Path) -> Iterator[Database]:
+def short_transaction(path: Path) -> Iterator[Database]:
     """Open a database for one transaction, which is committed to disk when the context ends.
 
     Raises:
         StoreError: if the database cannot be written or a search is using it.
     """
-    check_place(path)
+    check_location(path)
     lock = Lock(path)
     try:
-        with explained(path):
+        with explain_errors(path):
             refuse_foreign(path)
             connection = connect(path)
             try:
@@ -38,7 +38,7 @@ def addition(path: Path) -> Iterator[Database]:
                 migrations.apply(database)
                 with database.atomic():
                     yield database
-                fold_in(connection, FOLD_S)
+                checkpoint(connection, CHECKPOINT_WAIT_S)
             finally:
                 connection.close()
     finally:

@@ -11,7 +11,7 @@ from evokern.study.trial import Outcome, Trial
 
 
 @dataclass(frozen=True)
-class Reached:
+class Milestone:
     """The point in a study at which one group reached a result."""
 
     trial: int
@@ -36,9 +36,9 @@ class ArmSummary:
     """Number of evaluated trials, counted as if the group had searched alone."""
     best_us: float | None
     """Best time measured during the search, in µs."""
-    best_after: Reached | None
+    best_after: Milestone | None
     """The point at which the group reached its best time."""
-    matched_after: Reached | None
+    matched_after: Milestone | None
     """The point at which the group matched or beat the other group's best time, or None."""
 
 
@@ -55,27 +55,27 @@ def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...
     programs: tuple[set[str | None], set[str | None]] = set(), set()
     for trial in trials:
         seen = trial.evaluation
-        outcome = seen.outcome.within_arm(seen.fingerprint, programs[trial.control])
+        outcome = seen.outcome.as_seen_by_arm(seen.fingerprint, programs[trial.control])
         if outcome is not seen.outcome:
             trial = replace(trial, evaluation=replace(seen, outcome=outcome))
         found[trial.control].append(trial)
     return tuple(found[0]), tuple(found[1])
 
 
-def bests(trials: Sequence[Trial], without: Container[int] = ()) -> list[tuple[Reached, float]]:
+def bests(trials: Sequence[Trial], without: Container[int] = ()) -> list[tuple[Milestone, float]]:
     """Return each new best of a group, with its time in µs.
 
     Args:
         trials: trials of the group in number order.
         without: numbers of trials that count as evaluated but cannot be a best, such as refuted ones.
     """
-    found: list[tuple[Reached, float]] = []
+    found: list[tuple[Milestone, float]] = []
     evaluated = 0
     for trial in trials:
         evaluated += trial.outcome.evaluated
         time_us = None if trial.number in without else trial.evaluation.time_us
         if trial.outcome is Outcome.MEASURED and time_us and (not found or time_us < found[-1][1]):
-            found.append((Reached(trial.number, evaluated, trial.seconds), time_us))
+            found.append((Milestone(trial.number, evaluated, trial.seconds), time_us))
     return found
 
 

@@ -51,7 +51,7 @@ def file_system(path: Path) -> str:
     return kind
 
 
-def check_place(path: Path) -> None:
+def check_location(path: Path) -> None:
     """Check that a database can be created or written at a path.
 
     Raises:
@@ -104,7 +104,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Convert SQLite errors, also those wrapped by Optuna, into a `StoreError` that names the remedy.
 
     Raises:
@@ -150,7 +150,7 @@ TIMEOUT_S = 30.0
 LOG_BYTES = 4 << 20
 """Maximum size in bytes of the write-ahead log after a checkpoint. A long-running reader can make the log grow; this
 limit truncates the file when that reader ends."""
-FOLD_S = 2.0
+CHECKPOINT_WAIT_S = 2.0
 """Seconds to wait for readers during a checkpoint."""
 _CLOSING = threading.Lock()
 
@@ -175,7 +175,7 @@ def apply_pragmas(connection: Any) -> None:
     connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
 
 
-def fold_in(connection: sqlite3.Connection, wait_s: float) -> bool:
+def checkpoint(connection: sqlite3.Connection, wait_s: float) -> bool:
     """Checkpoint the write-ahead log and truncate it; return False if a reader prevented it.
 
     Args:

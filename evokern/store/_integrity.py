@@ -19,7 +19,7 @@ from sqlite_utils import Database
 
 from evokern.errors import EvokernError, StoreError
 from evokern.escaping import visible
-from evokern.store._files import explained
+from evokern.store._files import explain_errors
 
 COLUMN = "row_digest"
 """Column that contains the digest of a row."""
@@ -51,7 +51,7 @@ def digest_of(row: Row) -> str:
     return hashlib.sha256(_encoded(parts).encode()).hexdigest()
 
 
-def sound(row: Row) -> bool:
+def is_intact(row: Row) -> bool:
     """Return whether a row has no digest or matches it."""
     return row.get(COLUMN) is None or row[COLUMN] == digest_of(row)
 
@@ -120,8 +120,8 @@ def change_rows(db: Database, path: Path, table: str, where: str, changes: str, 
         StoreError: if one of the rows is damaged, because a new digest would hide the damage.
     """
     for _, row in _judged(db, _numbered(db, table, where, values[-1:])):
-        if not sound(row):
-            raise damage(path, table, row)
+        if not is_intact(row):
+            raise damaged_row_error(path, table, row)
     db.conn.execute(f"UPDATE {table} SET {changes} WHERE {where}", values)
     _seal(db, table, where, values[-1:])
 
@@ -145,13 +145,13 @@ def seal_all(db: Database) -> None:
             _seal(db, table, "1", [])
 
 
-def seal_the_rest(db: Database) -> None:
+def seal_missing(db: Database) -> None:
     """Set the digest of every row that has none from its current content."""
     for table in TABLES:
         _seal(db, table, f"{COLUMN} IS NULL", [])
 
 
-def called(table: str, row: Row) -> str:
+def describe_row(table: str, row: Row) -> str:
     """Return the description of a row for messages."""
     kind = table.removeprefix("evokern_")
     match kind:
@@ -168,15 +168,15 @@ def called(table: str, row: Row) -> str:
     return f"row {row.get('uuid') or row.get('study')} of {table}"
 
 
-def damage(path: Path, table: str, row: Row, why: str = "") -> StoreError:
+def damaged_row_error(path: Path, table: str, row: Row, why: str = "") -> StoreError:
     """Return the error for a damaged row that is required."""
     return StoreError(
-        f"{path}: {called(table, row)} is damaged: {why or 'its content changed on disk'}; restore a backup of the "
-        "file or choose another file with --db"
+        f"{path}: {describe_row(table, row)} is damaged: {why or 'its content changed on disk'}; "
+        "restore a backup of the file or choose another file with --db"
     )
 
 
-def require_sound(db: Database, path: Path, table: str, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
+def require_intact(db: Database, path: Path, table: str, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
     """Return rows that a search depends on.
 
     Raises:
@@ -184,12 +184,12 @@ def require_sound(db: Database, path: Path, table: str, where: str = "1", values
     """
     rows = list(select(db, table, where, values))
     for row in rows:
-        if not sound(row):
-            raise damage(path, table, row)
+        if not is_intact(row):
+            raise damaged_row_error(path, table, row)
     return rows
 
 
-def required(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) -> _T:
+def convert_row(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) -> _T:
     """Convert a row to a record.
 
     Raises:
@@ -198,10 +198,10 @@ def required(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) -> 
     try:
         return convert(row)
     except UNREADABLE as error:
-        raise damage(path, table, row, f"it cannot be read ({type(error).__name__}: {error})") from error
+        raise damaged_row_error(path, table, row, f"it cannot be read ({type(error).__name__}: {error})") from error
 
 
-class SoundRows:
+class IntactRows:
     """Rows of a database opened for reading; each damaged row is reported once and omitted."""
 
     def __init__(self, db: Database, path: Path) -> None:
@@ -210,13 +210,13 @@ class SoundRows:
         self.told: list[str] = []
         """Reports of damage, in order of discovery."""
 
-    def look_through(self) -> None:
+    def check_pages(self) -> None:
         """Run SQLite's check for malformed pages.
 
         Raises:
             StoreError: if a page is malformed.
         """
-        with explained(self._path):
+        with explain_errors(self._path):
             if self._path.stat().st_size <= CHECKED_BYTES:
                 verdict = self._db.conn.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if verdict != "ok":
@@ -237,7 +237,7 @@ class SoundRows:
         order: str = "rowid",
     ) -> Iterator[_T]:
         """Yield the records of undamaged rows."""
-        with explained(self._path):
+        with explain_errors(self._path):
             for row in select(self._db, table, where, values, order):
                 record = self.record(table, row, convert)
                 if record is not None:
@@ -256,9 +256,9 @@ class SoundRows:
             having: column → value.
             order: SQL after ORDER BY.
         """
-        with explained(self._path):
+        with explain_errors(self._path):
             for row in select(self._db, table, order=order):
-                if sound(row) and any(row[column] != value for column, value in having.items()):
+                if is_intact(row) and any(row[column] != value for column, value in having.items()):
                     continue
                 record = self.record(table, row, convert)
                 if record is not None:
@@ -267,10 +267,10 @@ class SoundRows:
     def record(self, table: str, row: Row, convert: Callable[[Row], _T]) -> _T | None:
         """Return the record of a row, or None if the row is damaged."""
         why = "its content changed on disk"
-        if sound(row):
+        if is_intact(row):
             try:
                 return convert(row)
             except UNREADABLE as error:
                 why = f"it cannot be read ({type(error).__name__}: {error})"
-        self.tell(f"{called(table, row)} is damaged and was skipped: {why}; a backup of the file may contain it")
+        self.tell(f"{describe_row(table, row)} is damaged and was skipped: {why}; a backup of the file may contain it")
         return None

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from evokern.errors import StoreError
-from evokern.lock_file import holder, is_held_here, let_go, lock, sign
+from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
 
 
 class Lock:
@@ -47,7 +47,7 @@ class Lock:
             if self._still_the_file():
                 break
             self._file.close()
-        sign(self.path, self._file)
+        write_holder(self.path, self._file)
         try:
             self._lock_database(path)
         except BaseException:
@@ -82,7 +82,7 @@ class Lock:
                 "choose another file with --db"
             ) from None
 
-    def displaced(self) -> bool:
+    def was_moved(self) -> bool:
         """Return whether the database was removed, moved or replaced by another file."""
         ours = os.fstat(self._descriptor)
         try:
@@ -101,7 +101,7 @@ class Lock:
     def release(self) -> None:
         """Release the lock; safe to call twice."""
         if not self._file.closed:
-            let_go(self.path)
+            forget(self.path)
             if self._still_the_file():
                 self.path.unlink(missing_ok=True)
             self._file.close()

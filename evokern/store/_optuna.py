@@ -215,6 +215,6 @@ def _now() -> str:
     return datetime.now(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-def quiet() -> None:
+def hide_optuna_messages() -> None:
     """Hide Optuna's messages about each study and trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evokern.store._addition import addition, now
+from evokern.store._addition import now, short_transaction
 from evokern.store._integrity import write_row
 from evokern.store.records import Row, StudyRecord, dumps
 
@@ -54,5 +54,5 @@ def add_profile(path: Path, study: StudyRecord, trial: int, result: Mapping[str,
     launches = [{key: value for key, value in launch.items() if key != "lines"} for launch in result["launches"]]
     row = {"uuid": str(uuid.uuid4()), "study": study.uuid, "trial": trial, "created": now()}
     row |= {name: result[name] for name in ("problem", "source", "device")}
-    with addition(path) as database:
+    with short_transaction(path) as database:
         write_row(database, "evokern_profiles", {**row, "result": dumps({**result, "launches": launches})})

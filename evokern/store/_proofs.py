@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlite_utils import Database
 
-from evokern.store._addition import addition, now
+from evokern.store._addition import now, short_transaction
 from evokern.store._integrity import write_row
 from evokern.store.records import Row, StudyRecord, dumps
 
-IN_TURN = "in turn"
-"""Record kind: head-to-head times of a trial and a baseline (`evokern.search.in_turn`)."""
+HEAD_TO_HEAD = "in turn"
+"""Record kind: head-to-head times of a trial and a baseline (`evokern.search.baseline_comparison`)."""
 
 NEIGHBOURS = "neighbours"
 """Record kind: infeasible one-gene changes of a champion (`evokern.search.neighbours`)."""
@@ -62,5 +62,5 @@ def add_proof(path: Path, study: StudyRecord, kind: str, trial: int, result: Map
     Raises:
         StoreError: if the database cannot be written or a search is using it.
     """
-    with addition(path) as database:
+    with short_transaction(path) as database:
         insert_proof(database, study, kind, trial, result)

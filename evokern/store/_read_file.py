@@ -15,22 +15,31 @@ from typing import Self
 
 from sqlite_utils import Database
 
-from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
-from evokern.store._files import close_reading, connect_readonly, explained, refuse_foreign
-from evokern.store._integrity import COLUMN, SoundRows, damage, require_sound, required, select, select_numbered, sound
+from evokern.errors import MAX_INTEGER, StoreError, StudyError, suggestion
+from evokern.store._files import close_reading, connect_readonly, explain_errors, refuse_foreign
+from evokern.store._integrity import (
+    COLUMN,
+    IntactRows,
+    convert_row,
+    damaged_row_error,
+    is_intact,
+    require_intact,
+    select,
+    select_numbered,
+)
 from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
 from evokern.store._schema import refuse_newer
 from evokern.store.records import Row, SessionRecord, StudyRecord, TrialRecord, trial_of
 from evokern.study.trial import Trial
-from evokern.wording import command, several
+from evokern.wording import command, count_noun
 
 _MOST_VALUES = 500
 """Maximum number of values bound to one statement; SQLite before 3.32 accepts 999 (sqlite.org/limits.html)."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class TrialStatus:
     """State of a trial: outcome and time, without configuration and evidence."""
 
     number: int
@@ -53,14 +62,14 @@ class ReadFile:
             StoreError: if the file does not exist or this version cannot read it as an evokern database.
         """
         self.path = path
-        self._known: tuple[int, dict[str, list[Standing]]] | None = None
-        with explained(path):
+        self._known: tuple[int, dict[str, list[TrialStatus]]] | None = None
+        with explain_errors(path):
             connection = connect_readonly(path)
         try:
-            with explained(path):
+            with explain_errors(path):
                 self._db = Database(connection)
-                self._rows = SoundRows(self._db, path)
-                self._rows.look_through()
+                self._rows = IntactRows(self._db, path)
+                self._rows.check_pages()
                 refuse_newer(self._db, path)
                 found = self._db["evokern_studies"].exists()
             if not found:
@@ -117,7 +126,9 @@ class ReadFile:
             raise StudyError(
                 f"{self.path} contains no study yet; start one with `{command('search', '--db', self.path)}`"
             )
-        raise StudyError(f"{self.path} contains no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
+        raise StudyError(
+            f"{self.path} contains no study {wanted!r}: {suggestion(str(wanted), [s.name for s in studies])}"
+        )
 
     def sessions(self, study: StudyRecord) -> list[SessionRecord]:
         """Return the sessions of a study, oldest first."""
@@ -145,12 +156,12 @@ class ReadFile:
             return
 
         # The same pass collects the states for `standing`, because digest and conversion dominate the cost of a row.
-        def both(row: Row) -> tuple[str, Standing, Trial | None]:
+        def both(row: Row) -> tuple[str, TrialStatus, Trial | None]:
             wanted = row["study"] == study.uuid and row["outcome"] is not None
             trial = trial_of(row, taken.get(row["uuid"])) if wanted else None
             return *_standing_of(row, whole=wanted), trial
 
-        found: dict[str, list[Standing]] = defaultdict(list)
+        found: dict[str, list[TrialStatus]] = defaultdict(list)
         trials = []
         for uuid, standing, made in self._rows.read("evokern_trials", both, order="study, number"):
             found[uuid].append(standing)
@@ -161,7 +172,7 @@ class ReadFile:
 
     def count(self, study: StudyRecord) -> int:
         """Return the number of trials of a study, including open and damaged ones, without reading rows."""
-        with explained(self.path):
+        with explain_errors(self.path):
             found = self._db.execute("SELECT count(*) FROM evokern_trials WHERE study = ?", [study.uuid])
             return int(found.fetchone()[0])
 
@@ -172,7 +183,7 @@ class ReadFile:
 
     def version(self) -> int:
         """Return a number that changes when another connection writes (SQLite's `PRAGMA data_version`)."""
-        with explained(self.path):
+        with explain_errors(self.path):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def trials_since(self, study: StudyRecord, row: int) -> tuple[list[tuple[int, Trial]], int]:
@@ -186,7 +197,7 @@ class ReadFile:
             study: the study.
             row: first row to read, from an earlier call; 0 reads all rows.
         """
-        with explained(self.path):
+        with explain_errors(self.path):
             rows = list(select_numbered(self._db, "evokern_trials", "rowid >= ? AND study = ?", [row, study.uuid]))
         trials = []
         first_open = None
@@ -206,7 +217,7 @@ class ReadFile:
             some = wanted[begin : begin + _MOST_VALUES]
             marks = ", ".join("?" * len(some))
             mine = f"study = ? AND number IN ({marks})"
-            with explained(self.path):
+            with explain_errors(self.path):
                 rows = select(self._db, "evokern_trials", mine, [study.uuid, *some])
                 named = {str(row["uuid"]): int(row["number"]) for row in rows}
             where = f"problem = 0 AND trial IN ({', '.join('?' * len(named))})"
@@ -214,11 +225,11 @@ class ReadFile:
                 found[named[trial]] = tuple(values)
         return found
 
-    def standing(self, study: StudyRecord) -> list[Standing]:
+    def standing(self, study: StudyRecord) -> list[TrialStatus]:
         """Return the states of a study's undamaged trials in number order; report damaged and missing trials."""
         version = self.version()
         if self._known is None or self._known[0] != version:
-            found: dict[str, list[Standing]] = defaultdict(list)
+            found: dict[str, list[TrialStatus]] = defaultdict(list)
             # Read the trials of every study, because damage can change a row's study.
             for uuid, standing in self._rows.read("evokern_trials", _standing_of, order="study, number"):
                 found[uuid].append(standing)
@@ -228,7 +239,7 @@ class ReadFile:
         missing = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
         if missing and not any(told.startswith("trial ") for told in self._rows.told):
             which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
-            self._rows.tell(f"{several(len(missing), 'trial')} of study {study.name!r} missing: {which}")
+            self._rows.tell(f"{count_noun(len(missing), 'trial')} of study {study.name!r} missing: {which}")
         return mine
 
     def trial(self, study: StudyRecord, number: int) -> TrialRecord:
@@ -237,12 +248,12 @@ class ReadFile:
         Raises:
             StudyError: if the study does not contain the trial or the trial is not finished.
         """
-        with explained(self.path):
-            number = min(number, MOST_NUMBER)  # larger numbers do not occur and would overflow SQLite's integers
+        with explain_errors(self.path):
+            number = min(number, MAX_INTEGER)  # larger numbers do not occur and would overflow SQLite's integers
             where = "study = ? AND number = ?"
             row = next(select(self._db, "evokern_trials", where, [study.uuid, number]), None)
-            if row is not None and not sound(row):
-                raise damage(self.path, "evokern_trials", row)
+            if row is not None and not is_intact(row):
+                raise damaged_row_error(self.path, "evokern_trials", row)
             if row is None or row["outcome"] is None:
                 last = self._db.execute("SELECT max(number) FROM evokern_trials WHERE study = ?", [study.uuid])
                 known = last.fetchone()[0]
@@ -255,26 +266,26 @@ class ReadFile:
                 raise StudyError(f"trial {number} is not in study {study.name}; {span}")
         read = self._rows.read("evokern_samples", _samples_of, "trial = ?", [row["uuid"]])
         samples = {problem: values for _, problem, values in read}
-        trial = required(self.path, "evokern_trials", row, lambda row: trial_of(row, samples))
+        trial = convert_row(self.path, "evokern_trials", row, lambda row: trial_of(row, samples))
         return TrialRecord(trial, row["uuid"], row["kernel_digest"])
 
     def damaged_sources(self, study: StudyRecord, trial: Trial) -> list[str]:
         """Return the names of a trial's stored source files that are damaged, and report each."""
         ran = "digest = (SELECT kernel_digest FROM evokern_trials WHERE study = ? AND number = ?)"
-        with explained(self.path):
+        with explain_errors(self.path):
             rows = list(select(self._db, "evokern_sources", ran, [study.uuid, trial.number]))
         return [str(row["file"]) for row in rows if self._rows.record("evokern_sources", row, _file_of) is None]
 
     def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
         """Return the stored results of one kind (see `ProofRecord.kind`) of a study, oldest first."""
-        with explained(self.path):
+        with explain_errors(self.path):
             if not self._db["evokern_proofs"].exists():
                 return []
         return list(self._rows.read_where("evokern_proofs", ProofRecord.of, {"study": study.uuid, "kind": kind}))
 
     def profiles(self, study: StudyRecord, trial: int) -> list[ProfileRecord]:
         """Return the stored profiles of a trial, oldest first."""
-        with explained(self.path):
+        with explain_errors(self.path):
             if not self._db["evokern_profiles"].exists():
                 return []
         return list(self._rows.read_where("evokern_profiles", ProfileRecord.of, {"study": study.uuid, "trial": trial}))
@@ -297,15 +308,15 @@ class ReadFile:
         where, table = "digest = ?", "evokern_sources"
         if shown:
             return dict(self._rows.read(table, _file_of, where, [digest]))
-        with explained(self.path):
-            return dict(_file_of(row) for row in require_sound(self._db, self.path, table, where, [digest]))
+        with explain_errors(self.path):
+            return dict(_file_of(row) for row in require_intact(self._db, self.path, table, where, [digest]))
 
 
-def _standing_of(row: Row, *, whole: bool = False) -> tuple[str, Standing]:
+def _standing_of(row: Row, *, whole: bool = False) -> tuple[str, TrialStatus]:
     if not whole and row.get(COLUMN) is None and row["outcome"] is not None:
         trial_of(row)  # a row without a digest is checked by converting it
     time_us = math.inf if row["time_us"] is None else row["time_us"]
-    return row["study"], Standing(row["number"], row["outcome"], time_us, row["timings"] not in (None, "[]"))
+    return row["study"], TrialStatus(row["number"], row["outcome"], time_us, row["timings"] not in (None, "[]"))
 
 
 def _samples_of(row: Row) -> tuple[str, int, list[float]]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from evokern.errors import StoreError
 from evokern.files import is_file
-from evokern.measurement.roofline import Limit, Rates, limit_of
+from evokern.measurement.roofline import Rates, RooflineBound, roofline_bound_of
 from evokern.store._arms import control_table
-from evokern.store._files import close_reading, connect_readonly, explained
-from evokern.store._proofs import IN_TURN, NEIGHBOURS, REMEASURED, ProofRecord
+from evokern.store._files import close_reading, connect_readonly, explain_errors
+from evokern.store._proofs import HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
 from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us, stored_entries
@@ -99,14 +99,14 @@ class Reader(ReadFile):
             return replace(found, verified=None, reason=f"the stored source {files} of the verified trial is damaged")
         return found
 
-    def limit(self, study: StudyRecord, best: Trial) -> Limit | None:
+    def limit(self, study: StudyRecord, best: Trial) -> RooflineBound | None:
         """Return the champion's roofline bound, or None if its work is unknown.
 
         The bound uses the rates of the latest session that measured them on the GPU, or the data sheet's peaks.
         """
         kept = [session.environment.get("rates") for session in self.sessions(study)]
         known = [Rates(**rates) for rates in kept if isinstance(rates, dict)]
-        return limit_of(best.evaluation.evidence, best.evaluation.time_us or 0.0, known[-1] if known else None)
+        return roofline_bound_of(best.evaluation.evidence, best.evaluation.time_us or 0.0, known[-1] if known else None)
 
     def outcomes(self, study: StudyRecord) -> dict[str, int]:
         """Return outcome → number of trials, including outcomes that did not occur."""
@@ -135,7 +135,7 @@ class Reader(ReadFile):
             A dict, or None if the two were never timed head-to-head. Its keys are `time_us` of the trial, `baseline`
             with `name` and `time_us`, `ratio` (baseline time ÷ trial time), `ratio_ci95`, and `rounds`.
         """
-        of_search = [proof for proof in self.proofs(study, IN_TURN) if proof.trial == trial]
+        of_search = [proof for proof in self.proofs(study, HEAD_TO_HEAD) if proof.trial == trial]
         found: list[tuple[str, dict[str, Any]]] = [(proof.created, dict(proof.result)) for proof in of_search]
         for proof in self.proofs(study, "verify"):
             played = proof.result.get("playoff") or {}
@@ -170,7 +170,7 @@ class Reader(ReadFile):
 
     def warm_start(self, study: StudyRecord) -> dict[str, Any] | None:
         """Return source and number of candidates of a study's warm start, or None if it had no warm start."""
-        with explained(self.path):
+        with explain_errors(self.path):
             if not self._db["evokern_priors"].exists():  # a file older than warm starts
                 return None
         return next(self._rows.read_where("evokern_priors", _warm_start_of, {"study": study.uuid}), None)

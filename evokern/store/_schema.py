@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlite_utils import Database, Migrations
 
 from evokern.errors import StoreError
-from evokern.store._integrity import COLUMN, TABLES, UNREADABLE, change_rows, seal_the_rest, select, sound
+from evokern.store._integrity import COLUMN, TABLES, UNREADABLE, change_rows, is_intact, seal_missing, select
 from evokern.store.records import SessionRecord, fastest_baseline
 
 migrations = Migrations("evokern")
@@ -218,7 +218,7 @@ def m006_row_digests(db: Database) -> None:
 @migrations()
 def m007_every_row_sealed(db: Database) -> None:
     """Set the missing digests; afterwards, a row without a digest is damaged."""
-    seal_the_rest(db)
+    seal_missing(db)
 
 
 @migrations()
@@ -240,7 +240,7 @@ def m010_readable_trials(db: Database) -> None:
     for row in list(select(db, "evokern_sessions")):
         with suppress(*UNREADABLE):  # readers report a damaged session
             fastest = fastest_baseline(SessionRecord.of(row).baselines)
-            if fastest is not None and sound(row):
+            if fastest is not None and is_intact(row):
                 change_rows(db, Path(), "evokern_sessions", "uuid = ?", "baseline_us = ?", [fastest[1], row["uuid"]])
     db.create_view(READABLE, _READABLE_SQL, ignore=True)  # keep a user's own view of that name
 

@@ -14,7 +14,15 @@ from typing import Any, Self
 from sqlite_utils import Database
 
 from evokern.errors import StoreError
-from evokern.store._files import FOLD_S, check_place, connect, explained, fold_in, refuse_foreign, remove
+from evokern.store._files import (
+    CHECKPOINT_WAIT_S,
+    check_location,
+    checkpoint,
+    connect,
+    explain_errors,
+    refuse_foreign,
+    remove,
+)
 from evokern.store._integrity import change_rows
 from evokern.store._lock import Lock, rescue
 from evokern.store._schema import migrations, refuse_newer
@@ -33,13 +41,13 @@ class WrittenFile:
             StoreError: if the location or the file is unusable, or another search uses it; the file is unchanged.
         """
         self.path = Path(path)
-        check_place(self.path)
+        check_location(self.path)
         self._lock = Lock(self.path)
         self._made = self._lock.made
         self._rescued: Path | None = None
         self._folded: bool | None = None
         try:
-            with explained(self.path):
+            with explain_errors(self.path):
                 self._open()
         except BaseException:
             if self._made:
@@ -49,9 +57,9 @@ class WrittenFile:
 
     def _open(self) -> None:
         # Imported here, because Optuna is slow to import and reading does not need it.
-        from evokern.store._optuna import quiet, refuse_other_version, require_tables
+        from evokern.store._optuna import hide_optuna_messages, refuse_other_version, require_tables
 
-        quiet()
+        hide_optuna_messages()
         refuse_foreign(self.path)
         connection = connect(self.path)
         try:
@@ -67,7 +75,7 @@ class WrittenFile:
             refuse_other_version(self.db, self.path)
             migrations.apply(self.db)
             require_tables(self.db, self.path)
-            fold_in(connection, 0.0)  # a killed search or a long-running reader may have left a log
+            checkpoint(connection, 0.0)  # a killed search or a long-running reader may have left a log
         except BaseException:
             connection.close()
             raise
@@ -88,7 +96,7 @@ class WrittenFile:
         try:
             empty = failed and self._made and not self.db.execute("SELECT 1 FROM evokern_studies LIMIT 1").fetchone()
             if self._rescued is None:
-                fold_in(self.db.conn, FOLD_S if self._folded is None and not failed else 0.0)
+                checkpoint(self.db.conn, CHECKPOINT_WAIT_S if self._folded is None and not failed else 0.0)
             else:
                 rescue(self.db.conn, self.path, self._rescued)  # include rows written after the first rescue
             self.db.conn.close()
@@ -107,10 +115,10 @@ class WrittenFile:
                 replaced since it was opened; its content is then rescued to a new file.
         """
         outermost = not self.db.conn.in_transaction
-        with explained(self.path), self.db.atomic():
+        with explain_errors(self.path), self.db.atomic():
             yield
-        if outermost and self._rescued is None and self._lock.displaced():
-            with explained(self.path):
+        if outermost and self._rescued is None and self._lock.was_moved():
+            with explain_errors(self.path):
                 self._rescued = rescue(self.db.conn, self.path)
             raise StoreError(
                 f"{self.path} was removed, moved or replaced during the search; all results are in {self._rescued}: "
@@ -119,8 +127,8 @@ class WrittenFile:
 
     def fold_in(self) -> str:
         """Checkpoint the write-ahead log; return a note if another program prevented it, else an empty string."""
-        with explained(self.path):
-            self._folded = fold_in(self.db.conn, FOLD_S)
+        with explain_errors(self.path):
+            self._folded = checkpoint(self.db.conn, CHECKPOINT_WAIT_S)
         log = Path(f"{self.path}-wal")
         if self._folded or not log.exists():
             return ""

@@ -11,8 +11,8 @@ from evokern.declaration.genes import Config
 from evokern.declaration.space import Space
 from evokern.samplers import FurtherStudy, Prior
 from evokern.store._addition import now
-from evokern.store._files import explained
-from evokern.store._integrity import change_rows, require_sound, required, write_row
+from evokern.store._files import explain_errors
+from evokern.store._integrity import change_rows, convert_row, require_intact, write_row
 from evokern.store._written_file import WrittenFile, update_row
 from evokern.store.records import Row, StudyRecord, dumps, stored_entries
 from evokern.store.writer import Session
@@ -27,15 +27,15 @@ class Store(WrittenFile):
         Raises:
             StoreError: if the row of any study is damaged.
         """
-        with explained(self.path):
+        with explain_errors(self.path):
             # Check all rows, because the search would start a new study if the name of this one was damaged.
-            rows = require_sound(self.db, self.path, "evokern_studies")
+            rows = require_intact(self.db, self.path, "evokern_studies")
         row = next((row for row in rows if row["name"] == name), None)
-        return required(self.path, "evokern_studies", row, StudyRecord.of) if row else None
+        return convert_row(self.path, "evokern_studies", row, StudyRecord.of) if row else None
 
     def has_trials(self, record: StudyRecord) -> bool:
         """Return whether a study has any trial."""
-        with explained(self.path):
+        with explain_errors(self.path):
             sql = "SELECT 1 FROM evokern_trials WHERE study = ? LIMIT 1"
             return self.db.execute(sql, [record.uuid]).fetchone() is not None
 
@@ -60,11 +60,11 @@ class Store(WrittenFile):
 
     def source(self, digest: str) -> dict[str, str]:
         """Return the stored kernel files of a digest, as file name → text."""
-        with explained(self.path):
-            rows = require_sound(self.db, self.path, "evokern_sources", "digest = ?", [digest])
+        with explain_errors(self.path):
+            rows = require_intact(self.db, self.path, "evokern_sources", "digest = ?", [digest])
             return {row["file"]: row["text"] for row in rows}
 
-    def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
+    def write_prior(self, record: StudyRecord, prior: Prior) -> None:
         """Store the warm start of a study."""
         places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
         studies = [(prior.distance, prior.entries), *((one.distance, one.entries) for one in prior.further)]
@@ -80,7 +80,7 @@ class Store(WrittenFile):
             self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
             write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
 
-    def forget_prior(self, record: StudyRecord) -> None:
+    def delete_prior(self, record: StudyRecord) -> None:
         """Delete the warm start of a study that has no trials; write nothing if it has no warm start."""
         if self.db.execute("SELECT 1 FROM evokern_priors WHERE study = ?", [record.uuid]).fetchone() is not None:
             with self.transaction():
@@ -88,9 +88,9 @@ class Store(WrittenFile):
 
     def prior(self, record: StudyRecord) -> Prior | None:
         """Return the warm start of a study, or None."""
-        with explained(self.path):
+        with explain_errors(self.path):
             # Check the rows of all studies, because damage can change a row's study and so hide this warm start.
-            rows = [row for row in require_sound(self.db, self.path, "evokern_priors") if row["study"] == record.uuid]
+            rows = [row for row in require_intact(self.db, self.path, "evokern_priors") if row["study"] == record.uuid]
 
         def prior_of(row: Row) -> Prior:
             def config(indices: Sequence[int]) -> Config:
@@ -104,29 +104,29 @@ class Store(WrittenFile):
             others = tuple(FurtherStudy(of, distance) for _, distance, of in further)
             return Prior(entries, row["source"], used, ignored, distance, others)
 
-        return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
+        return convert_row(self.path, "evokern_priors", rows[0], prior_of) if rows else None
 
-    def name_aside(self, name: str) -> str:
+    def next_free_name(self, name: str) -> str:
         """Return the new name that `set_aside` would choose: NAME.1, or the next free number."""
-        with explained(self.path):
+        with explain_errors(self.path):
             taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
             taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
         number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
         return f"{name}.{number}"
 
     def set_aside(self, name: str) -> str:
-        """Rename a study to `name_aside`, also in Optuna's tables; return the new name."""
+        """Rename a study to `next_free_name`, also in Optuna's tables; return the new name."""
         with self.transaction():
-            new = self.name_aside(name)
+            new = self.next_free_name(name)
             (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()
             change_rows(self.db, self.path, "evokern_studies", "uuid = ?", "name = ?", [new, key])
             self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
         return new
 
-    def killed_session(self, record: StudyRecord) -> str:
+    def unfinished_session_start(self, record: StudyRecord) -> str:
         """Return the start time of a study's last session if it never ended, else an empty string."""
         sql = "SELECT started, ended FROM evokern_sessions WHERE study = ? ORDER BY rowid DESC LIMIT 1"
-        with explained(self.path):
+        with explain_errors(self.path):
             row = self.db.execute(sql, [record.uuid]).fetchone()
         return str(row[0]) if row and row[1] is None else ""
 

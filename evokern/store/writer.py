@@ -22,9 +22,17 @@ from evokern.errors import StoreError
 from evokern.measurement.roofline import Rates
 from evokern.samplers import TrialResult
 from evokern.store._addition import now
-from evokern.store._files import explained
-from evokern.store._integrity import change_rows, damage, require_sound, required, select, sound, write_row
-from evokern.store._proofs import IN_TURN, NEIGHBOURS, REMEASURED, ProofRecord, insert_proof
+from evokern.store._files import explain_errors
+from evokern.store._integrity import (
+    change_rows,
+    convert_row,
+    damaged_row_error,
+    is_intact,
+    require_intact,
+    select,
+    write_row,
+)
+from evokern.store._proofs import HEAD_TO_HEAD, NEIGHBOURS, REMEASURED, ProofRecord, insert_proof
 from evokern.store._written_file import WrittenFile, update_row
 from evokern.store.records import (
     SessionRecord,
@@ -76,19 +84,19 @@ class Session:
         proposals: list[Proposal] = []
         trials: list[Trial] = []
         path, table = self._store.path, "evokern_trials"
-        with explained(path):
+        with explain_errors(path):
             for row in select(self._db, table, order="study, number"):
-                if not sound(row):  # also for other studies, because damage can change a row's study
-                    raise damage(path, table, row, "its content changed on disk and the search would use it")
+                if not is_intact(row):  # also for other studies, because damage can change a row's study
+                    raise damaged_row_error(path, table, row, "its content changed on disk and the search would use it")
                 if row["study"] != self.study.uuid:
                     continue
                 if row["number"] != len(proposals):
                     missing = f"trial {len(proposals)} of study {self.study.name} is missing"
                     raise StoreError(f"{path} is damaged: {missing}; restore a backup or choose another file with --db")
                 self._trials[row["number"]] = row["uuid"]
-                proposals.append(required(path, table, row, proposal_of))
+                proposals.append(convert_row(path, table, row, proposal_of))
                 if row["outcome"]:
-                    trials.append(required(path, table, row, trial_of))
+                    trials.append(convert_row(path, table, row, trial_of))
         return proposals, trials
 
     @contextmanager
@@ -97,7 +105,7 @@ class Session:
         with self._store.transaction():
             yield
 
-    def adopt(self, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> None:
+    def complete_optuna_rows(self, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> None:
         """Add the rows to Optuna's tables that an interruption prevented.
 
         Args:
@@ -123,7 +131,7 @@ class Session:
         with self.transaction():
             self._update("evokern_sessions", self.uuid, values)
 
-    def rated(self, rates: Rates) -> None:
+    def write_rates(self, rates: Rates) -> None:
         """Write the measured copy and compute rates of the device into the session's environment."""
         changes = "environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
         with self.transaction():
@@ -190,10 +198,10 @@ class Session:
         with self.transaction():
             insert_proof(self._db, self.study, "verify", trial, result)
 
-    def compared(self, trial: int, result: Mapping[str, Any]) -> None:
+    def write_head_to_head(self, trial: int, result: Mapping[str, Any]) -> None:
         """Write the head-to-head times of a trial and a baseline."""
         with self.transaction():
-            insert_proof(self._db, self.study, IN_TURN, trial, result)
+            insert_proof(self._db, self.study, HEAD_TO_HEAD, trial, result)
 
     def remeasured(self, found: Mapping[int, Mapping[str, Any]]) -> None:
         """Write the results of trials that another GPU measured again (trial → result)."""
@@ -201,12 +209,12 @@ class Session:
             for trial, result in found.items():
                 insert_proof(self._db, self.study, REMEASURED, trial, result)
 
-    def champion_kept(self, trial: int, infeasible: Sequence[Mapping[str, Any]]) -> None:
+    def write_infeasible_neighbours(self, trial: int, infeasible: Sequence[Mapping[str, Any]]) -> None:
         """Write the infeasible one-gene changes of a champion."""
         with self.transaction():
             insert_proof(self._db, self.study, NEIGHBOURS, trial, {"infeasible": list(infeasible)})
 
-    def not_proved(self, trial: int, why: str) -> None:
+    def write_unfinished_verification(self, trial: int, why: str) -> None:
         """Write the reason why a verification ended without a result."""
         with self.transaction():
             insert_proof(self._db, self.study, "undone", trial, {"why": why})
@@ -223,17 +231,17 @@ class Session:
         return str(undone[-1].result["why"]) if undone else ""
 
     def _proofs(self, kind: str) -> list[ProofRecord]:
-        with explained(self._store.path):
+        with explain_errors(self._store.path):
             where, table = "study = ? AND kind = ?", "evokern_proofs"
-            rows = require_sound(self._db, self._store.path, table, where, [self.study.uuid, kind])
-            return [required(self._store.path, table, row, ProofRecord.of) for row in rows]
+            rows = require_intact(self._db, self._store.path, table, where, [self.study.uuid, kind])
+            return [convert_row(self._store.path, table, row, ProofRecord.of) for row in rows]
 
     def first_environment(self, key: str) -> Any:
         """Return the environment value of the first session of this study that has the key, or None."""
-        with explained(self._store.path):
+        with explain_errors(self._store.path):
             table = "evokern_sessions"
-            rows = require_sound(self._db, self._store.path, table, "study = ?", [self.study.uuid])
-            sessions = [required(self._store.path, table, row, SessionRecord.of) for row in rows]
+            rows = require_intact(self._db, self._store.path, table, "study = ?", [self.study.uuid])
+            sessions = [convert_row(self._store.path, table, row, SessionRecord.of) for row in rows]
             sessions.sort(key=lambda session: session.started)
             return next((one.environment[key] for one in sessions if key in one.environment), None)
 
@@ -254,7 +262,7 @@ class Session:
         """Increase the number of proposals rejected by a constraint."""
         table, values = "evokern_rejections", {"study": self.study.uuid, "constraint_name": constraint}
         where = "study = ? AND constraint_name = ?"
-        before = require_sound(self._db, self._store.path, table, where, list(values.values()))
+        before = require_intact(self._db, self._store.path, table, where, list(values.values()))
         total = count + (before[0]["count"] if before else 0)
         write_row(self._db, table, {**values, "count": total}, replace=True)
 

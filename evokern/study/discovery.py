@@ -15,7 +15,7 @@ from pathlib import Path
 
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import CODE
-from evokern.errors import RAISED, EvokernError, KernelError, StudyError, nearest
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, StudyError, suggestion
 from evokern.files import is_file, is_folder, read_bytes
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
@@ -67,7 +67,7 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
     looks_like_path = "/" in name or name.startswith((".", "~")) or name not in folders
     if looks_like_path:
         for base in (Path.cwd(), *([relative_to] if relative_to else [])):
-            path = base / _of_home(name)
+            path = base / _expand_home(name)
             folder = path.parent if is_file(path) else path
             if is_file(folder / "kernel.py"):
                 return folder.resolve()
@@ -83,10 +83,10 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; create one with `evokern init FILE.cu`")
     if name in study_files():
         raise KernelError(f"{name!r} is a study, but a kernel is needed: {', '.join(folders)}")
-    raise KernelError(f"there is no kernel {name!r}: {nearest(name, folders) or 'no kernels/ folder found here'}")
+    raise KernelError(f"there is no kernel {name!r}: {suggestion(name, folders) or 'no kernels/ folder found here'}")
 
 
-def _of_home(name: str) -> Path:
+def _expand_home(name: str) -> Path:
     """Return a path with `~` expanded; a `~` of an unknown user stays as it is."""
     try:
         return Path(name).expanduser()
@@ -114,7 +114,7 @@ def load_kernel(folder: Path) -> Kernel:
         exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except EvokernError:
         raise
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         line = _line_in(error, path)
         raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
     kernel = getattr(module, "kernel", None)
@@ -186,13 +186,13 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
         remember_trust(folder)
     check_trusted(folder)
     if "/" not in name:
-        _say_hidden(folder)
+        _warn_hidden(folder)
     kernel = load_kernel(folder)
     check_elsewhere(folder, (file.path for file in kernel.files() if not file.path.is_relative_to(folder)))
     return kernel
 
 
-def _say_hidden(folder: Path) -> None:
+def _warn_hidden(folder: Path) -> None:
     """Warn once if a folder in the working directory hides a packaged kernel with different code."""
     for root in PACKAGED:
         packaged = root / folder.name
@@ -218,7 +218,7 @@ def find_study(name: str) -> Study:
     Raises:
         StudyError: it is missing or invalid.
     """
-    path = _of_home(name)
+    path = _expand_home(name)
     if path.suffix == ".toml" or "/" in name:
         if not is_file(path):
             raise StudyError(f"there is no study file {name}; `evokern list` shows the available studies")
@@ -227,7 +227,7 @@ def find_study(name: str) -> Study:
     if name not in known:
         if name in kernel_folders():
             raise StudyError(f"{name!r} is a kernel, but a study is needed: {_studies_of(name)}")
-        raise StudyError(f"there is no study {name!r}: {nearest(name, known) or 'no studies/ folder found here'}")
+        raise StudyError(f"there is no study {name!r}: {suggestion(name, known) or 'no studies/ folder found here'}")
     return read_study(known[name])
 
 

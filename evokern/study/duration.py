@@ -22,19 +22,19 @@ def parse_duration(text: str | int | float) -> float:
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         # A large integer may not fit a float.
-        return _longer_than_nothing(text, float(min(text, 2 * LONGEST_S)))
+        return _check_range(text, float(min(text, 2 * LONGEST_S)))
     word = str(text).strip().lower().replace(" ", "")
     match = _DURATION.fullmatch(word)
     if match and any(match.groups()):
         hours, minutes, seconds = (float(part) if part else 0.0 for part in match.groups())
-        return _longer_than_nothing(text, 3600 * hours + 60 * minutes + seconds)
+        return _check_range(text, 3600 * hours + 60 * minutes + seconds)
     if _NUMBER.fullmatch(word):
-        _longer_than_nothing(text, float(word))
+        _check_range(text, float(word))
         raise StudyError(f"{text!r} has no unit; write for example {word}h, {word}m or {word}s")
     raise StudyError(f"{text!r} is not a duration; write for example 2h, 90m, 1h30m or 45s")
 
 
-def _longer_than_nothing(given: str | float, seconds: float) -> float:
+def _check_range(given: str | float, seconds: float) -> float:
     if 0 < seconds <= LONGEST_S:
         return seconds
     if seconds > LONGEST_S:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from evokern.declaration.genes import Value
-from evokern.errors import MOST_NUMBER, StudyError, nearest
+from evokern.errors import MAX_INTEGER, StudyError, suggestion
 from evokern.files import read_text
 from evokern.study.duration import parse_duration
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 
 KEYS = (*(f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")), "budget")
 """Keys of a study file."""
-_WRITTEN = 'quote text, as in kernel = "matmul", and put lists in brackets, as in problems = ["512,512,512"]'
+_TOML_REMEDY = 'quote text, as in kernel = "matmul", and put lists in brackets, as in problems = ["512,512,512"]'
 """Remedy for the most frequent TOML mistakes."""
 
 
@@ -54,7 +54,7 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError, or an integer with thousands of digits
-        raise StudyError(f"{what} {path} is not valid TOML: {error}; {_WRITTEN}") from error
+        raise StudyError(f"{what} {path} is not valid TOML: {error}; {_TOML_REMEDY}") from error
     except RecursionError as error:
         raise StudyError(f"{what} {path} nests tables or lists too deeply; flatten it") from error
 
@@ -76,7 +76,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
         budget = values.pop("budget")
         if isinstance(budget, (int, float)) and not isinstance(budget, bool):
             raise StudyError(f'{where}: budget = {budget} has no unit; write for example budget = "2h", "90m" or "45s"')
-        with _named(f"{where}: budget"):
+        with _prefix_errors(f"{where}: budget"):
             values["budget_s"] = parse_duration(budget)
     values["problems"] = _problems(where, values["problems"])
     values["genes"] = {gene: _gene_values(where, gene, v) for gene, v in _table(where, "genes", values).items()}
@@ -85,7 +85,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     for key, record in (("gate", GateSettings), ("timing", TimingSettings), ("simulation", SimulationSettings)):
         values[key] = _record(where, key, record, _table(where, key, values))
     _check_types(where, Study, values, skip=("problems", "genes", "limits", "sampler", "gate", "timing", "simulation"))
-    with _named(where):
+    with _prefix_errors(where):
         return Study(name=name, path=path, **values)
 
 
@@ -97,14 +97,14 @@ def _refuse_out_of_range(where: str, key: str, value: object) -> None:
     elif isinstance(value, list):
         for entry in value:
             _refuse_out_of_range(where, key, entry)
-    elif isinstance(value, int) and abs(value) > MOST_NUMBER:
+    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise StudyError(f"{where}: {key} is a number of {value.bit_length()} bits; use at most 63 bits")
     elif isinstance(value, float) and not math.isfinite(value):
         raise StudyError(f"{where}: {key} = {value}; use a finite number")
 
 
 @contextmanager
-def _named(where: str) -> Iterator[None]:
+def _prefix_errors(where: str) -> Iterator[None]:
     """Prefix a StudyError with file and key."""
     try:
         yield
@@ -126,7 +126,7 @@ def refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Seq
     """
     for key in table:
         if key not in known:
-            raise StudyError(f"{where}: unknown key {prefix + key!r}: {nearest(key, known)}")
+            raise StudyError(f"{where}: unknown key {prefix + key!r}: {suggestion(key, known)}")
 
 
 def _table(where: str, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _sampler(where: str, given: object) -> SamplerSettings:
     name = options.pop("name", "evo")
     if not isinstance(name, str):
         raise StudyError(f"{where}: sampler.name is {name!r}; write a name such as evo")
-    with _named(f"{where}: sampler"):
+    with _prefix_errors(f"{where}: sampler"):
         return SamplerSettings(name, options)
 
 
@@ -167,7 +167,7 @@ def _record(where: str, key: str, record: Any, table: Mapping[str, Any]) -> Any:
     refuse_unknown(where, f"{key}.", table, [f.name for f in fields(record)])
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
     _check_types(where, record, values, prefix=f"{key}.")
-    with _named(where):
+    with _prefix_errors(where):
         return record(**values)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evokern.declaration.genes import Value
-from evokern.errors import MOST_NUMBER, StudyError, UsageError, nearest
+from evokern.errors import MAX_INTEGER, StudyError, UsageError, suggestion
 
 MOST_RUNS = 1000
 """Maximum number of runs on one input set, and of input sets for timing."""
@@ -57,7 +57,7 @@ class GateSettings:
             raise StudyError("gate.input_sets is empty; use at least one of " + ", ".join(get_args(InputSet)))
         for name in self.input_sets:
             if name not in get_args(InputSet):
-                raise StudyError(f"gate.input_sets contains {name!r}: {nearest(name, get_args(InputSet))}")
+                raise StudyError(f"gate.input_sets contains {name!r}: {suggestion(name, get_args(InputSet))}")
         for label, tolerance in (("atol", self.atol), ("rtol", self.rtol)):
             if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
                 raise StudyError(f"gate.{label} = {tolerance} is not a tolerance; use a finite number of at least 0")
@@ -96,7 +96,7 @@ class TimingSettings:
 
     def __post_init__(self) -> None:
         if self.cache not in ("rotate", "flush"):
-            raise StudyError(f"timing.cache = {self.cache!r}: {nearest(self.cache, ('rotate', 'flush'))}")
+            raise StudyError(f"timing.cache = {self.cache!r}: {suggestion(self.cache, ('rotate', 'flush'))}")
         if not 3 <= self.min_samples <= self.max_samples <= MOST_SAMPLES:
             raise StudyError(
                 f"timing.min_samples = {self.min_samples}, max_samples = {self.max_samples}; need 3 <= min <= max "
@@ -138,7 +138,7 @@ class SamplerSettings:
 
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
-            raise StudyError(f"there is no sampler {self.name!r}: {nearest(self.name, SAMPLERS)}")
+            raise StudyError(f"there is no sampler {self.name!r}: {suggestion(self.name, SAMPLERS)}")
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def check_trials(trials: int | None) -> None:
     Raises:
         StudyError: it is less than 1 or exceeds the database's integer range.
     """
-    if trials is not None and not 1 <= trials <= MOST_NUMBER:
+    if trials is not None and not 1 <= trials <= MAX_INTEGER:
         raise StudyError(f"trials = {trials}; use at least 1" + (" and at most 2^63 - 1" if trials > 1 else ""))
 
 
@@ -230,7 +230,7 @@ def check_seed(seed: int | None) -> None:
     Raises:
         StudyError: it does not fit in 64 bits.
     """
-    if seed is not None and abs(seed) > MOST_NUMBER:
+    if seed is not None and abs(seed) > MAX_INTEGER:
         raise StudyError(f"seed = {seed} does not fit in 64 bits; use -2^63 + 1 to 2^63 - 1")
 
 
@@ -241,7 +241,7 @@ def check_control(control: str, sampler: str) -> None:
         StudyError: the control is unknown or equals the sampler.
     """
     if control not in CONTROLS:
-        raise StudyError(f"control = {control!r}: {nearest(control, CONTROLS)}")
+        raise StudyError(f"control = {control!r}: {suggestion(control, CONTROLS)}")
     if control == sampler:
         raise StudyError(f"control and sampler are both {sampler!r}; choose a different one, or omit the control")
 

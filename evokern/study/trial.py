@@ -36,7 +36,7 @@ class Outcome(StrEnum):
         """Whether the trial counts towards `--trials`; infeasible, duplicate and lost trials do not."""
         return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE, Outcome.LOST)
 
-    def within_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
+    def as_seen_by_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
         """Return the trial's outcome as seen by its arm alone, in a study with control.
 
         A program that the other arm timed first is a duplicate in the study, but `measured` within an arm that has not
@@ -64,7 +64,7 @@ REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
     Outcome.LOST: ("reason", "memory"),
 }
 """Keys that `Evaluation.evidence` must have for each outcome."""
-PRINTS = "it calls printf, which takes seconds if every thread prints; remove it, or let one thread print"
+PRINTF_HINT = "it calls printf, which takes seconds if every thread prints; remove it, or let one thread print"
 """Added to the reason of a hung candidate whose evidence has `prints`."""
 
 
@@ -201,7 +201,7 @@ class Evaluation:
                 return str(e.get("diagnosis") or e["error"])
             case Outcome.HUNG:
                 told = str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
-                return f"{told}; {PRINTS}" if e.get("prints") else told
+                return f"{told}; {PRINTF_HINT}" if e.get("prints") else told
             case Outcome.COMPILE_ERROR:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:

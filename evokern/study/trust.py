@@ -15,14 +15,14 @@ from pathlib import Path
 from evokern.declaration.kernel_files import CODE
 from evokern.errors import KernelError
 from evokern.files import read_text
-from evokern.ownership import why_foreign
+from evokern.ownership import who_else_can_modify
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGED = (PACKAGE / "_data" / "kernels", PACKAGE.parent / "kernels")
 """Folders of the packaged kernels: in the wheel, and in a checkout."""
 
 
-def why_distrusted(folder: Path) -> str:
+def distrust_reason(folder: Path) -> str:
     """Return a clause with the reason why a folder's code is not trusted; empty if it is."""
     folder = folder.resolve()
     if any(folder.is_relative_to(root) for root in PACKAGED) or _remembered(folder):
@@ -32,7 +32,7 @@ def why_distrusted(folder: Path) -> str:
         return "outside the working directory"
     between = [folder, *folder.parents][: len(folder.parts) - len(here.parts) + 1]
     try:
-        checked = [why_foreign(path, within=path != folder) for path in (*reversed(between), *_code(folder))]
+        checked = [who_else_can_modify(path, within=path != folder) for path in (*reversed(between), *_code(folder))]
     except OSError as error:
         return f"and {folder} cannot be read ({error.strerror})"
     return next(filter(None, checked), "")
@@ -40,7 +40,7 @@ def why_distrusted(folder: Path) -> str:
 
 def is_trusted(folder: Path) -> bool:
     """Return whether a folder's code is trusted."""
-    return not why_distrusted(folder)
+    return not distrust_reason(folder)
 
 
 def check_trusted(folder: Path) -> None:
@@ -49,7 +49,7 @@ def check_trusted(folder: Path) -> None:
     Raises:
         KernelError: the folder belongs to another user or is outside the working directory, and is not trusted.
     """
-    if why := why_distrusted(folder):
+    if why := distrust_reason(folder):
         raise KernelError(f"{folder / 'kernel.py'} is untrusted code, {why}; inspect it, then pass --trust once")
 
 
@@ -63,7 +63,7 @@ def check_elsewhere(folder: Path, files: Iterable[Path]) -> None:
         return
     for path in files:
         for place in (path.parent, path):
-            if why := why_foreign(place):
+            if why := who_else_can_modify(place):
                 raise KernelError(f"{path} is included by kernel {folder}, {why}; inspect it, then pass --trust once")
 
 
@@ -91,7 +91,7 @@ def _remembered(folder: Path) -> bool:
     """Return whether the user trusted a folder: a JSON line with its owner, or the bare path of older versions."""
     try:
         path = _trust_file()
-        if any(why_foreign(place) for place in (path.parent, path)):
+        if any(who_else_can_modify(place) for place in (path.parent, path)):
             return False
         lines = read_text(path).split("\n")
         owner = folder.stat().st_uid

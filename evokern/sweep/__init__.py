@@ -9,12 +9,12 @@ from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep, read_sweep
 from evokern.sweep.request import SweepRequest, SweepResult
 from evokern.sweep.run import run_sweep
-from evokern.sweep.standing import StudyStanding, standing_of
+from evokern.sweep.standing import StudyState, standing_of
 
 __all__ = [
     "Journal",
     "PlannedStudy",
-    "StudyStanding",
+    "StudyState",
     "Sweep",
     "SweepRequest",
     "SweepResult",

@@ -10,14 +10,14 @@ from evokern.store import has_studies, open_readonly
 from evokern.sweep.plan import PlannedStudy, Sweep
 
 
-def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, go_on: bool) -> None:
+def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, allow_changes: bool) -> None:
     """Reject a sweep that cannot be run, without executing kernel code.
 
     Args:
         sweep: sweep to check.
         folder: folder of its databases, which may not exist yet.
         bounded: whether the sweep itself has a budget.
-        go_on: accept changed settings.
+        allow_changes: accept changed settings.
 
     Raises:
         StudyError: a study cannot be searched, two are the same, one has no end, or the folder has it with other
@@ -36,7 +36,7 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, go_on: bool) -> No
     _refuse_same_problem(sweep)
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} cannot be the sweep's folder because it is a file; choose another with --db")
-    if not go_on:
+    if not allow_changes:
         for planned in sweep.studies:
             _refuse_changed(planned, folder)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evokern.errors import StoreError
 from evokern.files import is_file, make_folder, read_text
-from evokern.lock_file import holder, is_held_here, let_go, lock, sign
+from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
 
 FILE = "sweep.json"
 """Journal file in the sweep's folder."""
@@ -165,8 +165,8 @@ def sweep_lock(folder: Path) -> Iterator[None]:
         if is_held_here(path) or not lock(file):
             who = holder(file, "another sweep")
             raise StoreError(f"{folder} is in use by {who}; wait for it, or choose another folder with --db")
-        sign(path, file)
+        write_holder(path, file)
         try:
             yield
         finally:
-            let_go(path)
+            forget(path)

@@ -12,12 +12,12 @@ from evokern.store import open_readonly
 from evokern.sweep.journal import Journal
 from evokern.sweep.plan import Sweep
 from evokern.sweep.rule import FIRST_SLICE, SLICES_FIRST
-from evokern.sweep.standing import StudyStanding, totals
+from evokern.sweep.standing import StudyState, totals
 from evokern.templating import environment
-from evokern.wording import changed, duration, microseconds, proved, warm_start_text
+from evokern.wording import changed_genes_text, duration, microseconds, verification_text, warm_start_text
 
 
-def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyStanding]) -> str:
+def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyState]) -> str:
     """Return the page as a single file; all text is escaped, and it has no script.
 
     Args:
@@ -44,7 +44,7 @@ def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyStanding]) -
     )
 
 
-def _studies(sweep: Sweep, standings: Sequence[StudyStanding]) -> TextTable:
+def _studies(sweep: Sweep, standings: Sequence[StudyState]) -> TextTable:
     head = ("study", "state", "trials", "time", "best µs", "× baseline", "proof", "started from", "changed genes")
     rows = []
     for planned, one in zip(sweep.studies, standings, strict=True):
@@ -53,7 +53,7 @@ def _studies(sweep: Sweep, standings: Sequence[StudyStanding]) -> TextTable:
     return TextTable(head, rows, (2, 3, 4, 5))
 
 
-def _found(one: StudyStanding) -> tuple[str, str, str, str]:
+def _found(one: StudyState) -> tuple[str, str, str, str]:
     """Return a study's speedup, verification, warm start and the champion's changed genes."""
     with open_readonly(one.db) as reader:
         record = reader.study(one.name)
@@ -66,7 +66,12 @@ def _found(one: StudyStanding) -> tuple[str, str, str, str]:
     if best is None:
         return "", "", began, ""
     speedup = f"{best['speedup']:.2f}" if best["speedup"] else "–"
-    return speedup, proved(summary).partition(":")[0], began, changed(best["config"], record.genes)
+    return (
+        speedup,
+        verification_text(summary).partition(":")[0],
+        began,
+        changed_genes_text(best["config"], record.genes),
+    )
 
 
 def _slices(journal: Journal) -> TextTable:

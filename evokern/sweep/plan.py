@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.declaration.genes import Value
-from evokern.errors import StudyError, nearest
+from evokern.errors import StudyError, suggestion
 from evokern.study.file import KEYS, read_table, refuse_unknown, study_from_table
 from evokern.study.settings import Study
 
@@ -135,7 +135,7 @@ def _weights(where: str, table: Mapping[str, Any], problems: Iterable[str]) -> d
         raise StudyError(f'{where}: weights is {given!r}; it must be a table [weights] with lines "PROBLEM" = 2.0')
     for problem, weight in given.items():
         if problem not in known:
-            raise StudyError(f"{where}: weights names the problem {problem!r}: {nearest(problem, known)}")
+            raise StudyError(f"{where}: weights names the problem {problem!r}: {suggestion(problem, known)}")
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= 1e9:
             raise StudyError(f"{where}: weights: {problem!r} = {weight!r}; use a number above 0, up to 1e9")
     return {problem: float(weight) for problem, weight in given.items()}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from evokern.cluster import RayRequest
 from evokern.study.duration import parse_duration
-from evokern.sweep.standing import StudyStanding
+from evokern.sweep.standing import StudyState
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class SweepRequest:
     """Total time of all studies over all runs, for example `6h`; a number means seconds."""
     warm_start: Literal["auto", "none"] = "auto"
     """Warm start of new studies: from the nearest completed study in the folder, or none."""
-    go_on: bool = False
+    allow_changes: bool = False
     """Whether to continue although settings or code changed."""
     trust: bool = False
     """Whether to trust the kernels' folders from now on."""
@@ -43,7 +43,7 @@ class SweepResult:
 
     end: Literal["done", "budget", "interrupted"]
     """Reason for the end: nothing is left to search, the sweep's budget is used up, or the user stopped it."""
-    standings: tuple[StudyStanding, ...]
+    standings: tuple[StudyState, ...]
     """States of the studies, in the sweep's order."""
     refused: dict[str, str] = field(default_factory=dict)
     """Study → why it could not be searched."""

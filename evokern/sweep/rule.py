@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from evokern.samplers import WARM
 from evokern.sweep.journal import Journal
 from evokern.sweep.plan import PlannedStudy
-from evokern.sweep.standing import StudyStanding
+from evokern.sweep.standing import StudyState
 
 FIRST_SLICE = 32
 """Evaluated trials of a study's first slice."""
@@ -26,12 +26,12 @@ SLICES_FIRST = 2
 """Number of slices that each study gets before studies are compared."""
 
 
-def is_source(planned: PlannedStudy, standing: StudyStanding, journal: Journal) -> bool:
+def is_source(planned: PlannedStudy, standing: StudyState, journal: Journal) -> bool:
     """Return whether other studies can start from a study's results."""
     return standing.searched or (not planned.limited and len(journal.done(planned.name)) >= SLICES_FIRST)
 
 
-def begins_warm(planned: PlannedStudy) -> bool:
+def uses_warm_start(planned: PlannedStudy) -> bool:
     """Return whether a study starts from other studies' results."""
     study = planned.study
     return study.control == "none" and study.sampler.name in WARM and not study.device.startswith("replay:")
@@ -39,7 +39,7 @@ def begins_warm(planned: PlannedStudy) -> bool:
 
 def next_study(
     studies: Sequence[PlannedStudy],
-    standings: Mapping[str, StudyStanding],
+    standings: Mapping[str, StudyState],
     journal: Journal,
     *,
     warm: bool = True,
@@ -57,7 +57,7 @@ def next_study(
         for one in going:
             alike = [other for other in studies if _kind(other) == _kind(one)]
             known = any(is_source(other, standings[other.name], journal) for other in alike)
-            if begins_warm(one) and len(alike) > 1 and not known:
+            if uses_warm_start(one) and len(alike) > 1 and not known:
                 return one, "its results will warm-start the other studies of this kernel and device"
     for one in going:
         if len(journal.done(one.name)) < SLICES_FIRST:
@@ -70,7 +70,7 @@ def next_study(
     return best, f"highest expected gain, {promise(best):.3g} per second" if promise(best) else "no study is improving"
 
 
-def slice_end(planned: PlannedStudy, evaluated: int) -> int | None:
+def next_slice_end(planned: PlannedStudy, evaluated: int) -> int | None:
     """Return the evaluated trials at which the next slice ends; None if the study's own limit comes first."""
     end = FIRST_SLICE
     while end <= evaluated:

@@ -10,14 +10,14 @@ from types import FrameType
 from typing import Literal
 
 from evokern.errors import UsageError
-from evokern.search import OnProgress, Progress, SearchResult, SessionPart, SessionRequest, handled, search_study
-from evokern.search.champion import UNLIMITED_S, reserve
+from evokern.search import OnProgress, Progress, SearchResult, SessionPart, SessionRequest, search_study, signal_handler
+from evokern.search.champion import TIME_WITHOUT_BUDGET_S, reserve
 from evokern.sweep.check import check_sweep
 from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep
 from evokern.sweep.request import SweepRequest, SweepResult
-from evokern.sweep.rule import is_source, next_study, slice_end
-from evokern.sweep.standing import StudyStanding, standing_of, totals
+from evokern.sweep.rule import is_source, next_slice_end, next_study
+from evokern.sweep.standing import StudyState, standing_of, totals
 from evokern.wording import duration, microseconds
 
 LEAST_S = 30.0
@@ -43,13 +43,13 @@ def run_sweep(
         UsageError: a study cannot be searched, or the folder is in use or has other studies.
     """
     budget_s = request.budget_s
-    check_sweep(sweep, folder, bounded=budget_s is not None, go_on=request.go_on)
+    check_sweep(sweep, folder, bounded=budget_s is not None, allow_changes=request.allow_changes)
     with ExitStack() as stack:
         stack.enter_context(_interruptible())
         stack.enter_context(sweep_lock(folder))
         journal = Journal.of(folder)
         journal.opened(request.device)
-        turn = _Turns(sweep, folder, request, journal, tell, on_progress, budget_s)
+        turn = _SweepRun(sweep, folder, request, journal, tell, on_progress, budget_s)
         try:
             end = turn.run()
         except KeyboardInterrupt:
@@ -64,11 +64,11 @@ def _interruptible() -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    with handled(stop):
+    with signal_handler(stop):
         yield
 
 
-class _Turns:
+class _SweepRun:
     """Studies of a sweep and their slices."""
 
     def __init__(
@@ -87,11 +87,11 @@ class _Turns:
         self._verified: set[str] = set()
         self._ended: set[str] = set()
         self._notes: set[str] = set()
-        self._known: dict[str, StudyStanding] = {}
+        self._known: dict[str, StudyState] = {}
         self.refused: dict[str, str] = {}
         """Study → why it could not be searched."""
 
-    def standing(self, planned: PlannedStudy) -> StudyStanding:
+    def standing(self, planned: PlannedStudy) -> StudyState:
         """Return a study's state, which is read again after each of its sessions."""
         if planned.name not in self._known:
             self._known[planned.name] = standing_of(planned, self._folder)
@@ -118,10 +118,10 @@ class _Turns:
             if not self._slice(going, standings, left):
                 return "interrupted"
 
-    def _standings(self) -> dict[str, StudyStanding]:
+    def _standings(self) -> dict[str, StudyState]:
         return {one.name: self.standing(one) for one in self._sweep.studies}
 
-    def _going(self, standings: dict[str, StudyStanding]) -> list[PlannedStudy]:
+    def _going(self, standings: dict[str, StudyState]) -> list[PlannedStudy]:
         """Return the studies that this run can still search or verify."""
         return [
             one
@@ -134,7 +134,7 @@ class _Turns:
             )
         ]
 
-    def _left(self, standings: dict[str, StudyStanding]) -> float | None:
+    def _left(self, standings: dict[str, StudyState]) -> float | None:
         """Return the seconds of the sweep's budget left for searching; None without a budget."""
         if self._budget_s is None:
             return None
@@ -148,7 +148,7 @@ class _Turns:
         kept_s = len(due) * reserve(share_s, predicted)
         return self._budget_s - kept_s - sum(one.elapsed_s for one in begun)
 
-    def _slice(self, going: Sequence[PlannedStudy], standings: dict[str, StudyStanding], left: float | None) -> bool:
+    def _slice(self, going: Sequence[PlannedStudy], standings: dict[str, StudyState], left: float | None) -> bool:
         """Search one slice; return False if the user interrupted it."""
         decision = self._journal.open_slice
         planned = next((one for one in going if decision and one.name == decision.study), None)
@@ -162,7 +162,7 @@ class _Turns:
             planned, why = next_study(able, standings, self._journal, warm=self._request.warm_start == "auto")
             now = standings[planned.name]
             decision = SweepSlice(
-                planned.name, now.trials, slice_end(planned, now.trials), why, now.best_us, now.elapsed_s
+                planned.name, now.trials, next_slice_end(planned, now.trials), why, now.best_us, now.elapsed_s
             )
             self._journal.decide(decision)
         now = standings[planned.name]
@@ -190,17 +190,17 @@ class _Turns:
         self._say_result(now, after)
         return True
 
-    def _conclude(self, now: StudyStanding | None, decision: SweepSlice) -> None:
+    def _conclude(self, now: StudyState | None, decision: SweepSlice) -> None:
         best_us, elapsed_s = (now.best_us, now.elapsed_s) if now else (None, decision.before_s)
         self._journal.conclude(best_us, elapsed_s - decision.before_s)
 
-    def _say_result(self, before: StudyStanding, after: StudyStanding) -> None:
+    def _say_result(self, before: StudyState, after: StudyState) -> None:
         was = f" (was {microseconds(before.best_us)})" if before.best_us and before.best_us != after.best_us else ""
         self._tell(f"{after.name}: {after.in_words()}{was}, {duration(after.elapsed_s - before.elapsed_s)}")
         if after.state == "unverified":
             self._tell(f"{after.name}: {after.reason}")
 
-    def _verify_all(self, standings: dict[str, StudyStanding]) -> bool:
+    def _verify_all(self, standings: dict[str, StudyState]) -> bool:
         """Verify the champions of studies that the sweep's budget ended; return False if the user interrupted it."""
         due = [
             one
@@ -214,17 +214,17 @@ class _Turns:
                 return False
         return True
 
-    def _verify(self, planned: PlannedStudy, now: StudyStanding, seconds: float | None) -> bool:
+    def _verify(self, planned: PlannedStudy, now: StudyState, seconds: float | None) -> bool:
         """Verify a champion that no session verified; return False if the user interrupted it."""
         self._verified.add(planned.name)
-        seconds = UNLIMITED_S[now.predicted] if seconds is None else seconds
+        seconds = TIME_WITHOUT_BUDGET_S[now.predicted] if seconds is None else seconds
         self._tell(f"{planned.name}: verifying its champion (at most {duration(seconds)})")
-        result = self._session(planned, now, SessionPart(trials=0, overdue_s=seconds))
+        result = self._session(planned, now, SessionPart(trials=0, verification_s=seconds))
         if result is not None and not result.interrupted:
             self._say_result(now, self.standing(planned))
         return result is None or not result.interrupted
 
-    def _session(self, planned: PlannedStudy, now: StudyStanding, part: SessionPart) -> SearchResult | None:
+    def _session(self, planned: PlannedStudy, now: StudyState, part: SessionPart) -> SearchResult | None:
         """Search a part of a study; return None, after reporting the error, if that is not possible."""
         from evokern.api import FACTORIES
 
@@ -234,7 +234,7 @@ class _Turns:
             budget=study.budget_s,
             trials=study.trials,
             warm_start="none" if asked.warm_start == "none" and now.state == "waiting" else None,
-            go_on=asked.go_on,
+            allow_changes=asked.allow_changes,
             trust=asked.trust,
         )
 
@@ -255,7 +255,7 @@ class _Turns:
                 db=planned.database(self._folder),
                 on_progress=watch,
                 factories=FACTORIES,
-                part=replace(part, anew="choose another folder with --db"),
+                part=replace(part, fresh_advice="choose another folder with --db"),
             )
         except UsageError as error:
             self.refused[planned.name] = str(error)

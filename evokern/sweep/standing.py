@@ -12,7 +12,7 @@ from evokern.search.champion import reserve
 from evokern.store import Reader, StudyRecord, has_studies, open_readonly
 from evokern.study.trial import Outcome
 from evokern.sweep.plan import PlannedStudy
-from evokern.wording import duration, microseconds, several
+from evokern.wording import count_noun, duration, microseconds
 
 State = Literal["waiting", "begun", "unverified", "finished"]
 """States: not started; started; searched to its end with an unverified champion; searched to its end and verified, or
@@ -20,7 +20,7 @@ without a correct candidate."""
 
 
 @dataclass(frozen=True)
-class StudyStanding:
+class StudyState:
     """State of a study."""
 
     name: str
@@ -68,7 +68,7 @@ class StudyStanding:
         if self.best_us is None:
             best = "nothing correct found" if self.searched else "nothing measured yet"
         proof = ", verified" if self.verified else ", not verified" if self.state == "unverified" else ""
-        return f"{self.state}: {several(self.trials, 'trial')}, {best}{proof}"
+        return f"{self.state}: {count_noun(self.trials, 'trial')}, {best}{proof}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -76,7 +76,7 @@ class StudyStanding:
         return {key: value for key, value in table.items() if key != "verifiable"}
 
 
-def standing_of(planned: PlannedStudy, folder: Path) -> StudyStanding:
+def standing_of(planned: PlannedStudy, folder: Path) -> StudyState:
     """Return a study's state.
 
     Args:
@@ -88,16 +88,16 @@ def standing_of(planned: PlannedStudy, folder: Path) -> StudyStanding:
     """
     db = planned.database(folder)
     if not has_studies(db):
-        return StudyStanding(planned.name, db)
+        return StudyState(planned.name, db)
     with open_readonly(db) as reader:
         try:
             record = reader.study(planned.name)
         except StudyError:  # killed before the study was written
-            return StudyStanding(planned.name, db)
+            return StudyState(planned.name, db)
         return _standing(reader, record, planned, db)
 
 
-def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Path) -> StudyStanding:
+def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Path) -> StudyState:
     summary, sessions = reader.summary(record), reader.sessions(record)
     evaluated = sum(count for outcome, count in summary["outcomes"].items() if Outcome(outcome).evaluated)
     best = summary["best"]
@@ -108,7 +108,7 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
     if limits.budget_s is not None:
         ended |= elapsed_s >= limits.budget_s - (0.0 if played else reserve(limits.budget_s, record.predicted))
     proved = best is None or played or summary["verified"]
-    return StudyStanding(
+    return StudyState(
         planned.name,
         db,
         "begun" if not ended else "finished" if proved else "unverified",
@@ -126,12 +126,12 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
     )
 
 
-def totals(standings: Sequence[StudyStanding]) -> str:
+def totals(standings: Sequence[StudyState]) -> str:
     """Return the number of studies in each state, in a line."""
     counts = dict.fromkeys(("finished", "unverified", "begun", "waiting"), 0)
     for one in standings:
         counts[one.state] += 1
     parts = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    trials = several(sum(one.trials for one in standings), "trial")
+    trials = count_noun(sum(one.trials for one in standings), "trial")
     studies = "1 study" if len(standings) == 1 else f"{len(standings)} studies"
     return f"{studies}: {parts}; {trials} in {duration(sum(one.elapsed_s for one in standings))}"

@@ -14,7 +14,7 @@ from evokern.workers.jobs import JobPool, JobResult, WorkerSpec
 from evokern.workers.pool import WorkerPool
 
 
-class Holder(Protocol):
+class HostResource(Protocol):
     """Resource that a host reserves for a pool while the pool is open, such as a GPU."""
 
     def spec(self, spec: WorkerSpec) -> WorkerSpec:
@@ -54,12 +54,12 @@ class PoolPlan:
     """Jobs assigned to a worker at a time."""
     patience_s: float = math.inf
     """Same as for `WorkerPool`."""
-    hold: Callable[[], Holder] | None = None
+    hold: Callable[[], HostResource] | None = None
     """Function that reserves the host's resource for the pool; raises `DeviceError` on failure."""
 
 
 @dataclass(frozen=True)
-class HostRoom:
+class HostCapacity:
     """Capacity of a host for a study."""
 
     cores: int
@@ -68,7 +68,7 @@ class HostRoom:
     """Memory in bytes, or None if unknown."""
 
 
-Plans = Callable[[HostRoom], Mapping[str, PoolPlan]]
+Plans = Callable[[HostCapacity], Mapping[str, PoolPlan]]
 """Function that plans the pools of a host by name; the names are the same on every host."""
 
 
@@ -121,7 +121,7 @@ class LocalBackend:
         """Open pools; the kernel folder is used in place."""
         assert self._server is not None
         found = {}
-        for name, plan in plans(HostRoom(self.cores, None)).items():
+        for name, plan in plans(HostCapacity(self.cores, None)).items():
             found[name] = WorkerPool(
                 self._server, plan.spec, size=plan.size, depth=plan.depth, patience_s=plan.patience_s
             )

@@ -41,7 +41,7 @@ _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"} | dict.fromkeys(
 wait for each other. The libraries read them at import."""
 
 
-FAULTS = frozenset(
+FAULT_SIGNALS = frozenset(
     signal.Signals[name] for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 )
 """Signals that a process causes itself (signal(7)). Other signals have an external cause: the system sends SIGKILL when
@@ -52,7 +52,7 @@ memory runs out; a user or a scheduler sends SIGTERM and SIGHUP."""
 class Death:
     """End of a worker and its cause."""
 
-    how: str
+    description: str
     """`killed by SIGSEGV`, `exit code 1`, `gone`, or `ended with its fork server, which was killed by SIGKILL`."""
     own: bool
     """Whether the process ended itself by a fault or an exit, so that its job may be the cause."""
@@ -75,7 +75,7 @@ class ForkServer:
         """
         self._preload = tuple(preload)
         self._environment = os.environ | _ENVIRONMENT
-        self._folder = sharing.meeting_place(self._preload, shared, self._environment) if shared else None
+        self._folder = sharing.sharing_folder(self._preload, shared, self._environment) if shared else None
         self._tickets = 0
         self._notices: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._ended: set[int] = set()
@@ -85,7 +85,7 @@ class ForkServer:
     def _launch(self) -> None:
         self._alive = True
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
-        self._process: subprocess.Popen[bytes] | sharing.Borrowed
+        self._process: subprocess.Popen[bytes] | sharing.SharedServer
         self._process, self._control = self._borrowed() or self._started()
         # The server notices a closed socket only after its imports, which take seconds. Kill it, so that an interrupted
         # command does not leave a process during that time.
@@ -105,7 +105,7 @@ class ForkServer:
             }
             return _start(settings, self._log, self._environment), control
 
-    def _borrowed(self) -> tuple[sharing.Borrowed, socket.socket] | None:
+    def _borrowed(self) -> tuple[sharing.SharedServer, socket.socket] | None:
         """Return a server forked from a matching server of another process, or None if there is none."""
         if not self._folder:
             return None
@@ -114,7 +114,7 @@ class ForkServer:
         except OSError:  # the working directory was removed
             return None
         settings = {"environment": self._environment, "directory": directory, "parent": os.getpid()}
-        return sharing.borrow(self._folder, settings, self._log.fileno())
+        return sharing.request_server(self._folder, settings, self._log.fileno())
 
     def spawn(self) -> tuple[int, Connection, Any]:
         """Request a worker; return its ticket, its connection and its log file.
@@ -199,7 +199,7 @@ class ForkServer:
                 status, peak_bytes = found
                 if os.WIFSIGNALED(status):
                     number = os.WTERMSIG(status)
-                    return Death(f"killed by {_name(number)}", number in FAULTS, peak_bytes)
+                    return Death(f"killed by {_name(number)}", number in FAULT_SIGNALS, peak_bytes)
                 return Death(f"exit code {os.waitstatus_to_exitcode(status)}", True, peak_bytes)
             if not self._alive:
                 return _fallen(self._end_of_server(), len(self._falls) + 1)
@@ -244,7 +244,7 @@ class ForkServer:
                 self._notices.pop((b"X", second), None)
             self._notices[kind, first] = second, peak_bytes
 
-    def withdraw(self) -> None:
+    def stop_sharing(self) -> None:
         """Stop forking servers for other processes; callable from any thread."""
         if self._folder:
             sharing.leave(self._folder, self._process.pid)
@@ -282,7 +282,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _kill(process: subprocess.Popen[bytes] | sharing.Borrowed, folder: Path | None) -> None:
+def _kill(process: subprocess.Popen[bytes] | sharing.SharedServer, folder: Path | None) -> None:
     process.kill()
     process.wait()
     if folder is not None:

@@ -36,7 +36,7 @@ def memory_in_use() -> dict[str, int]:
     return own if limit < machine["MemTotal"] else found
 
 
-def in_words(memory: Mapping[str, int]) -> str:
+def memory_text(memory: Mapping[str, int]) -> str:
     """Return the result of `memory_in_use` as text such as `13.2 of 16 GiB of memory in use`."""
     if "used_bytes" not in memory:
         return "memory use unknown"

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from evokern.errors import DeviceError
 from evokern.workers.fork_server import Death
-from evokern.workers.host_memory import in_words
+from evokern.workers.host_memory import memory_text
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class JobResult:
         """
         return DeviceError(
             f"{what}: two worker processes died, and the job cannot be the cause ({self.value}; "
-            f"{in_words(self.memory)}); free memory or stop the program that kills them, then run the same command "
+            f"{memory_text(self.memory)}); free memory or stop the program that kills them, then run the same command "
             "again"
         )
 

@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from evokern.errors import EvokernError
-from evokern.events import told
+from evokern.events import log_event
 from evokern.wording import first_line
-from evokern.workers.backend import Holder, ReportingPool
+from evokern.workers.backend import HostResource, ReportingPool
 from evokern.workers.jobs import JobResult
 from evokern.workers.pool import WorkerPool
 
@@ -62,7 +62,7 @@ class MemberPool(ReportingPool, Protocol):
         """Let each executor keep as many spare workers as its host has space for."""
 
 
-class Forwarding:
+class ForwardingPool:
     """Wrapper that forwards to a pool of several executors."""
 
     def __init__(self, pool: MemberPool) -> None:
@@ -91,7 +91,7 @@ class Forwarding:
         self._pool.grant(pause_s)
 
 
-class OneMember(Forwarding):
+class SingleMemberPool(ForwardingPool):
     """Pool that consists of one executor of a larger pool."""
 
     def __init__(self, pool: MemberPool, member: int) -> None:
@@ -122,7 +122,7 @@ class LocalMember:
     """Name of the executor."""
     pool: WorkerPool
     """Pool of its workers."""
-    holder: Holder | None = None
+    holder: HostResource | None = None
     """Resource that this machine reserves for the pool."""
     aside: bool = False
     lost: bool = False
@@ -268,7 +268,7 @@ class LocalMembers:
         member.pool.close()
         why = first_line(error)
         message = f"{member.name} is lost: {why}; the other GPUs continue with its jobs"
-        told("gpu_lost", message, logging.WARNING, gpu=member.name)
+        log_event("gpu_lost", message, logging.WARNING, gpu=member.name)
         again = []
         for key, (job, deadline_s, only) in sorted(member.held.items()):
             if only is None:

@@ -29,9 +29,9 @@ from typing import Any, Literal
 
 from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.workers.fork_server import Death, ForkServer, tail, trim
-from evokern.workers.host_memory import in_words, memory_in_use
+from evokern.workers.host_memory import memory_in_use, memory_text
 from evokern.workers.jobs import Job, JobPool, JobResult, Worker, WorkerSpec
-from evokern.workers.shadowing import shadowed
+from evokern.workers.shadowing import shadowing_advice
 
 __all__ = ["ForkServer", "JobResult", "OwnServerPool", "WorkerPool", "WorkerSpec", "wait"]
 
@@ -260,17 +260,17 @@ class WorkerPool:
             self._backlog.appendleft(replace(job, deaths=deaths, after=self._server.latest_ticket))
             return []
         if death.own and self._spec.may_fault:
-            return [_result(worker, JobResult(job.key, "died", death.how, seconds, log))]
+            return [_result(worker, JobResult(job.key, "died", death.description, seconds, log))]
         memory = memory_in_use()
         peaks = [one.peak_bytes for one in deaths if one.peak_bytes]
         if peaks:
             memory["worker_bytes"] = max(peaks)
-        how = ", then ".join(one.how for one in deaths)
+        how = ", then ".join(one.description for one in deaths)
         return [_result(worker, JobResult(job.key, "lost", how, seconds, log, memory))]
 
     def _died_at_start(self, death: Death, log: str) -> None:
         printed = log or self._server.log_tail()
-        error = DeviceError(f"a worker process died during its start ({death.how}): {printed or 'no output'}")
+        error = DeviceError(f"a worker process died during its start ({death.description}): {printed or 'no output'}")
         if death.own:
             self._init_failed(error)
             return
@@ -281,8 +281,9 @@ class WorkerPool:
             if printed:
                 raise _explained(error)
             raise DeviceError(
-                f"worker processes cannot start: {self._start_deaths} were killed in a row, the last one {death.how}"
-                f"{_memory_clause()}; free memory or raise the memory limit, then run the same command again"
+                f"worker processes cannot start: {self._start_deaths} were killed in a row, the last one "
+                f"{death.description}{_memory_clause()}; free memory or raise the memory limit, "
+                "then run the same command again"
             )
 
     def _init_failed(self, error: EvokernError) -> None:
@@ -363,12 +364,12 @@ def _result(worker: Worker, result: JobResult) -> JobResult:
 
 def _memory_clause() -> str:
     memory = memory_in_use()
-    return f" ({in_words(memory)})" if memory else ""
+    return f" ({memory_text(memory)})" if memory else ""
 
 
 def _explained(error: EvokernError) -> EvokernError:
     """Return a clearer error if a user's file hides a library that the worker needs, else the same error."""
-    hidden = shadowed(str(error)) if isinstance(error, (DeviceError, InternalError)) else ""
+    hidden = shadowing_advice(str(error)) if isinstance(error, (DeviceError, InternalError)) else ""
     if not hidden:
         return error
     first = str(error).splitlines()[0].removesuffix(": Traceback (most recent call last):")

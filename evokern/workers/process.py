@@ -33,7 +33,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from evokern.errors import RAISED, EvokernError, InternalError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, InternalError
 from evokern.workers import sharing
 from evokern.workers.role import become_worker
 
@@ -86,7 +86,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
     control = socket.socket(fileno=settings["control"])
     folder = Path(settings["folder"]) if settings["folder"] else None
-    listener = None if folder is None else sharing.listening(folder)
+    listener = None if folder is None else sharing.open_listener(folder)
     while True:  # a forked server continues with its own sockets
         control, listener = _serve(control, folder, listener)
 
@@ -153,7 +153,7 @@ def _serve(
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
             _reap(control, children, servers)
-        if folder and listener and listener in readable and (asked := sharing.accepted(listener)) is not None:
+        if folder and listener and listener in readable and (asked := sharing.accept_request(listener)) is not None:
             pid = _fork_server(*asked)
             if pid == 0:
                 forget()
@@ -206,16 +206,16 @@ def _become(
 ) -> tuple[socket.socket, socket.socket | None]:
     """Turn this fork into the requested server, which ends with the requesting process only."""
     settings = request.settings
-    settle(request.log, settings["directory"], settings["environment"])
+    set_up_process(request.log, settings["directory"], settings["environment"])
     _name_process(f"forks-{settings['parent']}")
-    listener = sharing.listening(folder)
-    if not sharing.answer(asking):  # the requesting process gave up and started its own server
+    listener = sharing.open_listener(folder)
+    if not sharing.confirm(asking):  # the requesting process gave up and started its own server
         sharing.leave(folder, os.getpid())
         os._exit(0)
     return socket.socket(fileno=request.control), listener
 
 
-def settle(log: int, directory: str, environment: Mapping[str, str]) -> None:
+def set_up_process(log: int, directory: str, environment: Mapping[str, str]) -> None:
     """Set up a forked process like a newly started one, in a separate session.
 
     Args:
@@ -280,7 +280,7 @@ def _answer(connection: Connection) -> None:
         module, _, name = factory.partition(":")
         _name_process(name)
         handler: Handler = getattr(importlib.import_module(module), name)(init)
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         connection.send(("failed", _portable(error)))
         return
     if hasattr(handler, "listen"):
@@ -293,7 +293,7 @@ def _answer(connection: Connection) -> None:
         except Retire as last:
             connection.send((last.kind, last.value))
             return
-        except RAISED as error:
+        except KERNEL_CODE_EXCEPTIONS as error:
             if _lacks_resources(error):
                 connection.send(("starved", f"{type(error).__name__}: {error}".splitlines()[0]))
                 return

@@ -16,7 +16,7 @@ from evokern.files import is_file
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def shadowed(text: str) -> str:
+def shadowing_advice(text: str) -> str:
     """Return which file hides a library named in an error, with the remedy; empty if there is none.
 
     Args:

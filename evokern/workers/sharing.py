@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evokern.ownership import why_foreign, why_foreign_state
+from evokern.ownership import who_else_can_modify, why_foreign_state
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of a socket's peer (unix(7), `struct ucred`)."""
@@ -57,7 +57,7 @@ class ServerRequest:
     """File descriptor for the server's output."""
 
 
-class Borrowed:
+class SharedServer:
     """A server forked by another server, with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
@@ -91,7 +91,7 @@ class Borrowed:
                 self._handle = -1
 
 
-def meeting_place(preload: Sequence[str], version: str, environment: Mapping[str, str]) -> Path | None:
+def sharing_folder(preload: Sequence[str], version: str, environment: Mapping[str, str]) -> Path | None:
     """Return the folder for servers with equal imports and environment, or None if sharing is impossible.
 
     Args:
@@ -102,7 +102,7 @@ def meeting_place(preload: Sequence[str], version: str, environment: Mapping[str
     above = Path(tempfile.gettempdir())
     try:
         os.close(os.pidfd_open(os.getpid()))
-        if why_foreign(above, within=True):
+        if who_else_can_modify(above, within=True):
             return None
         alike = json.dumps(
             [
@@ -117,7 +117,7 @@ def meeting_place(preload: Sequence[str], version: str, environment: Mapping[str
     return above / f"evokern-servers-{os.getuid()}" / hashlib.sha256(alike.encode()).hexdigest()[:16]
 
 
-def listening(folder: Path) -> socket.socket | None:
+def open_listener(folder: Path) -> socket.socket | None:
     """Create a socket for requests in a folder; return None if that is impossible."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -142,7 +142,7 @@ def leave(folder: Path, process: int) -> None:
         folder.rmdir()
 
 
-def accepted(listener: socket.socket) -> tuple[socket.socket, ServerRequest] | None:
+def accept_request(listener: socket.socket) -> tuple[socket.socket, ServerRequest] | None:
     """Accept a request; return its socket and content, or None if it is invalid or from another user."""
     descriptors: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -161,7 +161,7 @@ def accepted(listener: socket.socket) -> tuple[socket.socket, ServerRequest] | N
     return None
 
 
-def answer(asking: socket.socket) -> bool:
+def confirm(asking: socket.socket) -> bool:
     """Send this process's id to the requesting process; return whether that process still waits."""
     with asking, contextlib.suppress(OSError):
         asking.send(_PROCESS.pack(os.getpid()))
@@ -169,11 +169,11 @@ def answer(asking: socket.socket) -> bool:
     return False
 
 
-def borrow(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[Borrowed, socket.socket] | None:
+def request_server(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[SharedServer, socket.socket] | None:
     """Request a server from those in a folder; return it with its control socket, or None if no server replies.
 
     Args:
-        folder: folder from `meeting_place`.
+        folder: folder from `sharing_folder`.
         settings: settings of the new server.
         log: file descriptor for its output.
     """
@@ -186,7 +186,7 @@ def borrow(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[Borrowe
     return None
 
 
-def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[Borrowed, socket.socket] | None:
+def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[SharedServer, socket.socket] | None:
     """Request a server from one server in an open folder.
 
     Each request has its own control socket, so a server that forks too late has no connection to this process.
@@ -198,9 +198,9 @@ def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[Borrowed
         try:
             asked.connect(f"/proc/self/fd/{place}/{name}")
             process, user, _ = _other_end(asked)
-            if user == os.getuid() and _beside_us(process):
+            if user == os.getuid() and _in_same_container(process):
                 socket.send_fds(asked, [message], [theirs.fileno(), log])
-                server = Borrowed(*_PROCESS.unpack(asked.recv(_PROCESS.size)))
+                server = SharedServer(*_PROCESS.unpack(asked.recv(_PROCESS.size)))
                 stack.pop_all()
                 return server, control
         except ConnectionRefusedError:  # the socket of a killed server
@@ -242,7 +242,7 @@ def _other_end(connected: socket.socket) -> tuple[int, int, int]:
     return process, user, group
 
 
-def _beside_us(process: int) -> bool:
+def _in_same_container(process: int) -> bool:
     """Return whether a process is in the same namespaces and the same cgroup as this one."""
     try:
         for name in ("mnt", "pid", "net"):

@@ -3,13 +3,13 @@
 import math
 
 from evokern import (
+    AtMost,
     Baseline,
     Constraint,
     Kernel,
     L2Window,
     Launch,
     Mutation,
-    Need,
     Parameter,
     ProblemField,
     Slice,
@@ -197,7 +197,7 @@ def held_registers(c, p):
     keys = c.BLOCK_N * p.D // 64 if c["QK_PATH"] == "direct" else 0
     probabilities = c.BLOCK_N // 4 if on_wgmma(c) else 0
     needed = row_tiles(c) * (output + scores + query + probabilities + 4) + keys + (28 if on_wgmma(c) else 8)
-    return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
+    return AtMost(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
 # ---- rules, as in choice.h
@@ -206,22 +206,23 @@ def held_registers(c, p):
 def bf16_instructions(c, p, chip):
     """Compare the chip's compute capability with that required for bf16 (PTX ISA, "mma": .bf16 from sm_80)."""
     major, minor = chip.compute_capability
-    return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
+    return AtMost(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
 
 
 CONSTRAINTS = (
     Constraint("rows_split_over_warps", lambda c: not in_registers(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
                "the rows of a warp must be whole tiles of 16 query rows"),
-    Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
+    Constraint("threads_within_block", lambda c: AtMost(threads(c), 1024, "threads"),
+               "a block has at most 1024 threads"),
     Constraint("resident_needs_static_length", lambda c: not resident(c) or c.STATIC_SEQ == 1,
                "resident K and V need a compile-time length (STATIC_SEQ=1)"),
     Constraint("direct_takes_one_step", lambda c, p: c["QK_PATH"] == "shared"
                or (total_steps(c, p) == 1 and c["Q_LOCATION"] == "registers"),
                "fragments loaded directly from global memory hold the keys of one step, and Q must be in registers"),
-    Constraint("ring_within_steps", lambda c, p: resident(c) or Need(c.STAGES, max(total_steps(c, p), 2), "steps"),
+    Constraint("ring_within_steps", lambda c, p: resident(c) or AtMost(c.STAGES, max(total_steps(c, p), 2), "steps"),
                "ring buffers beyond the number of steps stay empty", wasteful=True),
     Constraint("lookahead_within_steps",
-               lambda c, p: not resident(c) or Need(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
+               lambda c, p: not resident(c) or AtMost(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
                "there are no load groups beyond the number of steps plus one", wasteful=True),
     Constraint("qk_first_needs_lookahead",
                lambda c: not in_registers(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
@@ -230,17 +231,17 @@ CONSTRAINTS = (
                lambda c: not loaders(c) or (not resident(c) and free_buffers(c) > 0),
                "loading warps need a ring with free buffers"),
     Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task"
-               or Need(c.GRID_BLOCKS, p.B * p.H * -(-p.S // c.BLOCK_M), "tasks"),
+               or AtMost(c.GRID_BLOCKS, p.B * p.H * -(-p.S // c.BLOCK_M), "tasks"),
                "persistent blocks beyond the number of tasks have no work", wasteful=True),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
                "without a causal mask all row blocks have the same work", wasteful=True),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c.STATIC_SEQ == 1 and not p.causal),
                "unrolling a loop of unknown length mostly adds unused code", wasteful=True),
     Constraint("unroll_within_steps",
-               lambda c, p: c.UNROLL == 1 or Need(-(-c.UNROLL // 2), total_steps(c, p), "steps"),
+               lambda c, p: c.UNROLL == 1 or AtMost(-(-c.UNROLL // 2), total_steps(c, p), "steps"),
                "half of this UNROLL already unrolls the loop completely", wasteful=True),
     Constraint("unrolled_code_stays_small",
-               lambda c, p: not in_registers(c) or Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "mma"),
+               lambda c, p: not in_registers(c) or AtMost(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "mma"),
                "larger unrolled code exceeds the instruction cache and compiles for seconds", wasteful=True),
     Constraint("restart_finds_its_keys", lambda c: not in_registers(c) or c["RESCALE"] != "restart"
                or (not loaders(c) and c["KEY_WALK"] == "forward" and c["PV_ACC"] == "fp32"),
@@ -261,7 +262,7 @@ CONSTRAINTS = (
                "wgmma reads rows of 128 bytes with XOR-swizzled chunks (SMEM_LAYOUT=xor_swizzle)"),
     Constraint("registers_hold_fragments", lambda c, p: not in_registers(c) or held_registers(c, p),
                "output, scores and Q must fit into registers, because spills cost more than they save"),
-    Constraint("heads_fit_grid", lambda c, p: Need(p.B * p.H, 65535, "heads"),
+    Constraint("heads_fit_grid", lambda c, p: AtMost(p.B * p.H, 65535, "heads"),
                "an axis of the grid has at most 65535 heads"),
 )  # fmt: skip
 

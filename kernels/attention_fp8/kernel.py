@@ -3,12 +3,12 @@
 import math
 
 from evokern import (
+    AtMost,
     Baseline,
     Constraint,
     Kernel,
     Launch,
     Mutation,
-    Need,
     Parameter,
     ProblemField,
     Slice,
@@ -120,7 +120,7 @@ def held_registers(c, p):
     """Compare the registers for fragments with the limit from the launch bounds."""
     query = p.D // (4 if c["MMA"] == "fp16" else 8)
     needed = row_tiles(c) * (p.D // 2 + c.BLOCK_N // 2 + query + 6) + 40
-    return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
+    return AtMost(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
 # ---- rules, as in choice.h
@@ -128,7 +128,8 @@ def held_registers(c, p):
 CONSTRAINTS = (
     Constraint("rows_split_over_warps", lambda c: divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
                "the rows of a warp must be whole tiles of 16 query rows"),
-    Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
+    Constraint("threads_within_block", lambda c: AtMost(threads(c), 1024, "threads"),
+               "a block has at most 1024 threads"),
     Constraint("async_copies_raw_bytes", lambda c: c["KV_LOAD"] != "cp_async" or not on_load(c),
                "cp.async cannot convert the bytes that it copies"),
     Constraint("mma_takes_the_dtype", lambda c, p: c["MMA"] == "fp16" or (c["MMA"] == "int8") == (p["dtype"] == "u8"),
@@ -137,18 +138,18 @@ CONSTRAINTS = (
                "E4M3_TO_FP16 has no effect on biased bytes", wasteful=True),
     Constraint("zero_point_of_bytes", lambda c, p: c["ZERO_POINT"] == "folded" or p["dtype"] == "u8",
                "E4M3 has no zero point to subtract", wasteful=True),
-    Constraint("ring_within_steps", lambda c, p: Need(c.STAGES, max(total_steps(c, p) + 1, 2), "buffers"),
+    Constraint("ring_within_steps", lambda c, p: AtMost(c.STAGES, max(total_steps(c, p) + 1, 2), "buffers"),
                "buffers beyond the number of steps stay empty", wasteful=True),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL == 1 or (c.STATIC_SEQ == 1 and not p.causal),
                "unrolling a loop of unknown length mostly adds unused code", wasteful=True),
-    Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or Need(c.UNROLL, total_steps(c, p), "steps"),
+    Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or AtMost(c.UNROLL, total_steps(c, p), "steps"),
                "unrolling beyond the last step has no effect", wasteful=True),
     Constraint("unrolled_code_stays_small",
-               lambda c, p: Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 256, "units"),
+               lambda c, p: AtMost(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 256, "units"),
                "larger unrolled code exceeds the instruction cache and compiles for seconds", wasteful=True),
     Constraint("registers_hold_fragments", held_registers,
                "output, scores and Q must fit into registers, because spills cost more than they save"),
-    Constraint("heads_fit_grid", lambda c, p: Need(p.B * p.H, 65535, "heads"),
+    Constraint("heads_fit_grid", lambda c, p: AtMost(p.B * p.H, 65535, "heads"),
                "an axis of the grid has at most 65535 heads"),
 )  # fmt: skip
 

@@ -1,12 +1,12 @@
 """Matrix product in fp16 or bf16 on tensor cores; the second matrix is row-major or stored as a layer's weights."""
 
 from evokern import (
+    AtMost,
     Baseline,
     Constraint,
     Kernel,
     Launch,
     Mutation,
-    Need,
     Parameter,
     ProblemField,
     Slice,
@@ -330,7 +330,7 @@ def skinny_registers(c, p):
     activations = 4 * activation_pieces(c, p) * (c.STAGES if registers and c["FRAGMENTS"] == "ahead" else 1)
     weights = 4 * (c.STAGES * pieces(c) if registers else c.WARP_COLUMNS // 8)
     addresses = 88 if c.VECTOR == 1 else 40  # single-element loads need more registers to combine them
-    return Need(sums + activations + weights + addresses, registers_allowed(c), "registers")
+    return AtMost(sums + activations + weights + addresses, registers_allowed(c), "registers")
 
 
 def policy_register(c):
@@ -354,7 +354,7 @@ def bytes_in_flight(c, p, chip):
     )
     blocks = min(tiles(c, p) * c.SPLIT_K, chip.sms * max(resident, 1))
     wanted = min(chip.dram_bytes_per_s * DRAM_LATENCY_S, p.N * p.K / 2)  # small products: a quarter of the weights
-    return Need(wanted, blocks * threads(c) * 16 * c.STAGES * pieces(c), "bytes")
+    return AtMost(wanted, blocks * threads(c) * 16 * c.STAGES * pieces(c), "bytes")
 
 
 def accumulator_registers(c):
@@ -374,7 +374,7 @@ def accumulator_registers(c):
     if producer_threads(c):
         # Other warps hold the chunks, but two roles in one program need more registers: 128 sums spill 8 and 104 bytes.
         held = 16 if shape_compiled(c) else 24
-    return Need(sums + fragments + held + single + 24, registers_allowed(c), "registers")
+    return AtMost(sums + fragments + held + single + 24, registers_allowed(c), "registers")
 
 
 def steps(c, p):
@@ -386,13 +386,13 @@ def steps(c, p):
 def last_share(c, p):
     """Compare the first step of the last split with the number of steps."""
     total, share = steps(c, p)
-    return Need((c.SPLIT_K - 1) * share + 1, total, "steps")
+    return AtMost((c.SPLIT_K - 1) * share + 1, total, "steps")
 
 
 def bf16_instructions(c, p, chip):
     """Compare the chip's compute capability with that required for bf16 (PTX ISA, "mma": .bf16 from sm_80)."""
     major, minor = chip.compute_capability
-    return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
+    return AtMost(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
 
 
 def launches(c, p):
@@ -568,7 +568,7 @@ kernel = Kernel(
         ),
         Constraint(
             "tiles_for_all",
-            lambda c, p, chip: skinny(c) or c.TILES == 1 or Need(FEWEST_BLOCKS * chip.sms, blocks(c, p), "blocks"),
+            lambda c, p, chip: skinny(c) or c.TILES == 1 or AtMost(FEWEST_BLOCKS * chip.sms, blocks(c, p), "blocks"),
             "fewer blocks would leave multiprocessors idle",
             wasteful=True,
         ),
@@ -619,7 +619,7 @@ kernel = Kernel(
         ),
         Constraint(
             "tickets",
-            lambda c, p: c["MERGE"] == "launch" or Need(tiles(c, p), TICKETS, "tiles"),
+            lambda c, p: c["MERGE"] == "launch" or AtMost(tiles(c, p), TICKETS, "tiles"),
             "each split tile of C needs a counter",
         ),
         Constraint(
@@ -633,19 +633,19 @@ kernel = Kernel(
         ),
         Constraint(
             "rows_from_cache",
-            lambda c, p: not skinny(c) or Need(rows_read(c, p), 2 * warp_columns(c), "rows"),
+            lambda c, p: not skinny(c) or AtMost(rows_read(c, p), 2 * warp_columns(c), "rows"),
             "more than two bytes of A per byte of weights make reading A from L1 the bottleneck",
             wasteful=True,
         ),
         Constraint(
             "stages_have_steps",
-            lambda c, p: not skinny(c) or Need(c.STAGES, max(2, -(-steps(c, p)[1] // c.WARPS_K)), "stages"),
+            lambda c, p: not skinny(c) or AtMost(c.STAGES, max(2, -(-steps(c, p)[1] // c.WARPS_K)), "stages"),
             "stages beyond the number of steps per warp stay empty",
             wasteful=True,
         ),
         Constraint(
             "warps_have_steps",
-            lambda c, p: not skinny(c) or c.WARPS_K == 1 or Need(c.WARPS_K, steps(c, p)[1], "steps"),
+            lambda c, p: not skinny(c) or c.WARPS_K == 1 or AtMost(c.WARPS_K, steps(c, p)[1], "steps"),
             "warps beyond the number of steps per split have no work",
             wasteful=True,
         ),

@@ -3,12 +3,12 @@
 from functools import cache
 
 from evokern import (
+    AtMost,
     Baseline,
     Constraint,
     Kernel,
     Launch,
     Mutation,
-    Need,
     Parameter,
     ProblemField,
     Slice,
@@ -80,7 +80,7 @@ CONSTRAINTS = (
                "one row is added up while another row is copied"),
     Constraint("row_registers", lambda c, p: registers_for_rows(c, p),
                "a row and its weights in registers must leave registers for other values"),
-    Constraint("row_share", lambda c, p: Need(accesses(c, p) * words(c, p), MOST_WORDS, "words"),
+    Constraint("row_share", lambda c, p: AtMost(accesses(c, p) * words(c, p), MOST_WORDS, "words"),
                "a larger part of a row per thread leaves too few threads on the chip", wasteful=True),
     Constraint("widest_access", lambda c, p: c.VECTOR == 8 or divides(2 * c.VECTOR, p.COLS),
                "VECTOR=8 already means the widest access that the row allows",
@@ -93,10 +93,10 @@ CONSTRAINTS = (
     Constraint("sms_have_blocks", lambda c, p, chip: sms_have_blocks(c, p, chip),
                "several rows per block leave multiprocessors without a block", wasteful=True),
     Constraint("shared_rows_are_few",
-               lambda c, p, chip: blocks(c) == 1 or Need(p.ROWS, 4 * chip.sms, "rows"),
+               lambda c, p, chip: blocks(c) == 1 or AtMost(p.ROWS, 4 * chip.sms, "rows"),
                "the rows already fill the chip, and a second block per row reads the row again", wasteful=True),
     Constraint("blocks_have_vectors",
-               lambda c, p: Need((blocks(c) - 1) * vectors(c, p)[1] + 1, vectors(c, p)[0], "vectors"),
+               lambda c, p: AtMost((blocks(c) - 1) * vectors(c, p)[1] + 1, vectors(c, p)[0], "vectors"),
                "the last block of a row would have no work", wasteful=True),
     Constraint("bf16_instructions", lambda c, p, chip: bf16_instructions(c, p, chip),
                "bf16 instructions need compute capability 8.0; use dtype=f16 on this chip"),
@@ -173,7 +173,7 @@ def registers_for_rows(c, p):
     ahead = row * inputs if c["PREFETCH"] == "registers" else 0
     in_flight = min(8, accesses(c, p)) * words(c, p) * (inputs - kept)
     left = 65536 // (threads(c, p) * rows(c, p) * c.MIN_BLOCKS) - 32
-    return Need(row * (kept + weights) + ahead + in_flight, min(MOST_WORDS + 32 * (not weights), left), "registers")
+    return AtMost(row * (kept + weights) + ahead + in_flight, min(MOST_WORDS + 32 * (not weights), left), "registers")
 
 
 def threads_have_work(c, p):
@@ -185,13 +185,13 @@ def threads_have_work(c, p):
 
 def sms_have_blocks(c, p, chip):
     """Compare the number of blocks with several rows to the multiprocessors, or to the rows if these are fewer."""
-    return c.ROWS_PER_BLOCK * c.ROW_STEPS == 1 or Need(min(chip.sms, p.ROWS), grid(c, p)[0], "blocks")
+    return c.ROWS_PER_BLOCK * c.ROW_STEPS == 1 or AtMost(min(chip.sms, p.ROWS), grid(c, p)[0], "blocks")
 
 
 def bf16_instructions(c, p, chip):
     """Compare the compute capability with that required for bf16 (PTX ISA, "cvt": cvt.rn.bf16x2.f32 from sm_80)."""
     major, minor = chip.compute_capability
-    return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
+    return AtMost(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
 
 
 def launches(c, p):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.analysis.compare.compare import ComparedRun, Reading, compare
+from evokern.analysis.compare.compare import ComparedRun, RunTiming, compare
 from evokern.measurement.playoff import play
 from evokern.measurement.statistics import median, median_interval
 
@@ -65,5 +65,5 @@ def compared(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Count:
 
 
 def _run(label: str, samples: Sequence[float]) -> ComparedRun:
-    reading: Any = Reading(median(samples), median_interval(samples), tuple(samples))
+    reading: Any = RunTiming(median(samples), median_interval(samples), tuple(samples))
     return ComparedRun(label, "dial", "a GPU", False, {"1": reading})

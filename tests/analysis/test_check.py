@@ -13,7 +13,7 @@ from paths import KERNELS, ROOT
 from typer.testing import CliRunner
 
 from evokern.analysis.check.folder import Folder, known_problems
-from evokern.analysis.check.simulated_run import small_problems_that_show
+from evokern.analysis.check.simulated_run import check_small_problems
 from evokern.analysis.check.soundness import _cpp_reference, _workload
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
@@ -59,7 +59,10 @@ def test_every_word_of_a_field_is_looked_at(tmp_path: Path) -> None:
     _change(tmp_path / "matmul" / "reference.h", "down = layout == 0 ? N : 1,", "down = 1,")
     kernel = load_kernel(tmp_path / "matmul")
     folder = Folder(kernel, known_problems(kernel), read(kernel.source_path))
-    assert [problem.key for problem in folder.worded] == ["144,160,96,dtype=bf16,layout=nt", "144,160,96,dtype=f16"]
+    assert [problem.key for problem in folder.choice_variants] == [
+        "144,160,96,dtype=bf16,layout=nt",
+        "144,160,96,dtype=f16",
+    ]
     ((holds, detail),) = _cpp_reference(folder)
     assert holds is False and "reference.h differs from the Python reference" in detail
 
@@ -334,11 +337,11 @@ def test_square_small_problems_are_a_warning() -> None:
         workload,
     )
     problems = tuple(map(kernel.problem, workload.small_problems))
-    told = list(small_problems_that_show(Folder(kernel, problems, None)))  # type: ignore[arg-type]
+    told = list(check_small_problems(Folder(kernel, problems, None)))  # type: ignore[arg-type]
     assert [ok for ok, _ in told] == ["warning"]
     assert "every small problem is square, M = N (M=70 N=70 D=64; M=90 N=90 D=64 causal=1)" in told[0][1]
     other = replace(kernel, workload=replace(workload, small_problems=("70,90,64",)))
-    (one,) = small_problems_that_show(Folder(other, (other.problem("70,90,64"),), None))  # type: ignore[arg-type]
+    (one,) = check_small_problems(Folder(other, (other.problem("70,90,64"),), None))  # type: ignore[arg-type]
     assert one[0] is True
 
 

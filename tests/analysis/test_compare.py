@@ -13,7 +13,7 @@ from engine_helpers import tiny_table
 from stored_studies import MEASURED, record
 from typer.testing import CliRunner
 
-from evokern.analysis.compare.compare import ComparedRun, Reading, compare, compare_paired, markdown
+from evokern.analysis.compare.compare import ComparedRun, RunTiming, compare, compare_paired, markdown
 from evokern.analysis.compare.compared_runs import compared_run
 from evokern.analysis.compare.paired import pair_programs
 from evokern.cli.app import app
@@ -34,7 +34,7 @@ def samples(time_us: float, seed: int, count: int = 20) -> tuple[float, ...]:
 
 
 def stored_run(label: str, times: Sequence[float], seed: int, **changes: object) -> ComparedRun:
-    readings = {f"p{n}": Reading(t, None, samples(t, 1000 * seed + n)) for n, t in enumerate(times)}
+    readings = {f"p{n}": RunTiming(t, None, samples(t, 1000 * seed + n)) for n, t in enumerate(times)}
     found = ComparedRun(label, "attention", "NVIDIA H200", False, readings, {"TILE": 64}, {"driver": label})
     return replace(found, **changes)  # type: ignore[arg-type]
 
@@ -69,18 +69,18 @@ def test_faster_is_no_alarm() -> None:
 
 def test_predicted_times_are_compared_as_they_are() -> None:
     """Predictions have no noise, so that the threshold alone decides."""
-    old = stored_run("old", [5.0], 1, predicted=True, readings={"p": Reading(5.0)})
-    new = replace(old, label="new", readings={"p": Reading(5.16)})
+    old = stored_run("old", [5.0], 1, predicted=True, readings={"p": RunTiming(5.0)})
+    new = replace(old, label="new", readings={"p": RunTiming(5.16)})
     assert compare(old, new).verdict == "slower"
-    assert compare(old, replace(new, readings={"p": Reading(5.14)})).verdict == "same"
+    assert compare(old, replace(new, readings={"p": RunTiming(5.14)})).verdict == "same"
 
 
 def test_intervals_must_not_overlap_where_no_samples_are_known() -> None:
     """Of an exported program only the interval is known: slower means beyond the threshold and apart."""
-    old = stored_run("old", [5.0], 1, readings={"p": Reading(5.0, (4.8, 5.2))})
-    near = replace(old, readings={"p": Reading(5.3, (5.1, 5.5))})
+    old = stored_run("old", [5.0], 1, readings={"p": RunTiming(5.0, (4.8, 5.2))})
+    near = replace(old, readings={"p": RunTiming(5.3, (5.1, 5.5))})
     assert compare(old, near).verdict == "same"
-    assert compare(old, replace(old, readings={"p": Reading(5.3, (5.25, 5.4))})).verdict == "slower"
+    assert compare(old, replace(old, readings={"p": RunTiming(5.3, (5.25, 5.4))})).verdict == "slower"
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_intervals_must_not_overlap_where_no_samples_are_known() -> None:
         ({"kernel": "matmul"}, "different kernels"),
         ({"device": "NVIDIA L4"}, "different chips"),
         ({"predicted": True}, "predicted times and the other has measured"),
-        ({"readings": {"q": Reading(5.0)}}, "no problem in common"),
-        ({"readings": {"p0": Reading(5.0)}}, "neither samples nor a confidence interval"),
+        ({"readings": {"q": RunTiming(5.0)}}, "no problem in common"),
+        ({"readings": {"p0": RunTiming(5.0)}}, "neither samples nor a confidence interval"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(changes: dict[str, object], message: str) -> None:
@@ -115,7 +115,7 @@ def test_problems_are_told_by_whichever_run_knows_their_names() -> None:
     assert "| B=2 S=512 |" in markdown(found)
     assert found.as_dict()["problems"][0]["problem"] == "p0"
     with pytest.raises(UsageError, match="old has B=2 S=512 and B=2 S=1024, new has q"):
-        compare(old, stored_run("new", [], 2, readings={"q": Reading(5.0)}))
+        compare(old, stored_run("new", [], 2, readings={"q": RunTiming(5.0)}))
 
 
 def test_paired_programs_decide_by_the_playoff() -> None:
@@ -200,7 +200,7 @@ def test_an_export_is_read_back(tmp_path: Path) -> None:
     )
     found = compared_run(str(path))
     assert (found.kernel, found.device, found.predicted) == ("attention", "NVIDIA H200", False)
-    assert found.readings == {"2,8,512,64,dtype=f16": Reading(5.432, (5.401, 5.466))}
+    assert found.readings == {"2,8,512,64,dtype=f16": RunTiming(5.432, (5.401, 5.466))}
     assert found.config == {"BLOCK_M": "64", "SWIZZLE": "xor"}
     assert found.words == {"2,8,512,64,dtype=f16": "B=2 H=8 S=512 D=64 dtype=f16"}
 
@@ -219,7 +219,7 @@ def test_a_program_of_somebody_else_s_is_not_built(tmp_path: Path, monkeypatch: 
     def build_and_run(sources: list[Path], level: float) -> None:
         raise InternalError("built")
 
-    monkeypatch.setattr(paired, "why_not", lambda device: None)
+    monkeypatch.setattr(paired, "pairing_obstacle", lambda device: None)
     monkeypatch.setattr(paired, "pair", build_and_run)
     (tmp_path / "one.cu").write_text(
         "// k: the fastest variant\n// device: NVIDIA H200\n// time: 5.4 µs\n// kernel: k, code 01\n// problem: N=2\n"

@@ -15,7 +15,7 @@ from synthetic_samples import SyntheticBench
 
 from evokern.declaration.genes import Config
 from evokern.device import Task
-from evokern.device.contract import Interleaving
+from evokern.device.contract import MeasuresRounds
 from evokern.measurement.playoff import Rules
 from evokern.measurement.statistics import median
 
@@ -90,7 +90,7 @@ def measured() -> Iterator[Measured]:
         equal = [(_samples(bench, base), _samples(bench, base)) for _ in range(PAIRS)]
         slower = [(old, _samples(bench, by5)) for old, _ in equal]
         facts["evaluations_s"], began = time.monotonic() - began, time.monotonic()
-        assert isinstance(bench.device, Interleaving)
+        assert isinstance(bench.device, MeasuresRounds)
         play_round = bench.device.rounds(Task(bench.kernel, bench.problems, bench.study), [base, base, by3])
         rounds: list[Round] = []
         while time.monotonic() - began < ROUNDS_S and playoffs(rounds, (0, 1), PAIRS).of < PAIRS:

@@ -13,8 +13,8 @@ import pytest
 from engine_helpers import small_table, study
 from typer.testing import CliRunner
 
-from evokern.analysis.genes.failures import failing_pairs, pattern
-from evokern.analysis.genes.gene_report import decides, model_finding, report
+from evokern.analysis.genes.failures import failing_pairs, failure_reason
+from evokern.analysis.genes.gene_report import is_decisive, model_finding, report
 from evokern.analysis.genes.importance import LEAST_TRIALS, GeneEffect, importance
 from evokern.api import search
 from evokern.cli._command import app
@@ -94,9 +94,9 @@ def test_importance_finds_what_decides_with_true_effects() -> None:
     assert tile.best == 64
     assert tile.ratio == pytest.approx(math.exp(0.4), rel=0.1)
     assert tile.ratio_ci95[0] < tile.ratio < tile.ratio_ci95[1]
-    assert {name for name, effect in found.effects.items() if decides(effect)} >= {"LOADS", "TILE"}
+    assert {name for name, effect in found.effects.items() if is_decisive(effect)} >= {"LOADS", "TILE"}
     for dead in ("NOISE", "WARPS"):
-        assert not decides(found.effects[dead])
+        assert not is_decisive(found.effects[dead])
         assert found.effects[dead].share < 0.02
     assert sum(effect.share for effect in found.effects.values()) == pytest.approx(1.0)
 
@@ -166,7 +166,7 @@ def test_a_share_is_told_only_where_the_forest_decides() -> None:
         for n, c in enumerate(space.grid())
     ]
     found = report("toy", space, trials)
-    path, order = found.having("decisive")
+    path, order = found.findings_of("decisive")
     assert (path.gene, order.gene) == ("PATH", "ORDER")
     assert re.search(
         r"^ORDER: 1 takes 4\.\d % longer than 0 \[.*\] over 30 pairs that differ only in this gene$", order.text
@@ -181,7 +181,7 @@ def test_a_locked_gene_is_told_with_its_reason() -> None:
     trials = _trials(100, fails=True)
     others = sum(t.config.WARPS != 4 for t in trials)
     found = report("toy", SPACE, trials)
-    (locked,) = found.having("locked")
+    (locked,) = found.findings_of("locked")
     assert locked.text == f"WARPS works only at 4: {others} of {others} others crashed, misaligned at line 61"
     assert found.combinations == ()
 
@@ -208,7 +208,7 @@ def test_a_locked_gene_is_told_with_its_reason() -> None:
 )
 def test_reasons_leave_out_what_differs(evaluation: Evaluation, expected: str) -> None:
     """Failures for the same reason read the same."""
-    assert pattern(evaluation) == expected
+    assert failure_reason(evaluation) == expected
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ import math
 import random
 from dataclasses import replace
 
-from evokern.analysis.genes.genes import learned
+from evokern.analysis.genes.genes import gene_findings
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter
 from evokern.declaration.space import Space
 from evokern.device.recorded.table import measured
@@ -49,13 +49,15 @@ def test_what_both_arms_tried_is_no_pair() -> None:
     """A configuration that sampler and control have both proposed says of no gene that it changes nothing."""
     once = everything(120)
     twice = [*once, *(replace(one, number=one.number + len(once)) for one in once)]
-    dead = [{finding.gene for finding in learned(GENES, trials) if finding.kind == "dead"} for trials in (once, twice)]
+    dead = [
+        {finding.gene for finding in gene_findings(GENES, trials) if finding.kind == "dead"} for trials in (once, twice)
+    ]
     assert dead[0] == dead[1] <= {"UNROLL", "HINT"}
 
 
 def test_each_gene_gets_the_verdict_that_it_deserves() -> None:
     """Dead in code, dead in time, locked to a value, a barred value, decisive with effect and interval."""
-    found = {(f.gene, f.kind): f for f in learned(GENES, everything())}
+    found = {(f.gene, f.kind): f for f in gene_findings(GENES, everything())}
     assert set(found) == {
         ("UNROLL", "dead"),
         ("HINT", "dead"),
@@ -83,7 +85,7 @@ def test_what_was_only_slow_works() -> None:
     stopped = measured(9.0, "slow")
     stopped = replace(stopped, outcome=Outcome.SLOW, evidence={"elite_us": 5.0})
     right = [replace(t, evaluation=stopped) if t.number == slow else t for t in trials]
-    before, after = ({f.text for f in learned(GENES, found) if f.gene == "WARPS"} for found in (trials, right))
+    before, after = ({f.text for f in gene_findings(GENES, found) if f.gene == "WARPS"} for found in (trials, right))
     assert before == {"WARPS works only at 4: 96 of 96 others crashed, misaligned address at line 61"}
     assert after == {"WARPS=2 never works: 48 of 48 crashed, misaligned address at line 61"}
 
@@ -95,27 +97,27 @@ def test_what_was_predicted_slow_was_never_asked() -> None:
     unchecked = Evaluation(Outcome.SLOW, 99.0, evidence={"elite_us": 5.0, "predicted_us": 99.0})
     asked = [replace(t, evaluation=unchecked) if t.number == slow else t for t in trials]
     assert not unchecked.passed_gate
-    assert {f.text for f in learned(GENES, asked) if f.gene == "WARPS"} == {
+    assert {f.text for f in gene_findings(GENES, asked) if f.gene == "WARPS"} == {
         "WARPS works only at 4: 95 of 95 others crashed, misaligned address at line 61"
     }
 
 
 def test_decisive_genes_come_last_and_by_effect() -> None:
     """What can be ignored stands first, then what cannot work, then what matters most to least."""
-    kinds = [finding.kind for finding in learned(GENES, everything())]
+    kinds = [finding.kind for finding in gene_findings(GENES, everything())]
     assert kinds == sorted(kinds, key=["dead", "locked", "barred", "decisive"].index)
-    effects = [f.effect for f in learned(GENES, everything()) if f.kind == "decisive"]
+    effects = [f.effect for f in gene_findings(GENES, everything()) if f.kind == "decisive"]
     assert effects == sorted(effects, reverse=True)
 
 
 def test_few_trials_give_no_verdict() -> None:
     """Nothing is said on thin evidence, nor on none."""
-    assert learned(GENES, []) == ()
-    assert learned(GENES, everything(2)) == ()
+    assert gene_findings(GENES, []) == ()
+    assert gene_findings(GENES, everything(2)) == ()
 
 
 def test_findings_are_json_values() -> None:
     """They can be stored and printed as they are."""
-    for finding in learned(GENES, everything()):
+    for finding in gene_findings(GENES, everything()):
         assert json.dumps(finding.as_dict(), allow_nan=False)
         assert set(finding.as_dict()) == {"gene", "kind", "text", "trials", "effect", "interval"}

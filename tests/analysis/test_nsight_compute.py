@@ -17,7 +17,14 @@ from paths import DATA
 from profile_command import profile, refused
 from typer.testing import CliRunner
 
-from evokern.analysis.profile.bound import ADVICE, Bottleneck, Suggestion, by_counters, by_terms, suggested
+from evokern.analysis.profile.bound import (
+    ADVICE,
+    Bottleneck,
+    Suggestion,
+    bottleneck_from_counters,
+    bottleneck_from_times,
+    with_suggestions,
+)
 from evokern.analysis.profile.counters import combined
 from evokern.analysis.profile.nsight import METRICS
 from evokern.api import search
@@ -142,7 +149,7 @@ def test_a_suggestion_names_new_values_first() -> None:
         in Suggestion("KV_LOAD", "", "cp_async", (), {"ring": "wrong"}).text
     )
     genes = (Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), relieves=("tensor",)),)
-    (found,) = suggested(Bottleneck("tensor-bound", (), {}), _subject(genes)).suggestions
+    (found,) = with_suggestions(Bottleneck("tensor-bound", (), {}), _subject(genes)).suggestions
     assert found.untried == ("wmma",)
 
 
@@ -162,8 +169,8 @@ def test_genes_that_relieve_the_bound_are_suggested_the_most_direct_first() -> N
         Parameter("ROWS", (1, 2)),
     )
     verdict = Bottleneck("latency-bound", (), {})
-    assert ["STAGES", "UNROLL"] == [one.gene for one in suggested(verdict, _subject(genes)).suggestions]
-    waiting = suggested(verdict, _subject(genes), {"short_scoreboard": 3.0})
+    assert ["STAGES", "UNROLL"] == [one.gene for one in with_suggestions(verdict, _subject(genes)).suggestions]
+    waiting = with_suggestions(verdict, _subject(genes), {"short_scoreboard": 3.0})
     assert ["STAGES", "UNROLL", "PAD"] == [one.gene for one in waiting.suggestions]
     assert not waiting.undeclared
 
@@ -247,7 +254,7 @@ def test_without_nsight_compute_counters_are_simulated_and_said_to_be(
 ) -> None:
     """No ncu: the simulated profile of the same chip, with a plain word about it in text and JSON."""
     (here / "bin" / "ncu").unlink()
-    monkeypatch.setattr("evokern.analysis.profile.nsight.USUAL_PLACE", str(here))
+    monkeypatch.setattr("evokern.analysis.profile.nsight.DEFAULT_CUDA_BIN", str(here))
     found = profile("--device", "cuda:0")
     assert ("simulated", "sim:h200", True) == (found["source"], found["device"], found["predicted"])
     (note,) = found["notes"]
@@ -301,7 +308,7 @@ def _counters(**values: float) -> dict[str, float | None]:
 )
 def test_the_busiest_unit_bounds(values: dict[str, float], time_us: float, bound: str, told: str) -> None:
     """Whoever is busiest above 60 % bounds; with nobody there it is latency, with what warps wait for."""
-    verdict = by_counters(_counters(**values), 1.4, time_us)
+    verdict = bottleneck_from_counters(_counters(**values), 1.4, time_us)
     assert (bound, True) == (verdict.bound, any(told in line for line in verdict.evidence)), verdict.evidence
     assert verdict.advice
 
@@ -309,12 +316,12 @@ def test_the_busiest_unit_bounds(values: dict[str, float], time_us: float, bound
 def test_without_a_units_counter_nothing_is_claimed() -> None:
     """A verdict rests on numbers: with none it is unknown."""
     none = dict.fromkeys(metric.key for metric in METRICS)
-    assert "unknown" == by_counters(none, 1.4, 2.0).bound
+    assert "unknown" == bottleneck_from_counters(none, 1.4, 2.0).bound
 
 
 def test_predicted_terms_make_the_same_verdict() -> None:
     """The time model's terms are judged in the same words."""
-    verdict = by_terms({"shared": 8.0, "l2": 2.0, "latency": 3.0, "launch": 1.4}, 10.0)
+    verdict = bottleneck_from_times({"shared": 8.0, "l2": 2.0, "latency": 3.0, "launch": 1.4}, 10.0)
     assert ("shared-memory-bound", 80.0) == (verdict.bound, verdict.shares["shared-memory-bound"])
     assert "shared alone would take 8.00 of 10.00 µs" == verdict.evidence[0]
 

@@ -8,7 +8,7 @@ import pytest
 from live_bench import Bench
 
 from evokern.device import Task
-from evokern.device.contract import Interleaving
+from evokern.device.contract import MeasuresRounds
 from evokern.measurement.playoff import Measure, play
 from evokern.study.trial import Outcome
 
@@ -28,7 +28,7 @@ def measure() -> Iterator[tuple[Measure, float]]:
         ]
         timed.sort(key=lambda pair: pair[0])
         fastest, slowest = timed[0], timed[-1]
-        assert isinstance(bench.device, Interleaving)
+        assert isinstance(bench.device, MeasuresRounds)
         task = Task(bench.kernel, bench.problems, bench.study)
         names = [baseline.name for baseline in bench.report.baselines if baseline.timings]
         yield bench.device.rounds(task, [fastest[1], fastest[1], slowest[1], *names]), slowest[0] / fastest[0]

@@ -14,8 +14,8 @@ from simt_tools import Defect, defects
 from typer.testing import CliRunner
 
 from evokern import simt
-from evokern.analysis.sanitize.arguments import parse_argument, place
-from evokern.analysis.sanitize.candidate import UNWRITTEN, architecture, sanitize_kernel
+from evokern.analysis.sanitize.arguments import allocate_arguments, parse_argument
+from evokern.analysis.sanitize.candidate import UNWRITTEN, chip_for_architecture, sanitize_kernel
 from evokern.analysis.sanitize.diagnose import diagnose
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
@@ -339,7 +339,7 @@ def test_macros_that_a_file_wants_are_named(tmp_path: Path) -> None:
 def test_buffers_hold_what_was_asked_for(text: str, values: list[int]) -> None:
     """A value after `=` stands in every element, in the element's own format."""
     memory = simt.Memory()
-    buffer: Any = place([parse_argument(text)], ["x"], memory, 0)[0]
+    buffer: Any = allocate_arguments([parse_argument(text)], ["x"], memory, 0)[0]
     array = buffer.read().view(np.uint16 if "bf16" in text else buffer.dtype)
     assert values == array.tolist()
 
@@ -347,10 +347,10 @@ def test_buffers_hold_what_was_asked_for(text: str, values: list[int]) -> None:
 def test_random_inputs_keep_their_range() -> None:
     """A range bounds the random numbers on both sides, and both ends are drawn."""
     memory = simt.Memory()
-    buffer: Any = place([parse_argument("in:i8[500]=-2..2")], ["x"], memory, 0)[0]
+    buffer: Any = allocate_arguments([parse_argument("in:i8[500]=-2..2")], ["x"], memory, 0)[0]
     assert {-2, -1, 0, 1, 2} == set(buffer.read().tolist())
     assert not buffer.writable
-    output: Any = place([parse_argument("out:f32[4]")], ["y"], memory, 0)[0]
+    output: Any = allocate_arguments([parse_argument("out:f32[4]")], ["y"], memory, 0)[0]
     assert (True, False) == (output.writable, output.initialised)
 
 
@@ -408,7 +408,9 @@ def test_a_candidate_is_named_by_what_was_set() -> None:
 @pytest.mark.parametrize(("path", "which"), [("tiled", "the default"), ("skinny", "this")])
 def test_it_is_the_candidate_that_cannot_run(path: str, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate beyond the chip's limits is told as that one, or as the default: others of the kernel may run."""
-    monkeypatch.setattr("evokern.analysis.sanitize.candidate.architecture", lambda name: replace(CHIPS["l4"], **LITTLE))
+    monkeypatch.setattr(
+        "evokern.analysis.sanitize.candidate.chip_for_architecture", lambda name: replace(CHIPS["l4"], **LITTLE)
+    )
     told = _refused("matmul", "--set", f"PATH={path}", "--problem", "M=3 N=130 K=77")
     assert told.startswith(f"evokern: {which} candidate of matmul cannot run at M=3 N=130 K=77 on NVIDIA L4: shared_")
 
@@ -425,7 +427,7 @@ def test_a_crash_is_diagnosed(fault: str, kind: str) -> None:
     """A candidate that crashes on a GPU gets a sentence with kind, line, thread and cause, and the finding."""
     kernel = load_kernel(DATA / "kernels" / "faulty")
     config = kernel.space.with_changes(kernel.space.default(), {"FAULT": fault, "VARIANT": 3})
-    found = diagnose(kernel, config, kernel.problem("4096"), architecture("sm_89"))
+    found = diagnose(kernel, config, kernel.problem("4096"), chip_for_architecture("sm_89"))
     assert found is not None
     assert (kind, "300", True) == (found.finding["kind"], found.problem, found.certain)
     assert found.sentence.startswith(f"{kind.replace('_', ' ')} at line {found.finding['line']} (")
@@ -435,7 +437,7 @@ def test_a_crash_is_diagnosed(fault: str, kind: str) -> None:
 def test_a_right_candidate_has_no_diagnosis() -> None:
     """Where the PTX machine finds nothing, nothing is claimed."""
     kernel = load_kernel(DATA / "kernels" / "faulty")
-    assert None is diagnose(kernel, kernel.space.default(), kernel.problem("4096"), architecture("sm_89"))
+    assert None is diagnose(kernel, kernel.space.default(), kernel.problem("4096"), chip_for_architecture("sm_89"))
 
 
 def test_a_crash_at_the_large_problem_alone_is_found(tmp_path: Path) -> None:
@@ -447,7 +449,7 @@ def test_a_crash_at_the_large_problem_alone_is_found(tmp_path: Path) -> None:
             text = path.read_text(encoding="utf-8")
             (folder / path.name).write_text(text.replace("  y[i] = result;\n", "  y[n > 999 ? 2 * i : i] = result;\n"))
     kernel = load_kernel(folder)
-    found = diagnose(kernel, kernel.space.default(), kernel.problem("4096"), architecture("sm_89"))
+    found = diagnose(kernel, kernel.space.default(), kernel.problem("4096"), chip_for_architecture("sm_89"))
     assert found is not None
     assert ("out_of_bounds", "4096") == (found.finding["kind"], found.problem)
 
@@ -457,7 +459,7 @@ def test_a_candidate_that_cannot_run_there_is_refused() -> None:
     kernel = load_kernel(DATA / "kernels" / "faulty")
     config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "endless", "VARIANT": 7})
     with pytest.raises(UsageError, match="five_hang"):
-        sanitize_kernel(kernel, config, [kernel.problem("300")], architecture("sm_89"))
+        sanitize_kernel(kernel, config, [kernel.problem("300")], chip_for_architecture("sm_89"))
 
 
 SPECULATED = """__global__ void race(float* out, int flag) {

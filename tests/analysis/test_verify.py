@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from evokern.analysis.verify import verify as _verify
 from evokern.analysis.verify.stages import Stage, fuzz_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.analysis.verify.verify import Proof, playoff_stage, rivals
+from evokern.analysis.verify.verify import Proof, can_win, playoff_stage
 from evokern.cli.app import app
 from evokern.declaration.genes import Config
-from evokern.device.contract import Interleaving
+from evokern.device.contract import MeasuresRounds
 from evokern.hardware.profiles import chip
 from evokern.measurement.playoff import by_prediction, effects
 from evokern.store import open_readonly
@@ -118,8 +118,8 @@ def test_a_trial_that_was_far_slower_plays_no_playoff(theirs: float | None, play
     def trial(number: int, time_us: float | None) -> Trial:
         return Trial(number, Proposal(Config({})), Evaluation(Outcome.SLOW, time_us, evidence={"elite_us": 5.0}))
 
-    assert rivals(trial(0, 5.0), trial(1, theirs)) == plays
-    assert not rivals(trial(0, 5.0), trial(0, 5.0))
+    assert can_win(trial(0, 5.0), trial(1, theirs)) == plays
+    assert not can_win(trial(0, 5.0), trial(0, 5.0))
 
 
 @pytest.mark.thorough
@@ -172,7 +172,7 @@ def test_a_device_without_a_clock_does_not_interleave() -> None:
 
     device = SimulatedDevice("l4")
     device.close()
-    assert not isinstance(device, Interleaving)
+    assert not isinstance(device, MeasuresRounds)
     assert hasattr(LiveDevice, "rounds")
 
 

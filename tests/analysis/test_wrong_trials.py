@@ -8,7 +8,7 @@ from evokern.analysis.wrong_trials import hints
 from evokern.declaration.genes import Config, Parameter
 from evokern.report.trial_counts import reasons
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
-from evokern.wording import command, told_apart
+from evokern.wording import command, distinguishing_digits
 
 GENES = (Parameter("TILE", (1, 2, 3, 4)),)
 
@@ -93,7 +93,7 @@ def test_each_reason_is_told_as_one_trial_has_it() -> None:
 )
 def test_numbers_that_differ_read_differently(got: float, expected: float, shown: tuple[str, str]) -> None:
     """A wrong element never reads like the value that was expected."""
-    told = told_apart(got, expected)
+    told = distinguishing_digits(got, expected)
     assert tuple(map(float, told)) == pytest.approx(tuple(map(float, shown)), nan_ok=True)
     assert (told[0] == told[1]) is (got == expected)
 

@@ -17,7 +17,7 @@ from stored_studies import FIELDS, write_study
 from typer.testing import CliRunner
 
 import evokern
-from evokern.cli._command import app, guarded
+from evokern.cli._command import app, run_command
 from evokern.cli._options import DEPRECATED_OPTIONS, with_current_names, with_whole_problem
 from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
@@ -113,7 +113,7 @@ def test_a_usage_error_is_one_message(capsys: pytest.CaptureFixture[str]) -> Non
     def work() -> int:
         raise UsageError("budget '2x' is no duration; write 2h")
 
-    assert guarded(Output(), work) == 2
+    assert run_command(Output(), work) == 2
     assert capsys.readouterr() == ("", "evokern: budget '2x' is no duration; write 2h\n")
 
 
@@ -127,7 +127,7 @@ def test_a_defect_is_one_line_and_a_file(
     def work() -> int:
         raise error
 
-    assert guarded(Output(), work) == 3
+    assert run_command(Output(), work) == 3
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     log = Path(re.search(r"the traceback is in (\S+)", told)[1])  # type: ignore[index]
@@ -141,7 +141,7 @@ def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         raise KeyboardInterrupt
 
-    assert guarded(Output(), work) == 130
+    assert run_command(Output(), work) == 130
     assert capsys.readouterr().err == "evokern: interrupted\n"
 
 
@@ -149,7 +149,7 @@ def test_the_log_file_gets_every_message(tmp_path: Path) -> None:
     """`--log FILE` keeps remarks that `--quiet` hides."""
     log = tmp_path / "evokern.log"
     output = Output(quiet=True, log=log)
-    assert guarded(output, lambda: output.remark("something was done")) == 0
+    assert run_command(output, lambda: output.note("something was done")) == 0
     line = json.loads(log.read_text())
     assert (line["level"], line["message"]) == ("info", "something was done")
 
@@ -159,7 +159,7 @@ def test_a_remark_is_shown_once(quiet: bool, verbose: int, tmp_path: Path, capsy
     """`-v` adds messages and repeats none, with a log file and without; `--quiet -v` shows what `--quiet` hides."""
     for log in (None, tmp_path / "evokern.log"):
         output = Output(quiet=quiet, verbose=verbose, log=log)
-        assert guarded(output, lambda: output.remark("something was done")) == 0  # noqa: B023 (called at once)
+        assert run_command(output, lambda: output.note("something was done")) == 0  # noqa: B023 (called at once)
         assert capsys.readouterr() == ("", "something was done\n")
 
 
@@ -171,7 +171,7 @@ def test_the_log_file_gets_what_went_wrong(tmp_path: Path, capsys: pytest.Captur
         raise UsageError("budget '2x' is no duration; write 2h")
 
     for verbose in (0, 1):
-        assert guarded(Output(log=log, verbose=verbose), work) == 2
+        assert run_command(Output(log=log, verbose=verbose), work) == 2
         told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("evokern: ")]
         assert told == ["evokern: budget '2x' is no duration; write 2h"]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -181,7 +181,7 @@ def test_the_log_file_gets_what_went_wrong(tmp_path: Path, capsys: pytest.Captur
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A bad `--log` is the user's mistake."""
     missing = tmp_path / "absent" / "evokern.log"
-    assert guarded(Output(log=missing), lambda: 0) == 2
+    assert run_command(Output(log=missing), lambda: 0) == 2
     told = capsys.readouterr().err
     assert str(missing) in told and "--log" in told
 
@@ -233,14 +233,14 @@ def test_the_cache_can_be_capped_and_cleared(tmp_path: Path, monkeypatch: pytest
 
 def test_times_are_written_for_people() -> None:
     """Durations and times are written with the digits that matter."""
-    from evokern.wording import duration, limit, microseconds, several
+    from evokern.wording import count_noun, duration, microseconds, roofline_text
 
     assert [duration(s) for s in (4, 59.4, 60, 3600, 5400)] == ["4 s", "59 s", "1 min", "1 h", "1 h 30 min"]
     assert [duration(s) for s in (59.7, 75, 599.9, 640)] == ["1 min", "1 min 15 s", "10 min", "11 min"]
     assert [microseconds(t) for t in (5.432, 61.27, 1094.2, None)] == ["5.43", "61.3", "1,094", "-"]
     assert [microseconds(t) for t in (0.0, 0.00372, 0.1, math.inf)] == ["0", "0.00372", "0.100", "inf"]
-    assert [several(n, "trial") for n in (0, 1, 2)] == ["0 trials", "1 trial", "2 trials"]
-    told = [limit({"share": s, "time_us": 0.004, "setter": "memory"}, "µs") for s in (0.441, 0.0019)]
+    assert [count_noun(n, "trial") for n in (0, 1, 2)] == ["0 trials", "1 trial", "2 trials"]
+    told = [roofline_text({"share": s, "time_us": 0.004, "setter": "memory"}, "µs") for s in (0.441, 0.0019)]
     assert told == [f"{s} % of the roofline bound (0.00400 µs), limited by memory" for s in ("44", "0.2")]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from paths import DATA
-from stored_studies import progress_told, reseal, write_study
+from stored_studies import example_progress, reseal, write_study
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -255,10 +255,10 @@ def test_evaluated_trials_are_counted_apart(here: Path, monkeypatch: pytest.Monk
     assert said.startswith(f"small: 9 trials evaluated (and {others} duplicate or infeasible); ")
     ended = {"measured": 9, "duplicate": 1, "infeasible": 2, "lost": 1}
     assert ", 9 of 20 trials evaluated (and 3 duplicate or infeasible, 1 lost) |" in line(
-        replace(progress_told(), evaluated=9, trials_limit=20, outcomes=ended)
+        replace(example_progress(), evaluated=9, trials_limit=20, outcomes=ended)
     )
     assert ", 9 trials evaluated (and 3 duplicate or infeasible, 1 lost) (limit 6; " in line(
-        replace(progress_told(), evaluated=9, trials_limit=6, outcomes=ended)
+        replace(example_progress(), evaluated=9, trials_limit=6, outcomes=ended)
     )
 
 
@@ -375,8 +375,8 @@ def test_the_line_tells_what_matters() -> None:
         "1 min 15 s of 2 min 30 s, 12 trials | best 5.00 µs (trial 4), 1.80× speedup | 811 trials/min | "
         "device busy 62 % | 9 measured, 3 wrong"
     )
-    assert expected == line(progress_told())
-    assert line(replace(progress_told(), outcomes={"measured": 0})).endswith("device busy 62 %")
+    assert expected == line(example_progress())
+    assert line(replace(example_progress(), outcomes={"measured": 0})).endswith("device busy 62 %")
 
 
 def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatc
     now = [0.0]
     monkeypatch.setattr("evokern.cli.panel.time.monotonic", lambda: now[0])
     monkeypatch.setattr("sys.stderr", stream := io.StringIO())
-    watcher, first = Watcher(Output()), replace(progress_told(), event="trial")
+    watcher, first = Watcher(Output()), replace(example_progress(), event="trial")
     for second, failure in ((0, "trial 11 wrong: output"), (30, "trial 11 wrong: output"), (32, "a"), (60, "b" * 999)):
         now[0] = float(second)
         watcher(replace(first, last_failures=(failure,)))
@@ -402,7 +402,7 @@ def test_steps_of_the_start_are_lines_without_a_terminal(monkeypatch: pytest.Mon
     from evokern.device.contract import StartStep
 
     monkeypatch.setattr("sys.stderr", stream := io.StringIO())
-    watcher, opening = Watcher(Output()), replace(progress_told(), event="opening")
+    watcher, opening = Watcher(Output()), replace(example_progress(), event="opening")
     for step in (None, StartStep("compiling the default candidate", 0, 3), StartStep("baseline 1 of 2: torch", 1, 3)):
         watcher(replace(opening, step=step))
     assert stream.getvalue().splitlines() == [
@@ -414,7 +414,7 @@ def test_predicted_times_are_labelled() -> None:
     """Times of a simulated device never look measured."""
     from dataclasses import replace
 
-    assert "5.00 µs predicted (trial 4)" in line(replace(progress_told(), predicted=True))
+    assert "5.00 µs predicted (trial 4)" in line(replace(example_progress(), predicted=True))
 
 
 def test_a_predicted_trial_is_labelled(tmp_path: Path) -> None:

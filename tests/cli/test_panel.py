@@ -17,7 +17,7 @@ from engine_helpers import study
 from hostile_texts import HOSTILE
 from paths import DATA
 from rich.console import Console
-from stored_studies import progress_told
+from stored_studies import example_progress
 from terminal_reader import Screen, Session
 
 import evokern
@@ -37,13 +37,13 @@ GENES = tuple(Parameter(f"GENE_{n}", (1, 2, 4)) for n in range(34))
 SIZES = ((79, 23), (59, 23), (199, 49), (111, 30), (40, 12), (27, 7), (20, 4), (3, 2), (1, 1))
 
 
-def told(**changes: Any) -> Progress:
+def progress_with(**changes: Any) -> Progress:
     """Return what a search of 34 genes tells, of which its champion changed two."""
-    best = progress_told().best
+    best = example_progress().best
     assert best is not None
     config = Config({gene.name: 1 for gene in GENES} | {"GENE_3": 4, "GENE_33": 2})
     full = replace(
-        progress_told(), genes=GENES, best=replace(best, proposal=Proposal(config)), in_flight=5, stages=(3, 2),
+        example_progress(), genes=GENES, best=replace(best, proposal=Proposal(config)), in_flight=5, stages=(3, 2),
         improvements=((1.0, 50.0), (3.0, 20.0), (40.0, 5.2), (60.0, 5.0)), failure_counts=(3, 1),
         last_failures=("trial 11 wrong: o[0, 5] is 1.02441, expected 1.02692 within 0.00203; 1088 of 52428", "trial 9"),
         rejections={"shared_memory_per_block": 44, "registers": 3},
@@ -66,7 +66,7 @@ def test_the_panel_fits(width: int, height: int, glyphs: Glyphs, event: Any) -> 
     hostile = HOSTILE + "\x1b[2J\r\n" + "ä" * 300
     for name in ("a search", hostile):
         step = StartStep(f"baseline 2 of 4: {name}", 3, 7) if event == "opening" else None
-        progress = told(
+        progress = progress_with(
             event=event, study=name, device=name, last_failures=(name, name), baseline=(name, 9.0), step=step
         )
         lines = shown(progress, width, height, glyphs)
@@ -82,37 +82,37 @@ def test_the_panel_fits(width: int, height: int, glyphs: Glyphs, event: Any) -> 
 
 def test_the_panel_tells_changed_genes_only() -> None:
     """Two of 34 genes differ from the default's."""
-    text = "\n".join(shown(told(), 79, 23))
+    text = "\n".join(shown(progress_with(), 79, 23))
     assert "GENE_3=4 GENE_33=2" in text
     assert text.count("GENE_") == 2
 
 
 def test_what_matters_most_stays() -> None:
     """Where there is little room the time, the best and what happens now stay; what was turned away goes first."""
-    whole = "\n".join(shown(told(), 79, 23))
+    whole = "\n".join(shown(progress_with(), 79, 23))
     words = ("elapsed", "baseline", "best ", "best so far", "champion", "speed", "outcomes", "rejected", "failures")
     assert all(word in whole for word in words)
-    small = "\n".join(shown(told(), 79, 7))
+    small = "\n".join(shown(progress_with(), 79, 7))
     assert all(word in small for word in ("1 min 15 s of 2 min 30 s", "5.00 µs (trial 4), 1.80×", "SDPA 9.00 µs"))
     assert "rejected" not in small
-    narrow = "\n".join(shown(told(), 30, 9))
+    narrow = "\n".join(shown(progress_with(), 30, 9))
     assert "best 5.00 µs (trial" in narrow
 
 
 def test_several_executors_are_told_with_what_happened_to_them() -> None:
     """How many work and how fast, then those that do not; of a sweep how its studies stand."""
     found = (ExecutorState("a:0", 190.0), ExecutorState("a:1", 211.4), ExecutorState("b:0", 20.0, "set aside"))
-    text = "\n".join(shown(told(executors=found, sweep="3 studies: 1 finished, 2 waiting"), 110, 30))
+    text = "\n".join(shown(progress_with(executors=found, sweep="3 studies: 1 finished, 2 waiting"), 110, 30))
     assert "executors    2 of 3 working, 190 to 211 trials/min each; b:0 set aside" in text
     assert "sweep        3 studies: 1 finished, 2 waiting" in text
-    text = "\n".join(shown(told(executors=found[2:]), 110, 30))
+    text = "\n".join(shown(progress_with(executors=found[2:]), 110, 30))
     assert "executors    0 of 1 working; b:0 set aside" in text
-    assert "executors" not in "\n".join(shown(told(), 110, 30))
+    assert "executors" not in "\n".join(shown(progress_with(), 110, 30))
 
 
 def test_predicted_times_in_the_panel_are_labelled() -> None:
     """Each time of a simulated device says that it is predicted: champion, baseline and the best over time."""
-    text = "\n".join(shown(told(predicted=True), 120, 30))
+    text = "\n".join(shown(progress_with(predicted=True), 120, 30))
     assert "SDPA 9.00 µs predicted" in text
     assert "5.00 µs predicted (trial 4)" in text
     assert "50.0 to 5.00 µs predicted, last 15 s ago" in text
@@ -124,21 +124,21 @@ def test_the_best_over_time_is_a_line_of_blocks() -> None:
     assert sparkline([(0.0, 16.0), (5.0, 4.0), (10.0, 1.0), (20.0, 1.0)], 5) == "█▅▁▁▁"
     assert sparkline([(3.0, 5.0), (9.0, 5.0)], 4) == "▁▁▁▁"
     assert sparkline([(3.0, 5.0), (3.0, 5.0)], 1) == "▁"
-    assert "best so far" not in "\n".join(shown(told(improvements=(), best=None), 79, 23))
+    assert "best so far" not in "\n".join(shown(progress_with(improvements=(), best=None), 79, 23))
 
 
 def test_the_panel_says_what_happens_before_the_first_result() -> None:
     """Steps of the start with a bar and their time, then what the first candidates do; with a result neither."""
     step = StartStep("baseline 2 of 4: SDPA flash", 4, 8)
-    opening = "\n".join(shown(told(event="opening", trials=0, step=step), 79, 23, since_s=12.4))
+    opening = "\n".join(shown(progress_with(event="opening", trials=0, step=step), 79, 23, since_s=12.4))
     assert "baseline 2 of 4: SDPA flash (12 s)" in opening
     line = next(line for line in opening.splitlines() if "now" in line)
     bar = opening.splitlines()[opening.splitlines().index(line) + 1]
     assert bar.count("━") == bar.count("─") == 30
-    begun = "\n".join(shown(told(event="idle", trials=0, outcomes={}), 79, 23))
+    begun = "\n".join(shown(progress_with(event="idle", trials=0, outcomes={}), 79, 23))
     assert "first candidates: 3 compiling, 2 compiled and on the device" in begun
-    assert "first candidates" not in "\n".join(shown(told(), 79, 23))
-    resumed = "\n".join(shown(told(event="idle", resumed=12), 79, 23))
+    assert "first candidates" not in "\n".join(shown(progress_with(), 79, 23))
+    resumed = "\n".join(shown(progress_with(event="idle", resumed=12), 79, 23))
     assert "first candidates: 3 compiling" in resumed
 
 
@@ -335,7 +335,7 @@ def _searching(folder: Path) -> Callable[[], int]:
     """Return a search as a command that goes on until it is stopped: answers come 20 ms apart."""
 
     def work() -> int:
-        from evokern.cli._command import guarded
+        from evokern.cli._command import run_command
         from evokern.device.recorded.recording import read_recording
         from evokern.device.recorded.table import TableDevice
 
@@ -347,10 +347,10 @@ def _searching(folder: Path) -> Callable[[], int]:
                 result = evokern.search(
                     study(), db=folder / "r.db", device=device, budget="1h", seed=1, sampler="random", on_progress=watch
                 )
-            output.say(f"ended: {result.end}")
+            output.print_line(f"ended: {result.end}")
             return 130 if result.interrupted else 0
 
-        return guarded(output, search)
+        return run_command(output, search)
 
     return work
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from evokern.cli._command import guarded
+from evokern.cli._command import run_command
 from evokern.cli._output import Output
 from evokern.errors import DeviceError, KernelError
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
-from evokern.workers.shadowing import shadowed
+from evokern.workers.shadowing import shadowing_advice
 
 HANDLER = """
 import somelib
@@ -51,17 +51,19 @@ def test_a_hidden_library_is_named_with_the_file_that_hides_it(mine: Path) -> No
     (mine / "random.py").write_text("")
     (mine / "somelib").mkdir()
     (mine / "somelib" / "__init__.py").write_text("")
-    told = shadowed("cannot import name 'Random' from 'random'")
+    told = shadowing_advice("cannot import name 'Random' from 'random'")
     assert told.startswith(f"{mine / 'random.py'} hides the library random (")
     assert told.endswith("); rename your file")
-    assert shadowed("No module named 'somelib.deep'").startswith(f"{mine / 'somelib'} hides the library somelib (")
+    assert shadowing_advice("No module named 'somelib.deep'").startswith(
+        f"{mine / 'somelib'} hides the library somelib ("
+    )
 
 
 def test_what_hides_nothing_is_not_named(mine: Path) -> None:
     """Neither a file that no library is named like, nor one that the error does not speak of, nor a library itself."""
     (mine / "random.py").write_text("")
     (mine / "helper.py").write_text("")
-    assert shadowed("helper raised ValueError in somelib and numpy: randomness") == ""
+    assert shadowing_advice("helper raised ValueError in somelib and numpy: randomness") == ""
 
 
 @pytest.mark.parametrize("body", ["raise RuntimeError('boo')", "raise SystemExit('boo')", "unlike = 1"])
@@ -94,7 +96,7 @@ def test_only_what_looks_like_a_defect_is_looked_through(
     def refuse() -> int:
         raise KernelError("somelib is no kernel; name another")
 
-    assert guarded(Output(), stumble) == 3
+    assert run_command(Output(), stumble) == 3
     assert f"{mine / 'somelib.py'} hides the library somelib (" in capsys.readouterr().err
-    assert guarded(Output(), refuse) == 2
+    assert run_command(Output(), refuse) == 2
     assert capsys.readouterr().err == "evokern: somelib is no kernel; name another\n"

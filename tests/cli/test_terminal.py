@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from hostile_texts import poison
-from stored_studies import add_proofs, progress_told, write_study
+from stored_studies import add_proofs, example_progress, write_study
 from typer.testing import CliRunner
 
-from evokern.cli._command import app, guarded
+from evokern.cli._command import app, run_command
 from evokern.cli._output import LOGGER, Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cli.panel import panel
@@ -85,7 +85,7 @@ def test_whatever_a_command_prints_is_shown(
         raise UsageError(f"no kernel {COMMANDING}")
 
     before = sys.stdout, sys.stderr
-    assert guarded(Output(verbose=1), work) == 2
+    assert run_command(Output(verbose=1), work) == 2
     assert (sys.stdout, sys.stderr) == before
     told = capsys.readouterr()
     assert told.out == "from a kernel.py \\x1b[2J\n"
@@ -102,7 +102,7 @@ def test_a_log_file_is_read_on_terminals_too(tmp_path: Path) -> None:
         logging.getLogger("evokern").info("compiler: \x1b[31mred")
         return 0
 
-    assert guarded(Output(log=log), work) == 0
+    assert run_command(Output(log=log), work) == 0
     assert json.loads(log.read_text())["message"] == "compiler: \x1b[31mred"
     assert "\x1b" not in log.read_text()
 
@@ -114,7 +114,7 @@ def test_a_file_s_content_is_written_as_it_is_into_a_pipe(capsys: pytest.Capture
         Output().write("// page 1\f// page 2\n")
         return 0
 
-    assert guarded(Output(), work) == 0
+    assert run_command(Output(), work) == 0
     assert capsys.readouterr().out == "// page 1\f// page 2\n"
 
 
@@ -122,7 +122,7 @@ def test_a_file_s_content_is_utf_8_whatever_the_terminal_takes(monkeypatch: pyte
     """An ASCII terminal's encoding changes no program or page that goes into a file."""
     held = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding="ascii"))
-    assert guarded(Output(), lambda: Output().write("// 3 µs\n")) == 0
+    assert run_command(Output(), lambda: Output().write("// 3 µs\n")) == 0
     assert held.getvalue() == "// 3 µs\n".encode()
 
 
@@ -132,10 +132,10 @@ def test_words_and_json_on_an_ascii_terminal(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding="ascii"))
 
     def work() -> None:
-        Output().say("3 µs\x1b[2J")
-        Output().emit({"a": "µ\x1b\x7f\x9b"})
+        Output().print_line("3 µs\x1b[2J")
+        Output().print_json({"a": "µ\x1b\x7f\x9b"})
 
-    assert guarded(Output(), work) == 0
+    assert run_command(Output(), work) == 0
     first, _, rest = held.getvalue().decode("ascii").partition("\n")
     assert first == r"3 \xb5s\x1b[2J"
     assert not commands_a_terminal(rest)
@@ -146,13 +146,13 @@ def test_a_stderr_that_takes_nothing_ends_no_work(monkeypatch: pytest.MonkeyPatc
     """Remarks and complaints for `/dev/full` are lost, the exit code is not."""
 
     def work() -> int:
-        Output().remark("begun")
-        Output().complain("no")
+        Output().note("begun")
+        Output().print_error("no")
         return 1
 
     with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123 (a device)
         monkeypatch.setattr(sys, "stderr", full)
-        assert guarded(Output(), work) == 1
+        assert run_command(Output(), work) == 1
         with pytest.raises(OSError, match="No space left"):
             full.close()
 
@@ -175,7 +175,7 @@ def test_the_live_panel_obeys_no_text() -> None:
     from rich.console import Console
 
     out = io.StringIO()
-    told = replace(progress_told(), study="[red]s\x1b[2J", device="\x9b31m", last_failures=("[b]trial\x1b]0;x\x07",))
+    told = replace(example_progress(), study="[red]s\x1b[2J", device="\x9b31m", last_failures=("[b]trial\x1b]0;x\x07",))
     Console(file=out, width=120, force_terminal=False).print(panel(told))
     assert r"[red]s\x1b[2J on \x9b31m" in out.getvalue()
     assert r"[b]trial\x1b]0;x\x07" in out.getvalue()

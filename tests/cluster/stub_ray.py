@@ -114,7 +114,9 @@ class Actor:
         self.life = 0
         self.up = True
         self.mades: dict[int, Any] = {}
-        self.report, self.do, self.keep_spares, self.leave = map(self._method, ("report", "do", "keep_spares", "leave"))
+        self.report, self.run_job, self.keep_spares, self.leave = map(
+            self._method, ("report", "do", "keep_spares", "leave")
+        )
         ray.actors.append(self)
 
     def die(self, *, back: bool = True) -> None:

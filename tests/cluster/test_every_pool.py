@@ -12,7 +12,7 @@ from stub_ray import StubRay, collect
 
 from evokern.cluster import RayRequest, ray_backend
 from evokern.device._executors import Executors
-from evokern.workers.backend import HostRoom, LocalBackend, PoolPlan
+from evokern.workers.backend import HostCapacity, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool
 from evokern.workers.members import LocalMember, LocalMembers
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
@@ -29,7 +29,7 @@ def server() -> Iterator[ForkServer]:
     server.close()
 
 
-def plans(room: HostRoom) -> dict[str, PoolPlan]:
+def plans(room: HostCapacity) -> dict[str, PoolPlan]:
     return {"echo": PoolPlan(WorkerSpec(HANDLER, "x"), room.cores, DEPTH)}
 
 

@@ -20,21 +20,21 @@ from paths import DATA
 from stub_ray import StubRay, collect
 
 from evokern.cluster import RayRequest, host, ray_backend, ray_pool
-from evokern.cluster.host import HostPlan, require_alike, versions
+from evokern.cluster.host import HostPlan, require_same_versions, versions
 from evokern.cluster.request import ray_request
 from evokern.device.gpu.profile import LiveGpu
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, UsageError
 from evokern.hardware.profiles import CHIPS
 from evokern.workers import sharing
-from evokern.workers.backend import HostRoom, PoolPlan
+from evokern.workers.backend import HostCapacity, PoolPlan
 from evokern.workers.jobs import JobResult, WorkerSpec
 from evokern.workers.pool import wait
 
 KERNEL = DATA / "kernels" / "scale_rows"
 
 
-def plans(room: HostRoom) -> dict[str, PoolPlan]:
+def plans(room: HostCapacity) -> dict[str, PoolPlan]:
     return {"echo": PoolPlan(WorkerSpec("worker_handlers:Obedient", "x"), room.cores)}
 
 
@@ -154,10 +154,10 @@ def test_hosts_of_one_machine_import_once_and_leave_nothing(tmp_path: Path, monk
     monkeypatch.setattr(host.tempfile, "gettempdir", lambda: str(tmp_path))
     made = []
     for number in range(2):
-        made.append(host.Host(HostPlan(("worker_handlers",), plans(HostRoom(1, None)), "echo", {})))
-        assert made[-1].do("echo", ("echo", number), 10.0).value == number
+        made.append(host.Host(HostPlan(("worker_handlers",), plans(HostCapacity(1, None)), "echo", {})))
+        assert made[-1].run_job("echo", ("echo", number), 10.0).value == number
     servers = [one._server for one in made]
-    assert [isinstance(server._process, sharing.Borrowed) for server in servers if server] == [False, True]
+    assert [isinstance(server._process, sharing.SharedServer) for server in servers if server] == [False, True]
     for one in made:
         one.leave()
     assert not [path for path in tmp_path.rglob("*") if path.is_socket() or path.name.startswith(host._SCRATCH)]
@@ -176,12 +176,12 @@ def test_folders_of_others_are_not_opened(tmp_path: Path, monkeypatch: pytest.Mo
         folder.mkdir()
     (linked / "in-use").symlink_to(precious)
     (foreign / "in-use").touch()
-    monkeypatch.setattr(host, "why_foreign", lambda path: "somebody's" if path == foreign else "")
-    host._remove_left()
+    monkeypatch.setattr(host, "who_else_can_modify", lambda path: "somebody's" if path == foreign else "")
+    host._remove_stale_folders()
     assert linked.exists() and foreign.exists()
     foreign.chmod(0o700)
-    monkeypatch.setattr(host, "why_foreign", lambda path: "")
-    host._remove_left()
+    monkeypatch.setattr(host, "who_else_can_modify", lambda path: "")
+    host._remove_stale_folders()
     assert linked.exists() and not foreign.exists()
 
 
@@ -204,7 +204,7 @@ def test_files_of_a_host_that_was_killed_are_removed_by_the_next(
         holders[-1].stdout.readline()
     holders[0].kill()
     holders[0].wait()
-    host._remove_left()
+    host._remove_stale_folders()
     assert [folder.exists() for folder in folders] == [False, True]
     holders[1].kill()
     holders[1].wait()
@@ -212,8 +212,8 @@ def test_files_of_a_host_that_was_killed_are_removed_by_the_next(
 
 def test_a_host_does_a_job_although_nobody_asked_for_its_report() -> None:
     """Ray hands what was asked of an actor that died to the one that takes its place."""
-    plan = HostPlan(("worker_handlers",), plans(HostRoom(1, None)), "echo", {})
-    assert host.Host(plan).do("echo", ("pid",), 10.0).status == "done"
+    plan = HostPlan(("worker_handlers",), plans(HostCapacity(1, None)), "echo", {})
+    assert host.Host(plan).run_job("echo", ("pid",), 10.0).status == "done"
 
 
 @pytest.mark.parametrize("node_lost", [False, True])
@@ -266,7 +266,7 @@ def test_a_host_whose_workers_cannot_start_leaves_its_work_to_others(
     stack.callback(backend.close)
     given = iter(("raise", "x"))
 
-    def uneven(room: HostRoom) -> dict[str, PoolPlan]:
+    def uneven(room: HostCapacity) -> dict[str, PoolPlan]:
         return {"echo": PoolPlan(WorkerSpec("worker_handlers:Obedient", next(given)), room.cores)}
 
     pool = backend.open(uneven, KERNEL)["echo"]
@@ -396,7 +396,7 @@ def test_a_job_for_one_gpu_waits_for_it_and_a_gpu_set_aside_gets_no_other(
     found = collect(pool, 10)
     assert (found[-1].value, found[-1].member) == (5, 1)
     assert {found[number].member for number in range(9)} == {0, 2}
-    pool._hosts[1].up, pool._hosts[1].gone = False, "its node is away"
+    pool._hosts[1].up, pool._hosts[1].failure = False, "its node is away"
     pool.submit(-2, ("echo", 5), 10.0, only=1)
     (lost,) = collect(pool, 1).values()
     assert (lost.status, lost.value) == ("lost", "a/gpu1 is gone: its node is away")
@@ -515,10 +515,10 @@ def test_without_ray_the_message_says_how_to_install_it(monkeypatch: pytest.Monk
 def test_versions_that_differ_are_listed() -> None:
     """What travels is pickled, so that evokern and Python have to be the same."""
     own = versions()
-    require_alike({"this machine": own, "a": dict(own)})
+    require_same_versions({"this machine": own, "a": dict(own)})
     with pytest.raises(DeviceError, match=r"different versions of Python: this machine has .*, b has 3\.9; install "):
-        require_alike({"this machine": own, "b": own | {"Python": "3.9"}})
-    require_alike({"a": {"compiler": "13.0"}, "b": {"GPU": "H200"}})  # each tells of what it is for
+        require_same_versions({"this machine": own, "b": own | {"Python": "3.9"}})
+    require_same_versions({"a": {"compiler": "13.0"}, "b": {"GPU": "H200"}})  # each tells of what it is for
 
 
 @pytest.mark.parametrize(

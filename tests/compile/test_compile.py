@@ -14,7 +14,7 @@ import pytest
 from paths import DATA
 
 from evokern import ownership
-from evokern.compile.build import Target, build, compile_own
+from evokern.compile.build import Target, build, compile_internal
 from evokern.compile.cache import CompileCache, default_directory, program_key
 from evokern.compile.elf import parameter_sizes, sections
 from evokern.compile.fingerprint import code_digest, fingerprint
@@ -410,14 +410,14 @@ def test_constants_that_nothing_reads_do_not_tell_programs_apart() -> None:
 def test_own_kernels_compile_and_take_what_they_are_passed(name: str) -> None:
     """Both that a GPU's worker loads; the record of a step has the size of the kernel's parameter."""
     source, entry = timed_calls.SOURCE.read_text(), timed_calls._ENTRY
-    step = compile_own(source, timed_calls.SOURCE.name, entry, chip(name))
+    step = compile_internal(source, timed_calls.SOURCE.name, entry, chip(name))
     assert (ctypes.sizeof(timed_calls._StepRecord),) == parameter_sizes(step.cubin, step.lowered[entry])
     entry = between_calls._ENTRY
-    overwrite = compile_own(between_calls.SOURCE, "overwrite.cu", entry, chip(name))
+    overwrite = compile_internal(between_calls.SOURCE, "overwrite.cu", entry, chip(name))
     assert (4, 4, 4, 1) == parameter_sizes(overwrite.cubin, overwrite.lowered[entry])
 
 
 def test_an_own_kernel_that_does_not_compile_is_named() -> None:
     """The message says which, for which chip, and why."""
     with pytest.raises(DeviceError, match=r"kernel broken\.cu does not compile for l4: .*\"missing\" is undefined"):
-        compile_own('extern "C" __global__ void k() { missing(); }', "broken.cu", "k", chip("l4"))
+        compile_internal('extern "C" __global__ void k() { missing(); }', "broken.cu", "k", chip("l4"))

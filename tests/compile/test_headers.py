@@ -11,7 +11,7 @@ from evokern.compile import headers
 from evokern.compile.isolated import compile_ptx
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, read
-from evokern.cuda_source.reader import headers_known
+from evokern.cuda_source.reader import known_headers
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
 
@@ -72,14 +72,14 @@ def test_header_lists_and_shims_agree() -> None:
     """The reader keeps exactly those host headers for which a stand-in lies in shims/."""
     shims = {path.name for path in headers.SHIMS.iterdir() if not path.name.startswith("evokern_")}
 
-    assert shims == headers_known.SHIMMED
+    assert shims == known_headers.SHIMMED
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("standard", ["14", "17", "20"])
 def test_all_stand_ins_compile_together(standard: str) -> None:
     """Every stand-in can be included, all at once, in each C++ standard; libcu++'s tuple wants C++17."""
-    wanted = sorted(headers_known.SHIMMED - ({"tuple"} if standard == "14" else set()))
+    wanted = sorted(known_headers.SHIMMED - ({"tuple"} if standard == "14" else set()))
     text = "".join(f"#include <{name}>\n" for name in wanted) + "__global__ void k() {}\n"
 
     assert compile_source(read(text), (f"--std=c++{standard}",))[0] == ""

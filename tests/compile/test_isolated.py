@@ -35,7 +35,7 @@ def test_a_compiler_that_dies_is_a_refusal_and_the_next_compile_works() -> None:
     """The message says how it died, on which file and entry point; a new child takes over."""
     before = _done(WhichProcess()).value
     result = _done(DeadlyCompile())
-    refusal = isolated._died(DeadlyCompile(), result)  # type: ignore[arg-type]
+    refusal = isolated._crash_failure(DeadlyCompile(), result)  # type: ignore[arg-type]
     assert isinstance(refusal, CompileFailure)
     assert "the compiler itself (NVRTC) died with SIGSEGV on deadly.cu, entry k<2>" in refusal.message
     after = _done(WhichProcess()).value

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from paths import KERNELS
 
 from evokern import (
+    AtMost,
     Constraint,
     Kernel,
     Launch,
     Mutation,
-    Need,
     Parameter,
     ProblemField,
     Tensor,
@@ -38,7 +38,7 @@ from evokern.declaration.space import Space
 from evokern.errors import DeviceError, KernelError, SpaceError
 from evokern.hardware.profiles import CHIPS, chip, limits_for
 from evokern.study.discovery import find_kernel, load_kernel
-from evokern.wording import changed, marks
+from evokern.wording import changed_genes_text, low_priority_values_text
 
 
 def _kernel(**changes: object) -> Kernel:
@@ -205,7 +205,7 @@ def test_grid_lists_each_distinct_configuration_once() -> None:
 
 def test_need_holds_up_to_what_is_available() -> None:
     """Equal is enough."""
-    assert (Need(4, 4).holds, Need(5, 4).holds) == (True, False)
+    assert (AtMost(4, 4).holds, AtMost(5, 4).holds) == (True, False)
 
 
 @given(st.integers(0, 2**32))
@@ -338,7 +338,7 @@ def test_starting_points_keep_to_the_values_that_a_study_leaves() -> None:
 
     def points(**narrowed: tuple[str | int, ...]) -> list[str]:
         found = feasible_space(kernel, [kernel.problem("192")], CHIPS["h200"], narrowed)
-        return [changed(point, kernel.genes) for point in found.starting_configs()]
+        return [changed_genes_text(point, kernel.genes) for point in found.starting_configs()]
 
     assert points() == ["LOADS=bulk STAGES=4", "LOADS=vector16 TILE=32", "THREADS=128"]
     assert points(LOADS=("scalar", "vector16")) == ["LOADS=vector16 TILE=32", "THREADS=128"]
@@ -352,12 +352,15 @@ def test_starting_points_keep_to_the_values_that_a_study_leaves() -> None:
 
 def test_marks_are_told_in_words() -> None:
     """`check` says which values are tried late, and why."""
-    assert marks(Mutation("LOADS", ("vector16", "scalar"), for_study=("scalar",))) == "LOADS=scalar for study"
+    assert (
+        low_priority_values_text(Mutation("LOADS", ("vector16", "scalar"), for_study=("scalar",)))
+        == "LOADS=scalar for study"
+    )
     blocks = Parameter("BLOCKS", (132, 58, 264), for_chips={132: ("h100", "h200"), 58: ("l4",), 264: ("h100", "h200")})
-    assert marks(blocks) == "BLOCKS=132|264 for h100 and h200, 58 for l4"
+    assert low_priority_values_text(blocks) == "BLOCKS=132|264 for h100 and h200, 58 for l4"
     half = Mutation("SUM", ("fp32", "bf16", "fp16"), for_study=("bf16",), less_precise=("bf16", "fp16"))
-    assert marks(half) == "SUM=bf16 for study, bf16|fp16 less precise"
-    assert marks(Parameter("TILE", (16, 32))) == ""
+    assert low_priority_values_text(half) == "SUM=bf16 for study, bf16|fp16 less precise"
+    assert low_priority_values_text(Parameter("TILE", (16, 32))) == ""
 
 
 @pytest.mark.parametrize(
@@ -424,7 +427,7 @@ def test_a_tolerance_grows_with_the_largest_of_more_errors() -> None:
     chosen = Tolerance(1e-3, 2e-3, {"bf16": Tolerance(8e-3, 8e-3)}, elements=2**10)
 
     def of(elements: int, dtype: str = "f16", tolerance: Tolerance = chosen) -> tuple[float, float]:
-        found = tolerance.holding(Tensor(dtype, (elements,), "output"))
+        found = tolerance.for_tensor(Tensor(dtype, (elements,), "output"))
         return found.atol, found.rtol
 
     assert of(1) == of(2**10) == (1e-3, 2e-3)

@@ -10,7 +10,7 @@ import pytest
 from engine_helpers import small_table, study
 
 from evokern.declaration.genes import Config
-from evokern.device._ahead import FIRST_KEY, MOST_KEPT, CompileAhead
+from evokern.device._ahead import FIRST_KEY, MAX_KEPT, CompileAhead
 from evokern.device._pipeline import CompiledRequest, Pipeline
 from evokern.device.contract import Request
 from evokern.device.recorded.table import TableDevice
@@ -127,12 +127,12 @@ def test_who_asked_goes_first_and_what_is_kept_is_bounded() -> None:
     lost = JobResult(FIRST_KEY - 1, "lost", "killed", 0.1)
     assert ahead.finished(lost) is None
     assert config(1) == pool.given[13]  # by itself, as if nothing had been guessed
-    for number in range(100, 100 + 2 * MOST_KEPT):
+    for number in range(100, 100 + 2 * MAX_KEPT):
         ahead.want([config(number)])
         ahead.feed(asked=0)
         assert ahead.finished(JobResult(min(pool.given), "done", number, 0.1)) is None
-    assert MOST_KEPT == len(ahead._kept)
-    assert config(99 + 2 * MOST_KEPT) in ahead._kept
+    assert MAX_KEPT == len(ahead._kept)
+    assert config(99 + 2 * MAX_KEPT) in ahead._kept
 
 
 class Ahead(TableDevice):

@@ -7,7 +7,7 @@ import torch
 
 from evokern.declaration.kernel import Baseline, Inputs, Problem
 from evokern.device.gpu import baselines as _baselines
-from evokern.device.gpu.baselines import BaselineRunner, runs_as
+from evokern.device.gpu.baselines import BaselineRunner, baseline_call
 from evokern.gate.check import Call
 
 
@@ -24,7 +24,7 @@ def _doubling(prepared: list[Inputs]) -> Baseline:
 def test_what_is_timed_starts_from_prepared_inputs() -> None:
     """Inputs are prepared once, before the first timed call, however often that runs."""
     prepared: list[Inputs] = []
-    call = runs_as(_doubling(prepared), Problem({"N": 4}), {"x": torch.ones(4), "y": torch.empty(4)})
+    call = baseline_call(_doubling(prepared), Problem({"N": 4}), {"x": torch.ones(4), "y": torch.empty(4)})
     assert len(prepared) == 1
     call()
     call()

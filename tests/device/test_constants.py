@@ -71,7 +71,7 @@ def test_machine_code_knows_its_arrays() -> None:
     """What a GPU's process gets has no PTX any more, and still names the arrays that are to be filled."""
     made = build(KERNEL, KERNEL.space.default(), (PROBLEM,), Target(L4, None))
     assert isinstance(made, Built)
-    (program,) = made.machine_code().programs
+    (program,) = made.without_ptx().programs
     assert ("", ("weights",)) == (program.ptx, program.constants)
 
 

@@ -14,7 +14,7 @@ import pytest
 from paths import DATA
 
 from evokern.declaration.kernel import Baseline
-from evokern.device._comparison import calibration_of, comparison
+from evokern.device._comparison import calibration_of, comparison_note
 from evokern.device._gpus import HeldGpu, LocalGpus
 from evokern.device.contract import BaselineResult, StartStep, Task
 from evokern.device.gpu.jobs import FREE, HELD, PEAK, PLANNED, MeasureBaseline, TimeFirstLaunches
@@ -229,6 +229,6 @@ def test_gpus_are_compared_by_the_fastest_baseline_and_the_default() -> None:
     assert found.time_us(fast) == pytest.approx(10.0)
     assert (second.name, second.job) == ("the default candidate", default)
     assert [one.job for one in calibration_of([wrong], MeasureBaseline, default, 5.0).references] == [default, default]
-    note = comparison(["cuda:0", "cuda:1"], [10.0, 10.1], found.name)
+    note = comparison_note(["cuda:0", "cuda:1"], [10.0, 10.1], found.name)
     for part in ("2 GPUs", "the baseline takes 10.0", "cuda:0 10 µs", "cuda:1 10.1 µs", "1.0%"):
         assert part in note

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from emulated_gpu import evaluated, worker
-from exploit_checks import ANYWHERE, EMULATED, LIVE, Way, candidate_of, in_turn, nothing_around, run_cases
+from exploit_checks import ANYWHERE, EMULATED, LIVE, Way, candidate_of, runs_alternately, nothing_around, run_cases
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
@@ -25,7 +25,7 @@ from evokern.exploits import CASES, Case, SuiteResult
 from evokern.exploits.cases import BY_NAME
 from evokern.exploits.suite import PROBLEM, suite_kernel, suite_study
 from evokern.gate import Call, Gate
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.tail_risk import MARGINAL
 from evokern.gate.verdict import judge
 from evokern.hardware.profiles import Profile, chip
@@ -127,7 +127,7 @@ def test_the_worker_of_a_gpu_gets_every_case_right(share: str, monkeypatch: pyte
     cheats = [
         case.name
         for case in CASES
-        if case.checks("gpu") and case.name not in HARDWARE and (share == "all" or in_turn(case))
+        if case.checks("gpu") and case.name not in HARDWARE and (share == "all" or runs_alternately(case))
     ]
     assert len(cheats) >= (32 if share == "all" else 3)
     found = emulated(monkeypatch, tmp_path / "turn", *cheats, *STATEFUL[: None if share == "all" else 3])
@@ -345,12 +345,12 @@ Off = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Redrawn:
     """Puts errors on the reference of new inputs."""
 
-    bench: Bench
+    bench: BufferSet
     off: Off
     draws: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(8))
 
     def run(self, calls: Sequence[Call]) -> None:
-        self.bench.answer_by_reference()
+        self.bench.write_reference()
         for call in calls:
             y = call.arguments["y"]
             y.copy_(self.off(y, torch.rand(y.shape, generator=self.draws).clamp_min(1e-12)))

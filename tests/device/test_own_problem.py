@@ -16,9 +16,9 @@ from evokern.compile.build import Target, build
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
 from evokern.device.sim.coverage import class_sizes, extrapolated, place_of, sample
+from evokern.device.sim.full_size_check import OwnProblemCheck
+from evokern.device.sim.full_size_runs import OwnProblemRuns
 from evokern.device.sim.jobs import SimSettings, Simulate
-from evokern.device.sim.own_problem import OwnProblemCheck
-from evokern.device.sim.own_problem_runs import OwnProblemRuns
 from evokern.device.sim.worker import SimWorker
 from evokern.hardware.profiles import chip
 from evokern.simt.memory.access_record import WriteRecord
@@ -152,8 +152,8 @@ def test_a_buffer_in_place_is_covered_once_it_was_judged_whole(tmp_path: Path) -
     study = Study("own", "in_place", ("1000",))
     checker = OwnProblemCheck(OwnProblemRuns(kernel, L4, study.simulation, kernel.workload.tolerance, 5))
     right, wrong = (checker.at(Config({"SKIP": skip}), kernel.problem("1000"), most=1e6) for skip in (0, 1))
-    assert (right.against, right.covered, right.judged, right.blocks) == (None, True, True, 16)
-    assert wrong.against is not None and "own_problem" == wrong.against["check"]
+    assert (right.fault_evidence, right.covered, right.judged, right.blocks) == (None, True, True, 16)
+    assert wrong.fault_evidence is not None and "own_problem" == wrong.fault_evidence["check"]
 
 
 def test_what_was_written_is_what_blocks_wrote() -> None:

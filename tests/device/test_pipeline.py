@@ -306,7 +306,7 @@ DURATIONS = {"COMPILE_MS": 60, "RUN_MS": 18}
 
 
 def whole_job_of(work: CompiledRequest) -> tuple[int, Config, Built]:
-    return work.number, work.request.config, work.built.machine_code()
+    return work.number, work.request.config, work.built.without_ptx()
 
 
 @pytest.mark.thorough

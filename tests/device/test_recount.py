@@ -13,9 +13,9 @@ from evokern.compile.build import Target, build
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
 from evokern.device.sim import worker as sim_worker
+from evokern.device.sim.full_size_check import OwnProblemCheck
+from evokern.device.sim.full_size_runs import FullSizeResult
 from evokern.device.sim.jobs import SimSettings, Simulate
-from evokern.device.sim.own_problem import OwnProblemCheck
-from evokern.device.sim.own_problem_runs import OwnProblem
 from evokern.device.sim.predict import Predicted, PredictedLaunch, Predictor
 from evokern.device.sim.recount import Ran, is_short, slower
 from evokern.device.sim.worker import SimWorker
@@ -133,7 +133,7 @@ def test_work_in_blocks_that_are_not_counted_is_predicted_too(folder: Path, monk
 
 def test_a_wrong_answer_of_the_blocks_at_drawn_places_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is counted once more is judged once more: a source that knows the other places is wrong."""
-    monkeypatch.setattr(OwnProblemCheck, "check", lambda self, *asked, **options: OwnProblem(None))
+    monkeypatch.setattr(OwnProblemCheck, "check", lambda self, *asked, **options: FullSizeResult(None))
     monkeypatch.setattr(sim_worker, "is_short", lambda predicted, ran: False)
     assert Outcome.MEASURED is _evaluated(folder, 3).outcome
     monkeypatch.setattr(sim_worker, "is_short", lambda predicted, ran: True)

@@ -11,7 +11,7 @@ from columns_kernel import copying
 
 from evokern.api import search
 from evokern.declaration.genes import Config, Parameter
-from evokern.declaration.kernel import Constraint, Kernel, Launch, Need, ProblemField, Tensor, Tolerance, Workload
+from evokern.declaration.kernel import AtMost, Constraint, Kernel, Launch, ProblemField, Tensor, Tolerance, Workload
 from evokern.declaration.space import Space
 from evokern.device import Task
 from evokern.device._first import first_candidate
@@ -145,7 +145,7 @@ def test_an_infeasible_default_is_replaced_by_one_near_it() -> None:
     """A study begins with a feasible candidate near its default, and says which and why; else it says that none is."""
     study = Study(name="rms", kernel="rmsnorm", problems=("65536,1024",))
     kernel = find_kernel("rmsnorm")
-    few = replace(kernel, constraints=(Constraint("few", lambda c: Need(c.THREADS_PER_ROW, 128), "that many wait"),))
+    few = replace(kernel, constraints=(Constraint("few", lambda c: AtMost(c.THREADS_PER_ROW, 128), "that many wait"),))
     first, notes = first_candidate(Task(few, (kernel.problem("65536,1024"),), study), CHIPS["l4"])
     assert dict(first) == {**kernel.space.default(), "THREADS_PER_ROW": 128}
     assert len(notes) == 1

@@ -18,11 +18,11 @@ from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.elf import data_symbols, runtime_calls
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Built, Program
-from evokern.compile.symbols import named, variable_name
+from evokern.compile.symbols import symbols_named, variable_name
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Tensor
 from evokern.device.gpu import between_calls
-from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory, blamed, reads_stale
+from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory, as_state_failure, reads_stale
 from evokern.device.gpu.jobs import Evaluate
 from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.worker import SimWorker
@@ -251,9 +251,9 @@ def test_variables_are_known_by_their_names_in_the_source(program: Program) -> N
     assert {"Box::count", "Box::next::kept", "Shelf::Board::width", "std::numeric_limits::digits"} <= names
     counted = {"inside": 1, "a::inside": 1, "b::inside": 0, "many": 2, "calls": 1, "nside": 0, "count": 3, "Box": 0}
     for name, count in counted.items():
-        assert len(named(name, sizes)) == count, name
-    (symbol,) = named("hidden", sizes)
-    assert named(symbol, sizes) == [symbol]
+        assert len(symbols_named(name, sizes)) == count, name
+    (symbol,) = symbols_named("hidden", sizes)
+    assert symbols_named(symbol, sizes) == [symbol]
 
 
 def test_the_call_graph_tells_who_uses_the_heap(program: Program) -> None:
@@ -273,7 +273,7 @@ def overwriting() -> SharedMemory:
 
 def test_overwriting_reaches_every_sm() -> None:
     """All of it in blocks that leave no room for a second one; a part of it as a candidate's blocks share an SM."""
-    whole, partly = overwriting().wholly(7), overwriting().partly(40_000, 7)
+    whole, partly = overwriting().full_launch(7), overwriting().partial_launch(40_000, 7)
     h200 = chip("h200")
     assert (whole.blocks, whole.shared_bytes) == (2 * h200.sms, h200.shared_bytes_per_block)
     assert (partly.blocks, partly.shared_bytes) == (h200.sms * (h200.shared_bytes_per_sm // 41_024), 40_000)
@@ -318,7 +318,7 @@ def test_in_turn_everything_and_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
         between = BetweenCalls(KERNEL, job, cast(Any, None), PROBLEM, memory)
         enqueued.clear()
         for _ in range(3):
-            between.disturb()
+            between.overwrite()
         assert [launch.shared_bytes for launch in enqueued] == wanted
     memory.fill(7)
     assert [argument.value for argument in enqueued[-1].args[:2]] == [7, 0]  # type: ignore[union-attr]
@@ -343,6 +343,6 @@ def test_what_hangs_on_shared_memory_is_told(stale: bool) -> None:
     wrong = Verdict(False, {"check": "tolerance", "message": "y[0] is off"})
     assert reads_stale(bench, wrong, call, fill) is stale
     assert not reads_stale(bench, Verdict(False, {"check": "guard", "message": ""}), call, fill)
-    said = blamed(wrong).evidence
+    said = as_state_failure(wrong).evidence
     assert (said["check"], said["found_by"]) == ("state", "tolerance")
     assert said["message"].endswith("y[0] is off")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.analysis.sanitize.arguments import parse_argument
-from evokern.analysis.sanitize.candidate import architecture
+from evokern.analysis.sanitize.candidate import chip_for_architecture
 from evokern.analysis.sanitize.file import FileLaunch, sanitize_file
 from evokern.errors import EvokernError
 
@@ -117,7 +117,7 @@ class Run:
                 tuple(folder / self.text.repository / name for name in launch.get("include", ())),
                 suffix="a" if launch.get("arch", "").endswith("a") else "",
             )
-            report = sanitize_file(wanted, architecture(launch.get("arch", "sm_89")))
+            report = sanitize_file(wanted, chip_for_architecture(launch.get("arch", "sm_89")))
         except EvokernError as error:
             return Result(self, "refused", str(error))
         if not report.findings:

@@ -342,7 +342,7 @@ def test_no_reference_or_answer_can_be_read_while_a_candidate_runs(
     sealed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In all that the gate keeps there is neither a row of a reference, in any type, nor an answer left by others."""
-    monkeypatch.setattr("evokern.gate.bench.REACHED", ("cpu",) if sealed else ())
+    monkeypatch.setattr("evokern.gate.buffer_set.EXPOSED_DEVICES", ("cpu",) if sealed else ())
     gate, counts = gate_of(input_sets=("normal", "large")), []
 
     def searches(buffers: Buffers, number: int) -> None:
@@ -386,7 +386,7 @@ def test_sealed_rows_come_back_and_look_like_nothing(at_once: int, monkeypatch: 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_inputs_that_were_changed_are_mended_and_blamed(sealed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that puts NaN into its inputs is wrong, no mistake of the reference's, and harms no later one."""
-    monkeypatch.setattr("evokern.gate.bench.REACHED", ("cpu",) if sealed else ())
+    monkeypatch.setattr("evokern.gate.buffer_set.EXPOSED_DEVICES", ("cpu",) if sealed else ())
     gate = gate_of(input_sets=("normal", "large"))
 
     def spoils(buffers: Buffers, number: int) -> None:

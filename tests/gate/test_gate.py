@@ -20,7 +20,7 @@ from evokern.gate.data import draw, is_float, torch_dtype
 from evokern.gate.guarded_buffers import GuardedBuffers
 
 
-def right(buffers: dict[str, torch.Tensor], number: int = 0) -> None:
+def correct_kernel(buffers: dict[str, torch.Tensor], number: int = 0) -> None:
     x = buffers["x"].to(torch.float64)
     buffers["y"].copy_(2.5 * x / x.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30))
 
@@ -38,7 +38,7 @@ def outside(tensor: torch.Tensor, offset: int) -> torch.Tensor:
 
 def test_a_right_kernel_passes_and_its_error_is_recorded() -> None:
     """A right kernel passes on every input set, with its relative error and worst element."""
-    verdict = verdict_of(right)
+    verdict = verdict_of(correct_kernel)
     assert verdict.passed
     assert 0 < verdict.report["relative_error"] < 1e-7
     assert verdict.report["input_sets"] == ["normal", "large", "equal_rows", "denormal", "edges"]
@@ -46,49 +46,49 @@ def test_a_right_kernel_passes_and_its_error_is_recorded() -> None:
 
 
 def one_nan(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     buffers["y"][3, 7] = float("nan")
 
 
 def slightly_off(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     buffers["y"][2, 5] += 1e-3
 
 
 def tail_missing(buffers: dict[str, torch.Tensor], number: int) -> None:
     keep = buffers["y"][-1, -1].clone()
-    right(buffers)
+    correct_kernel(buffers)
     buffers["y"][-1, -1] = keep
 
 
 def only_normal(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     if buffers["x"].abs().max() > 60:
         buffers["y"].fill_(float("inf"))
 
 
 def past_the_end(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     outside(buffers["y"], TENSORS["y"].bytes + 3).fill_(1)
 
 
 def before_the_start(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     outside(buffers["y"], -4).fill_(1)
 
 
 def around_an_input(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     outside(buffers["x"], TENSORS["x"].bytes).fill_(1)
 
 
 def scratches_its_input(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     buffers["x"][0, 0] += 1
 
 
 def not_reproducible(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     buffers["y"][0, 0] *= 1 + 1e-6 * number
 
 
@@ -121,7 +121,7 @@ def test_each_fault_fails_its_check(
     assert re.search(message, verdict.evidence["message"]), verdict.evidence["message"]
 
 
-@pytest.mark.parametrize("kernel", [one_nan, infinite, tail_missing, right])
+@pytest.mark.parametrize("kernel", [one_nan, infinite, tail_missing, correct_kernel])
 def test_evidence_and_report_are_json(kernel: Callable[[dict[str, torch.Tensor], int], None]) -> None:
     """Whatever a candidate computes, its record is JSON that every reader takes: no NaN, no Infinity."""
     verdict = verdict_of(kernel)
@@ -138,7 +138,7 @@ def test_a_faulty_candidate_does_not_spoil_the_next_one() -> None:
     gate = Gate(KERNEL, PROBLEM, SETTINGS, CPU)
     for faulty in (past_the_end, around_an_input, scratches_its_input, one_nan):
         assert not gate.check(Fake(faulty), LAUNCHES, TENSORS).passed
-        assert gate.check(Fake(right), LAUNCHES, TENSORS).passed
+        assert gate.check(Fake(correct_kernel), LAUNCHES, TENSORS).passed
 
 
 def test_inputs_are_new_for_every_candidate() -> None:
@@ -146,7 +146,7 @@ def test_inputs_are_new_for_every_candidate() -> None:
     gate, seen = Gate(KERNEL, PROBLEM, SETTINGS, CPU), []
 
     def remember(buffers: dict[str, torch.Tensor], number: int) -> None:
-        right(buffers)
+        correct_kernel(buffers)
         if number == 0:
             seen.append(buffers["x"].clone())
 
@@ -263,8 +263,8 @@ def test_a_kernel_that_copies_may_be_searched() -> None:
 def test_large_outputs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing set by set finds what comparing all at once finds."""
     monkeypatch.setattr("evokern.gate.comparison.ELEMENTS_AT_ONCE", 40)
-    monkeypatch.setattr("evokern.gate.comparison.TOGETHER", 1)
-    assert verdict_of(right).passed
+    monkeypatch.setattr("evokern.gate.comparison.MAX_TOGETHER", 1)
+    assert verdict_of(correct_kernel).passed
     assert verdict_of(only_normal).evidence["input_set"] == "large"
 
 
@@ -314,7 +314,7 @@ def test_every_byte_outside_the_buffers_is_guarded(sizes: list[int], sets: int, 
 
 
 def all_a_little_off(buffers: dict[str, torch.Tensor], number: int) -> None:
-    right(buffers)
+    correct_kernel(buffers)
     buffers["y"] += 0.9 * 1e-6 * (1 + buffers["y"].abs())
 
 
@@ -324,14 +324,14 @@ def test_a_tolerance_spent_everywhere_is_not_rounding() -> None:
     workload = replace(KERNEL.workload, tolerance=tolerance)
     verdict = verdict_of(all_a_little_off, workload=workload)
     assert verdict.evidence["check"] == "tolerance_spent"
-    assert verdict_of(right, workload=workload).report["tolerance_spent"] < 0.3
+    assert verdict_of(correct_kernel, workload=workload).report["tolerance_spent"] < 0.3
 
 
 def remembers(by: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[dict[str, torch.Tensor], int], None]:
     memory: dict[object, torch.Tensor] = {}
 
     def kernel(buffers: dict[str, torch.Tensor], number: int) -> None:
-        right(buffers)
+        correct_kernel(buffers)
         buffers["y"].copy_(memory.setdefault(by(buffers), buffers["y"].clone()))
 
     return kernel
@@ -346,4 +346,4 @@ def test_answers_remembered_from_another_call_are_found(by: Callable[[dict[str, 
     kernel = Fake(remembers(by))
     assert gate.check(kernel, LAUNCHES, TENSORS).passed
     assert gate.repeat(kernel, LAUNCHES, TENSORS).evidence["check"] == "repeat"
-    assert gate.repeat(Fake(right), LAUNCHES, TENSORS).passed
+    assert gate.repeat(Fake(correct_kernel), LAUNCHES, TENSORS).passed

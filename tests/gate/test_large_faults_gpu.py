@@ -35,7 +35,7 @@ class Fault:
 
 
 @dataclass
-class Planted:
+class PlantedFault:
     """A right kernel with a mistake, run on the current stream."""
 
     right: Step
@@ -195,7 +195,7 @@ def faults(name: str, problem: str, device: torch.device) -> Iterator[tuple[Faul
     gate = Gate(kernel, at, GateSettings(), device, seed=1)
     tensors, launches = dict(kernel.workload.tensors(at, config)), kernel.launches(config, at)
     for fault in (None, *planted):
-        verdict = gate.check(Planted(right, fault), launches, tensors)
+        verdict = gate.check(PlantedFault(right, fault), launches, tensors)
         yield fault, verdict.passed, "" if verdict.passed else f"{verdict.evidence}"
 
 

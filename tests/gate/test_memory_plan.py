@@ -20,7 +20,7 @@ from evokern.errors import DeviceError
 from evokern.exploits.suite import suite_kernel, suite_study
 from evokern.gate import Gate, RunFailed
 from evokern.gate import check as gate_check
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.memory_plan import planned_bytes
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import WorkerContext, find_kernel
@@ -30,7 +30,7 @@ from evokern.study.trial import Outcome
 CPU = torch.device("cpu")
 
 
-def allocated(bench: Bench) -> int:
+def allocated(bench: BufferSet) -> int:
     """Return the bytes that a bench holds, guard zones apart."""
     matrices = [(bench._inputs, 2), (bench._scratch, 1)]
     found = sum(times * m.sets * sum(t.bytes for t in m.tensors.values()) for m, times in matrices)
@@ -75,12 +75,12 @@ def test_buffers_of_other_candidates_make_room(monkeypatch: pytest.MonkeyPatch) 
     first = gate.bench(tensors, ("normal",), 1)
     full = iter((True, False))
 
-    def made(*arguments: Any, **named: Any) -> Bench:
+    def made(*arguments: Any, **named: Any) -> BufferSet:
         if next(full):
             raise torch.OutOfMemoryError("full")
-        return Bench(*arguments, **named)
+        return BufferSet(*arguments, **named)
 
-    monkeypatch.setattr(gate_check, "Bench", made)
+    monkeypatch.setattr(gate_check, "BufferSet", made)
     second = gate.bench(tensors, ("large",), 1)
     monkeypatch.undo()
     assert gate.bench(tensors, ("large",), 1) is second

@@ -14,8 +14,8 @@ from emulated_gpu import Clock, StepKernel
 from evokern.declaration.kernel import Kernel, Problem, Slice, Tensor, Tolerance, Workload
 from evokern.device.gpu.timed_calls import StepsAround
 from evokern.gate import Gate, renewal
-from evokern.gate.bench import Bench
-from evokern.gate.kept_answers import Copy
+from evokern.gate.buffer_set import BufferSet
+from evokern.gate.recorded_outputs import Copy
 from evokern.gate.timed_plan import MOST_COPIES, TimedCalls
 from evokern.hardware.profiles import chip
 from evokern.study.settings import GateSettings
@@ -45,7 +45,9 @@ def kernel_of(reference: Callable[[Problem, Buffers], Mapping[str, torch.Tensor]
 PRODUCT = kernel_of(product, TENSORS)
 
 
-def bench_of(kernel: Kernel = PRODUCT, tensors: Mapping[str, Tensor] = TENSORS, sets: int = 2, seed: int = 1) -> Bench:
+def bench_of(
+    kernel: Kernel = PRODUCT, tensors: Mapping[str, Tensor] = TENSORS, sets: int = 2, seed: int = 1
+) -> BufferSet:
     gate = Gate(kernel, Problem({}), GateSettings(guard_bytes=256), CPU, seed=seed)
     bench = gate.bench(tensors, ["normal"] * sets, runs=1)
     bench.refresh()
@@ -58,11 +60,11 @@ def right(buffers: Buffers) -> None:
 
 
 @dataclass
-class Ran:
+class RunResult:
     """What came of a graph of calls."""
 
     clock: Clock
-    bench: Bench
+    bench: BufferSet
 
     @property
     def timed(self) -> TimedCalls:
@@ -79,8 +81,8 @@ class Ran:
         return not (any(w.bad for w in found.worst) or any(found.inputs_changed) or any(found.guards_changed))
 
 
-def ran(call: Callable[[Buffers], Any], bench: Bench | None = None, *, rounds: int = 4, samples: int = 3,
-        still: bool = False) -> Ran:  # fmt: skip
+def run_graph(call: Callable[[Buffers], Any], bench: BufferSet | None = None, *, rounds: int = 4, samples: int = 3,
+        still: bool = False) -> RunResult:  # fmt: skip
     """Run a graph of so many calls of each set."""
     bench = bench or bench_of()
 
@@ -98,7 +100,7 @@ def ran(call: Callable[[Buffers], Any], bench: Bench | None = None, *, rounds: i
     for _ in range(samples):
         clock.take(1)
     clock.settle()
-    return Ran(clock, bench)
+    return RunResult(clock, bench)
 
 
 # ------------------------------------------------------------------------------------------------------------- honest
@@ -108,7 +110,7 @@ def ran(call: Callable[[Buffers], Any], bench: Bench | None = None, *, rounds: i
 @pytest.mark.parametrize("sets", [1, 2, 4])
 def test_who_computes_every_call_is_right(sets: int, rounds: int) -> None:
     """However many calls a graph has: nothing is found, and inputs, outputs and guards are left as they must be."""
-    found = ran(right, bench_of(sets=sets), rounds=rounds)
+    found = run_graph(right, bench_of(sets=sets), rounds=rounds)
     assert found.fault is None
     assert found.left_right()
     assert found.timed.report()["changed"] in (["w"], ["x"])
@@ -123,14 +125,14 @@ def test_the_answers_of_every_replay_are_compared() -> None:
         if 8 * 5 <= next(calls) < 8 * 6:  # the sixth replay, of eight calls
             buffers["y"].add_(1)
 
-    assert ran(right, samples=9).fault is None
-    assert ran(once, samples=9).fault is not None
+    assert run_graph(right, samples=9).fault is None
+    assert run_graph(once, samples=9).fault is not None
 
 
 def test_positions_and_changes_are_drawn_per_candidate() -> None:
     """No two candidates on one bench get the same, and in time every call and every row of an input is drawn."""
     bench = bench_of(sets=4)
-    seen = [ran(right, bench, rounds=3, samples=1).timed for _ in range(60)]
+    seen = [run_graph(right, bench, rounds=3, samples=1).timed for _ in range(60)]
     assert {one.report()["drawn"][0] for one in seen} == set(range(12))
     pieces = [tuple(one._pieces) for one in seen]
     assert {tuple(one.changed) for one in seen} == {("w",), ("x",)}
@@ -154,17 +156,17 @@ def test_a_large_problem_has_few_whole_references(sliced: bool, monkeypatch: pyt
     kernel = replace(kernel, workload=replace(kernel.workload, slices=slices))
     bench, seen = bench_of(kernel), []
     for _ in range(12):
-        found = ran(right, bench, samples=1)
+        found = run_graph(right, bench, samples=1)
         assert found.fault is None
         assert found.left_right()
-        fault = ran(lambda b: skips_what_holds_numbers(Memory(), b), bench, samples=1).fault
+        fault = run_graph(lambda b: skips_what_holds_numbers(Memory(), b), bench, samples=1).fault
         assert fault is not None
         seen.append(found.timed)
     assert wholes[0] == (2 if sliced else 4)  # of each set, and of its change
     assert len({tuple(one._pieces) for one in seen}) == (12 if sliced else 2)
     bench.refresh(whole=True)
     assert not bench.changes
-    assert ran(right, bench).fault is None
+    assert run_graph(right, bench).fault is None
 
 
 def test_inputs_that_hang_together_are_left_alone() -> None:
@@ -174,7 +176,9 @@ def test_inputs_that_hang_together_are_left_alone() -> None:
         replace(TENSORS["x"], draw=lambda g: torch.ones(ROWS, INNER)),
     ):
         tensors = {**TENSORS, "x": closed}
-        found = [ran(right, bench_of(kernel_of(product, tensors), tensors, seed=seed), samples=1) for seed in range(4)]
+        found = [
+            run_graph(right, bench_of(kernel_of(product, tensors), tensors, seed=seed), samples=1) for seed in range(4)
+        ]
         assert [one.timed.changed for one in found] == [["w"]] * 4
         assert not any(one.fault for one in found)
 
@@ -182,7 +186,7 @@ def test_inputs_that_hang_together_are_left_alone() -> None:
 def test_what_is_kept_holds_rows_from_everywhere_and_those_that_change() -> None:
     """At least 64 rows of an output that has them, elements that the change reaches, and some that were poisoned."""
     for seed in range(8):
-        timed = ran(right, bench_of(seed=seed)).timed
+        timed = run_graph(right, bench_of(seed=seed)).timed
         kept = timed._answers._pieces["y"]
         rows = {piece.start // COLUMNS for piece in kept}
         assert len(rows) >= 64
@@ -272,7 +276,7 @@ def test_who_answers_from_memory_is_found(cheat: Callable[[Memory, Buffers], Non
     """Each falls by what was kept, or by what the timed runs left, whatever is drawn."""
     for seed in range(2):
         memory = Memory()
-        found = ran(lambda buffers, m=memory: cheat(m, buffers), bench_of(seed=seed), rounds=rounds, samples=5)  # type: ignore[misc]
+        found = run_graph(lambda buffers, m=memory: cheat(m, buffers), bench_of(seed=seed), rounds=rounds, samples=5)  # type: ignore[misc]
         assert found.fault is not None or not found.left_right()
 
 
@@ -281,7 +285,7 @@ def test_who_watches_one_input_is_found_in_time() -> None:
     found = []
     for seed in range(8):
         memory = Memory()
-        one = ran(lambda buffers, m=memory: watches_one_input(m, buffers), bench_of(seed=seed))  # type: ignore[misc]
+        one = run_graph(lambda buffers, m=memory: watches_one_input(m, buffers), bench_of(seed=seed))  # type: ignore[misc]
         found.append(one.fault is not None)
         assert found[-1] == (one.timed.changed == ["x"])
     assert 1 <= sum(found) <= 7
@@ -289,13 +293,13 @@ def test_who_watches_one_input_is_found_in_time() -> None:
 
 def test_a_fault_says_what_changed_where() -> None:
     """Element, call and change stand in the message; what is results for the previous inputs is called that."""
-    fault = ran(lambda buffers: skips_what_holds_numbers(Memory(), buffers), rounds=3, samples=1).fault
+    fault = run_graph(lambda buffers: skips_what_holds_numbers(Memory(), buffers), rounds=3, samples=1).fault
     assert fault is not None
     assert (fault["check"], fault["stale"], fault["poisoned"]) == ("timed_runs", True, False)
     assert f"call {fault['call'] + 1} of 6 in a timed graph, after {fault['changed'][0]!r} changed" in fault["message"]
     assert fault["message"].endswith("results for the previous inputs")
     assert fault["over"] > 1
-    nothing = ran(lambda buffers: None, rounds=3).fault
+    nothing = run_graph(lambda buffers: None, rounds=3).fault
     assert nothing is not None
     assert (nothing["got"], nothing["stale"]) == ("nan", False)
 
@@ -308,24 +312,24 @@ def test_what_is_computed_in_place_begins_anew_in_drawn_calls() -> None:
     tensors = {"x": Tensor("f32", (8, 64)), "y": Tensor("f32", (8, 64), "inout")}
     kernel = kernel_of(lambda p, given: {"y": given["y"] + given["x"]}, tensors)
     for rounds in (1, 4):
-        assert ran(lambda b: b["y"].add_(b["x"]), bench_of(kernel, tensors), rounds=rounds).fault is None
-        fault = ran(lambda b: None, bench_of(kernel, tensors), rounds=rounds).fault
+        assert run_graph(lambda b: b["y"].add_(b["x"]), bench_of(kernel, tensors), rounds=rounds).fault is None
+        fault = run_graph(lambda b: None, bench_of(kernel, tensors), rounds=rounds).fault
         assert fault is not None
     large = {name: replace(tensor, shape=(1024, 128)) for name, tensor in tensors.items()}
-    assert not ran(lambda b: b["y"].add_(b["x"]), bench_of(kernel, large)).timed.active
+    assert not run_graph(lambda b: b["y"].add_(b["x"]), bench_of(kernel, large)).timed.active
 
 
 def test_integers_are_left_alone() -> None:
     """Tables and lengths keep their values; a kernel of nothing but them is still checked on poisoned outputs."""
     tensors = {"n": Tensor("i32", (300,)), "y": Tensor("i32", (300,), "output")}
     kernel = kernel_of(lambda p, given: {"y": given["n"] + 1}, tensors, y=Tolerance(0, 0))
-    found = ran(lambda b: b["y"].copy_(b["n"] + 1), bench_of(kernel, tensors))
+    found = run_graph(lambda b: b["y"].copy_(b["n"] + 1), bench_of(kernel, tensors))
     assert found.fault is None
     assert found.left_right()
     assert found.timed.changed == []
     kept = bench_of(kernel, tensors)
-    kept.answer_by_reference()
-    assert ran(lambda b: None, kept).fault is not None
+    kept.write_reference()
+    assert run_graph(lambda b: None, kept).fault is not None
 
 
 def test_more_changes_where_little_does_not_show() -> None:
@@ -334,7 +338,7 @@ def test_more_changes_where_little_does_not_show() -> None:
     # Of a mean of 64 rows two that change differ by 0.03, in deviation.
     kernel = kernel_of(lambda p, given: {"y": given["x"].mean(0)}, tensors, y=Tolerance(0.025, 0))
     bench = bench_of(kernel, tensors)
-    found = ran(lambda b: b["y"].copy_(b["x"].double().mean(0)), bench)
+    found = run_graph(lambda b: b["y"].copy_(b["x"].double().mean(0)), bench)
     assert found.fault is None
     assert (found.timed.changed, bench.reach["x"] > 0) == (["x"], True)
 
@@ -343,7 +347,7 @@ def test_a_change_that_never_shows_is_none() -> None:
     """Where no change shows beyond the tolerance inputs stay as they are, and the report says so."""
     tensors = {"x": Tensor("f32", (64, 512)), "y": Tensor("f32", (64,), "output")}
     kernel = kernel_of(lambda p, given: {"y": given["x"].mean(1)}, tensors, y=Tolerance(9, 0))
-    found = ran(lambda b: b["y"].copy_(b["x"].double().mean(1)), bench_of(kernel, tensors))
+    found = run_graph(lambda b: b["y"].copy_(b["x"].double().mean(1)), bench_of(kernel, tensors))
     assert (found.fault, found.timed.changed) == (None, [])
     assert found.timed.settled
 
@@ -355,8 +359,8 @@ def test_a_baseline_may_lay_its_answer_out_as_it_likes() -> None:
         lambda b: {"y": (b["w"].double().t() @ b["x"].double().t()).t()},
         lambda b: {"y": (b["x"].double() @ b["w"].double()).float()},
     ):
-        assert ran(answer).fault is None
-        wrong = ran(lambda b, answer=answer: {"y": answer(b)["y"] + 1}).fault  # type: ignore[misc]
+        assert run_graph(answer).fault is None
+        wrong = run_graph(lambda b, answer=answer: {"y": answer(b)["y"] + 1}).fault  # type: ignore[misc]
         assert wrong is not None
 
 
@@ -365,21 +369,21 @@ def test_a_baseline_that_prepared_its_inputs_sees_none_change() -> None:
     bench = bench_of()
     prepared = [product(Problem({}), {n: t.double() for n, t in bench.given(i).items()}) for i in range(bench.sets)]
     order = iter(prepared * 100)
-    found = ran(lambda b: next(order), bench, still=True)
+    found = run_graph(lambda b: next(order), bench, still=True)
     assert (found.fault, found.left_right() or True) == (None, True)
     assert found.timed.changed == []
 
 
 def test_a_repeated_graph_leaves_new_inputs_alone() -> None:
     """After the bench drew inputs anew, the graph changes nothing of them once it was told to be quiet."""
-    found = ran(right)
+    found = run_graph(right)
     found.bench.refresh()
     found.timed.quiet()
     found.clock.replay()
     assert found.left_right()
 
 
-def assert_apart(copies: Sequence[Copy]) -> None:
+def assert_no_overlap(copies: Sequence[Copy]) -> None:
     """No copy of a step writes what another one of the same execution reads or writes: they happen at once."""
 
     def span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -412,11 +416,11 @@ def test_a_step_fits_into_the_parameters_of_a_kernel(sets: int) -> None:
             buffers[name].copy_(value)
 
     for rounds in (1, 3):
-        found = ran(call, bench, rounds=rounds, samples=1)
+        found = run_graph(call, bench, rounds=rounds, samples=1)
         assert found.fault is None
         for index in range(found.timed.calls + 1):
             found.timed.captured(index, None)
             step = found.timed.step(index)
             if step is not None:
                 assert 0 < len(step[1]) <= MOST_COPIES
-                assert_apart(step[1])
+                assert_no_overlap(step[1])

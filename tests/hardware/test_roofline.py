@@ -19,11 +19,21 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField, Tensor, Tolerance, Workload
 from evokern.device.contract import Request
-from evokern.device.kept_rates import keep_rates, kept_rates
+from evokern.device.rates_cache import load_rates, store_rates
 from evokern.errors import DeviceError, KernelError
 from evokern.hardware.profiles import chip
 from evokern.measurement.plausible import contradictions, declared_work
-from evokern.measurement.roofline import Rates, Work, below, boosted, floor, limit_of, peak_rates, recorded, work
+from evokern.measurement.roofline import (
+    Rates,
+    Work,
+    below,
+    boosted,
+    floor,
+    peak_rates,
+    recorded,
+    roofline_bound_of,
+    work,
+)
 from evokern.report import page
 from evokern.store import open_readonly
 from evokern.study.discovery import find_kernel, find_study
@@ -50,7 +60,7 @@ def test_the_limit_is_what_takes_longest_at_measured_rates(
     task: Work, time_us: float, limit_us: float, bound: str
 ) -> None:
     """Operations over the matrix rate or bytes over the copy rate, whichever is more; the share is limit over time."""
-    found = limit_of(evidence(task), time_us, MEASURED)
+    found = roofline_bound_of(evidence(task), time_us, MEASURED)
     assert found is not None
     told = found.as_dict()
     assert (True, bound) == (told["measured"], told["bound"])
@@ -61,17 +71,17 @@ def test_the_limit_is_what_takes_longest_at_measured_rates(
 def test_without_measured_rates_it_is_the_floor_at_peak_rates() -> None:
     """A trial of a simulated chip, or of a version that kept less, has the data sheet's limit, and says so."""
     for kept, rates in ((evidence(MATMUL), None), ({"floor_us": [128.0], "floor_bound": "operations"}, MEASURED)):
-        found = limit_of(kept, 256.0, rates)
+        found = roofline_bound_of(kept, 256.0, rates)
         assert found is not None
         assert (False, "compute", None) == tuple(found.as_dict()[k] for k in ("measured", "bound", "copy_bytes_per_s"))
         assert 0.5 == pytest.approx(found.share, rel=0.01)
-    assert limit_of({}, 1.0, MEASURED) is None
-    assert limit_of(evidence(Work(0, 0, 0)), 1.0, MEASURED) is None
+    assert roofline_bound_of({}, 1.0, MEASURED) is None
+    assert roofline_bound_of(evidence(Work(0, 0, 0)), 1.0, MEASURED) is None
 
 
 def test_over_several_problems_the_limit_is_a_geometric_mean() -> None:
     """As the objective is; what takes longest in all binds."""
-    found = limit_of(evidence(MATMUL, STREAM), 400.0, MEASURED)
+    found = roofline_bound_of(evidence(MATMUL, STREAM), 400.0, MEASURED)
     assert found is not None
     first, second = (2 * 4096**3 / 790e6, 1e9 / 4.3e6)
     assert ((first * second) ** 0.5, "dram") == (pytest.approx(found.time_us), found.bound)
@@ -80,7 +90,7 @@ def test_over_several_problems_the_limit_is_a_geometric_mean() -> None:
 def test_narrow_inputs_have_a_higher_limit() -> None:
     """8-bit inputs count at twice the rate of 16-bit ones."""
     narrow = Work(MATMUL.flops, MATMUL.bytes, MATMUL.dram_bytes, gain=2.0)
-    found, wide = (limit_of(evidence(task), 353.0, MEASURED) for task in (narrow, MATMUL))
+    found, wide = (roofline_bound_of(evidence(task), 353.0, MEASURED) for task in (narrow, MATMUL))
     assert found is not None
     assert wide is not None
     assert wide.time_us / 2 == pytest.approx(found.time_us)
@@ -92,7 +102,7 @@ def test_only_a_time_below_the_peak_rates_is_an_alarm() -> None:
     assert peak.time_us < 150 < measured.time_us
     assert below(150, peak) is None
     assert "below the lower bound" in (below(100, peak) or "")
-    assert limit_of(evidence(MATMUL), 150, MEASURED).share > 1  # type: ignore[union-attr]
+    assert roofline_bound_of(evidence(MATMUL), 150, MEASURED).share > 1  # type: ignore[union-attr]
 
 
 def test_a_card_that_boosts_beyond_its_data_sheet_raises_no_alarm() -> None:
@@ -118,18 +128,18 @@ def test_what_stays_in_l2_is_not_asked_of_dram(cache: str, share: float) -> None
 def test_rates_are_kept_for_each_gpu_and_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured comes back for that GPU and driver alone; damage and a cache that is off mean measuring."""
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
-    assert kept_rates("GPU-1", "580.65") is None
-    keep_rates("GPU-1", "580.65", MEASURED)
-    assert MEASURED == kept_rates("GPU-1", "580.65")
-    assert kept_rates("GPU-1", "590.1") is None
-    assert kept_rates("GPU-2", "580.65") is None
+    assert load_rates("GPU-1", "580.65") is None
+    store_rates("GPU-1", "580.65", MEASURED)
+    assert MEASURED == load_rates("GPU-1", "580.65")
+    assert load_rates("GPU-1", "590.1") is None
+    assert load_rates("GPU-2", "580.65") is None
     (file,) = (tmp_path / "cache" / "rates").iterdir()
     for damage in ("{", "[1]", '{"matrix_flops_per_s": 0, "dram_bytes_per_s": 1}', '{"matrix_flops_per_s": 1}'):
         file.write_text(damage)
-        assert kept_rates("GPU-1", "580.65") is None
+        assert load_rates("GPU-1", "580.65") is None
     monkeypatch.setenv("EVOKERN_CACHE", "off")
-    keep_rates("GPU-1", "580.65", MEASURED)
-    assert kept_rates("GPU-1", "580.65") is None
+    store_rates("GPU-1", "580.65", MEASURED)
+    assert load_rates("GPU-1", "580.65") is None
 
 
 class Measuring(ColumnsGpu):
@@ -249,7 +259,7 @@ def test_operations_are_held_against_their_own_format(
     least = floor(task, peak_rates(H200), H200)
     assert least.arithmetic_us == pytest.approx(1e6 / rate * 1e6)
     assert least.parts_us["operations"] <= least.arithmetic_us * (1 + 1e-9)
-    found = limit_of(recorded([task], [least]), 10.0, None)
+    found = roofline_bound_of(recorded([task], [least]), 10.0, None)
     assert found is not None
     assert found.time_us >= least.arithmetic_us * (1 - 1e-9)
     assert found.as_dict()["arithmetic"] == arithmetic
@@ -259,7 +269,7 @@ def test_a_measured_matrix_rate_is_no_limit_of_fp32() -> None:
     """Beside rates measured on a GPU the operations of an fp32 kernel keep the data sheet's rate, and that is said."""
     task = Work(flops=1e12, bytes=1e6, dram_bytes=1e6, arithmetic="f32")
     kept = recorded([task], [floor(task, peak_rates(H200), H200)])
-    found = limit_of(kept, 2e4, MEASURED)
+    found = roofline_bound_of(kept, 2e4, MEASURED)
     assert found is not None
     assert found.time_us == pytest.approx(1e12 / (256 * 132 * 1.98e9) * 1e6)
     assert found.setter == "compute (f32) at the vendor's peak rates"

@@ -33,7 +33,7 @@ from evokern.device.gpu.timed_calls import StepsAround
 from evokern.device.gpu.worker import GpuWorker
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate import Call, RunFailed
-from evokern.gate.kept_answers import SLOTS, Copy
+from evokern.gate.recorded_outputs import SLOTS, Copy
 from evokern.gate.timed_plan import TimedCalls
 from evokern.hardware.profiles import Profile, chip
 from evokern.study.discovery import WorkerContext
@@ -188,7 +188,7 @@ class Clock:
                 self._around.before(index)
             outputs = self._sequence[index % len(self._sequence)]()
             if self._around:
-                self._around.behind(index, outputs)
+                self._around.after(index, outputs)
         if self._around:
             self._around.before(self._count)
             self._around.timed.replays += 1

@@ -72,7 +72,7 @@ class Bench:
     def forget(self) -> None:
         """Forget what was measured, so that the same candidate is measured again."""
         assert self.device._pipeline is not None
-        self.device._pipeline._claims.clear()
+        self.device._pipeline._duplicate_groups.clear()
 
 
 def main() -> None:

@@ -280,7 +280,7 @@ def simulate(case: Case, buffers: list[Array]) -> tuple[simt.LaunchResult, list[
 
 def values(kind: str, patterns: Array) -> Array:
     """Return bit patterns as float64 numbers."""
-    with numerics.quiet():
+    with numerics.ignore_float_warnings():
         return numerics.decode(kind, patterns.view(numerics.STORAGE[kind])).astype(np.float64)
 
 
@@ -317,7 +317,7 @@ def different(case: Case, row: str, kind: str, expected: Array, got: Array) -> A
         return np.flatnonzero(settled(case, row, kind, expected) != settled(case, row, kind, got))
     if rule == "printed":
         return np.flatnonzero([])
-    with numerics.quiet():
+    with numerics.ignore_float_warnings():
         wanted, found = values(kind, expected), values(kind, got)
         if rule == "bound":
             allowed = _bound(row, detail, wanted, _first_operand(case))

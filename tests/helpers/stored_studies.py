@@ -184,7 +184,7 @@ def add_proofs(path: Path, study: StudyRecord) -> None:
     add_proof(path, study, "verify", 3, {"stages": {"gate": stage}, "playoff": None})
 
 
-def progress_told() -> Progress:
+def example_progress() -> Progress:
     """Return what a search tells after its twelfth trial."""
     evaluation = Evaluation(Outcome.MEASURED, 5.0, (Timing(5.0, (4.9, 5.1), (5.0,)),))
     return Progress(

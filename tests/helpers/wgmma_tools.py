@@ -172,13 +172,13 @@ def bits(kind: str, shape: tuple[int, ...], seed: int, *, integers: bool = False
     """Return random numbers of a type as bit patterns; integers are from -4 to 4."""
     random = np.random.default_rng(seed)
     values = random.integers(-4, 5, shape).astype(np.float64) if integers else random.standard_normal(shape)
-    with numerics.quiet():
+    with numerics.ignore_float_warnings():
         return numerics.encode(kind, values).view(np.uint16 if kind != "f32" else np.uint32)
 
 
 def numbers(kind: str, patterns: np.ndarray) -> np.ndarray:
     """Return bit patterns as float64."""
-    with numerics.quiet():
+    with numerics.ignore_float_warnings():
         return numerics.decode(kind, patterns.view(numerics.STORAGE[kind])).astype(np.float64)
 
 

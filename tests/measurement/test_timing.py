@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evokern.measurement.timing import (
-    HOPELESS,
+    LAUNCH_REJECT_FACTOR,
     LONG_CALL_US,
     LONG_STEP_US,
+    PILOT_REJECT_FACTOR,
     RACE_SAMPLES,
-    ROUGH,
     SHORT_LAUNCH_US,
     STEP_SHARE,
     STEP_US,
     STEPS,
     Series,
     calls_per_sample,
-    hopeless,
     launch_limits,
+    lost_by_pilot,
     measure,
     with_steps,
 )
@@ -104,18 +104,18 @@ def test_a_pilot_ends_the_race_where_it_is_beyond_doubt(
     pilots: Sequence[Sequence[float]], race: float, lost: bool
 ) -> None:
     """The lower bound of the rough times, their geometric mean over problems, must be above 1.3 times the margin."""
-    assert HOPELESS * 1.10 * 5.0 == pytest.approx(7.15)
-    assert hopeless(pilots, replace(SETTINGS, race=race), 5.0) == lost
-    assert not hopeless(pilots, SETTINGS, None)
+    assert PILOT_REJECT_FACTOR * 1.10 * 5.0 == pytest.approx(7.15)
+    assert lost_by_pilot(pilots, replace(SETTINGS, race=race), 5.0) == lost
+    assert not lost_by_pilot(pilots, SETTINGS, None)
 
 
 @pytest.mark.parametrize(("pilot_us", "lost"), [(1156.0, True), (1154.0, False)])
 def test_a_long_call_s_pilot_is_nearly_its_time(pilot_us: float, lost: bool) -> None:
     """Single calls of 500 µs and more are little longer than in a graph: 5 % beyond the margin has lost."""
-    assert hopeless([(pilot_us,) * 5], SETTINGS, 1000.0) == lost
-    assert not hopeless([(490.0,) * 5], SETTINGS, 400.0)
-    assert hopeless([(20.0,) * 5, (1e3,) * 5], SETTINGS, math.sqrt(20.0 * 1e3 / (1.3 * 1.05)) / 1.11)
-    assert not hopeless([(20.0,) * 5, (1e3,) * 5], SETTINGS, math.sqrt(20.0 * 1e3 / (1.3 * 1.05)) / 1.09)
+    assert lost_by_pilot([(pilot_us,) * 5], SETTINGS, 1000.0) == lost
+    assert not lost_by_pilot([(490.0,) * 5], SETTINGS, 400.0)
+    assert lost_by_pilot([(20.0,) * 5, (1e3,) * 5], SETTINGS, math.sqrt(20.0 * 1e3 / (1.3 * 1.05)) / 1.11)
+    assert not lost_by_pilot([(20.0,) * 5, (1e3,) * 5], SETTINGS, math.sqrt(20.0 * 1e3 / (1.3 * 1.05)) / 1.09)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_launch_may_take_so_long(
 
     Long launches at the only problem that all take longer than the margin, by what one launch is off, have lost, too.
     """
-    assert ROUGH * 1.10 == pytest.approx(2.2)
+    assert LAUNCH_REJECT_FACTOR * 1.10 == pytest.approx(2.2)
     found = launch_limits(replace(SETTINGS, race=race), elite_us, default_us, problems)
     wanted = [(longest_us, 2), (lost_us, RACE_SAMPLES)]
     assert [(pytest.approx(us), launches) for us, launches in wanted if us] == [(one.us, one.launches) for one in found]

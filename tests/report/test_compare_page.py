@@ -11,7 +11,7 @@ from hostile_texts import HOSTILE, Markup
 from stored_studies import write_study
 from typer.testing import CliRunner
 
-from evokern.analysis.compare.compare import ComparedRun, Reading, compare
+from evokern.analysis.compare.compare import ComparedRun, RunTiming, compare
 from evokern.cli.app import app
 from evokern.report.pages.compare_page import compare_page
 
@@ -19,7 +19,9 @@ from evokern.report.pages.compare_page import compare_page
 def run_of(label: str, time_us: float, **changes: object) -> ComparedRun:
     """Return a run with twenty samples at each of two problems."""
     samples = tuple(time_us * (1 + 1e-4 * (n - 10)) for n in range(20))
-    readings = {name: Reading(samples[10], (samples[5], samples[14]), samples) for name in ("2,8,512,64", "1,8,77,64")}
+    readings = {
+        name: RunTiming(samples[10], (samples[5], samples[14]), samples) for name in ("2,8,512,64", "1,8,77,64")
+    }
     found = ComparedRun(label, "attention", "NVIDIA H200", False, readings, {"TILE": label}, {"driver": "580"})
     return replace(found, **changes)  # type: ignore[arg-type]
 
@@ -53,7 +55,7 @@ def test_a_page_of_a_comparison_runs_and_loads_nothing() -> None:
 def test_predicted_times_are_called_so() -> None:
     """Every time of a comparison of predictions says *predicted*; there are no samples to draw."""
     old, new = (
-        run_of(name, 1.0, predicted=True, readings={"2,8,512,64": Reading(time_us)})
+        run_of(name, 1.0, predicted=True, readings={"2,8,512,64": RunTiming(time_us)})
         for name, time_us in (("old.db", 5.0), ("new.db", 6.0))
     )
     page = compare_page(compare(old, new))

@@ -21,17 +21,17 @@ from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
 from evokern.report.gene_values import (
     GeneValues,
-    Linked,
-    ValueLine,
-    costly,
-    deciding,
+    LinkedText,
+    ValueRow,
     decisive_choice,
+    genes_with_ablation_cost,
+    important_genes,
     ordered,
 )
 from evokern.report.genes import effects, matrix
-from evokern.report.marks import MARKS, REFUTED
 from evokern.report.origin import words
-from evokern.report.space import convergence_plot, improvement, outcomes, slow_trials
+from evokern.report.plot_marks import MARKS, REFUTED
+from evokern.report.search_sections import convergence_plot, outcomes, progress_text, slow_trials
 from evokern.store import ProofRecord, Verification, open_readonly
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 from evokern.wording import microseconds
@@ -92,10 +92,10 @@ def facts(tmp_path: Path) -> Facts:
     )
 
 
-def line(facts: Facts, gene: str, value: Value) -> ValueLine:
+def line(facts: Facts, gene: str, value: Value) -> ValueRow:
     (row,) = (row for row in GeneValues(facts).genes() if row["name"] == gene)
     (found,) = (one for one in row["lines"] if one.value == str(value))
-    assert isinstance(found, ValueLine)
+    assert isinstance(found, ValueRow)
     return found
 
 
@@ -122,7 +122,7 @@ def test_a_value_that_failed_is_told_as_what_it_is(facts: Facts) -> None:
     assert [(part.words, part.link) for part in one.failed] == [
         ("1 wrong: o[0, 1] is 3.5, expected 1.2", "#gene=LAYOUT&value=plain&outcome=wrong&at=trials")
     ]
-    assert one.remark.startswith("never tried with CORES=wgmma")
+    assert one.note.startswith("never tried with CORES=wgmma")
     tile = line(facts, "TILE", 16)
     assert (tile.told.words.split()[0], tile.told.words.split()[-2:]) == ("slow", ["5", "genes"])
     assert tile.slow is not None
@@ -131,12 +131,12 @@ def test_a_value_that_failed_is_told_as_what_it_is(facts: Facts) -> None:
 
 def test_what_was_seen_of_a_slow_trial_is_a_value_s_best(facts: Facts) -> None:
     """Where it is faster than every time in full; a slow one that was not timed at all has none."""
-    assert line(facts, "LAYOUT", "padded").best == Linked("7.02", "#trial=6")
+    assert line(facts, "LAYOUT", "padded").best == LinkedText("7.02", "#trial=6")
     full = measured_at(7, 6.5)
     seen = replace(full, outcome=Outcome.SLOW, evidence={"elite_us": 5.0, "limit_us": 5.5})
     config = SPACE.with_changes(SPACE.default(), {"LAYOUT": "padded", "TILE": 128})
     found = replace(facts, trials=(*facts.trials, Trial(7, Proposal(config), seen, 7.0)))
-    assert line(found, "LAYOUT", "padded").best == Linked(f"{microseconds(full.time_us or 0.0)} (slow)", "#trial=7")
+    assert line(found, "LAYOUT", "padded").best == LinkedText(f"{microseconds(full.time_us or 0.0)} (slow)", "#trial=7")
     shaded = {cell.text: cell.note for gene, row in matrix(found)["genes"] for cell in row if gene == "LAYOUT"}
     champion_us = facts.trials[1].evaluation.time_us or 0.0
     assert shaded["padded"] == f"2/2 correct · +{100 * ((full.time_us or 0.0) / champion_us - 1):.0f} % (slow)"
@@ -144,11 +144,11 @@ def test_what_was_seen_of_a_slow_trial_is_a_value_s_best(facts: Facts) -> None:
 
 def test_a_value_s_best_is_held_against_the_champion(facts: Facts) -> None:
     """A difference in that gene alone is a fair comparison, and one in more genes says in how many."""
-    assert line(facts, "WARPS", 1).told == Linked("the champion's value", "#trial=1")
+    assert line(facts, "WARPS", 1).told == LinkedText("the champion's value", "#trial=1")
     four = line(facts, "WARPS", 4)
     assert "19.8 % slower" in four.told.words
     assert "only in this gene" in four.told.words
-    assert (four.told.link, four.remark) == ("#trial=2", "")
+    assert (four.told.link, four.note) == ("#trial=2", "")
     padded = line(facts, "LAYOUT", "padded")
     assert (padded.best.link if padded.best else "") == "#trial=6"
     assert "40.2 % slower" in padded.told.words
@@ -168,14 +168,14 @@ def test_genes_without_effect_in_the_champion_are_marked(facts: Facts) -> None:
     inactive = {row["name"]: row["inactive"] for row in GeneValues(facts).genes()}
     assert {name: words for name, words in inactive.items() if words} == {"SPLIT": "CORES=wgmma"}
     assert "SPLIT" not in {edge.gene for edge in GeneValues(facts).edges()}
-    assert line(facts, "SPLIT", 2).remark == ""
+    assert line(facts, "SPLIT", 2).note == ""
     assert line(facts, "STAGES", 2).without_effect == 5
 
 
 def test_the_champion_stands_at_the_end_of_some_genes(facts: Facts) -> None:
     """The gene that costs most when taken back is decisive; a count of one has nothing below."""
     assert decisive_choice(facts) == ("CORES", "wgmma")
-    edges = [(edge.gene, edge.value, edge.farther, edge.beyond) for edge in GeneValues(facts).edges()]
+    edges = [(edge.gene, edge.value, edge.next_value, edge.beyond) for edge in GeneValues(facts).edges()]
     assert edges == [("TILE", 128, 256, "above"), ("STAGES", 3, 4, "above")]
     words = [edge.words for edge in GeneValues(facts).edges()]
     assert all(values in told for told, values in zip(words, ("16, 64, 128", "1, 2, 3"), strict=True))
@@ -190,7 +190,7 @@ def advised(facts: Facts) -> list[Advice]:
 
 def test_what_to_do_next_follows_from_results(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify, search on where that pays, more values where times fell up to the end, profile: each with its command."""
-    monkeypatch.setattr(advice, "FEW", 8)
+    monkeypatch.setattr(advice, "MIN_TRIALS_FOR_STOP_ADVICE", 8)
     name = facts.record.name
     proved = replace(facts, verification=Verification(True, "passed", 1.0))
     told = advised(replace(facts, curves={"evo": (*facts.trials, replace(facts.trials[0], number=7))}))
@@ -217,7 +217,7 @@ def test_who_should_search_on_is_told_how(facts: Facts, monkeypatch: pytest.Monk
     few = [step for step in advised(facts) if step.short == "extend the search"]
     assert "7 evaluated trials" in few[0].words
     assert "6 genes" in few[0].words
-    monkeypatch.setattr(advice, "FEW", 8)
+    monkeypatch.setattr(advice, "MIN_TRIALS_FOR_STOP_ADVICE", 8)
     ended = replace(facts.sessions[-1], ended="2026-11-25", end_reason="budget")
     found = replace(facts, sessions=(ended,))
 
@@ -290,14 +290,14 @@ def test_a_gene_whose_values_take_the_same_is_not_decisive(facts: Facts) -> None
     even = GeneEffect(0.6, (0.5, 0.7), 1.0, (1.0, 1.0), {})
     shares = {"LAYOUT": replace(even, share=0.4), "WARPS": even, "CORES": replace(even, share=0.1)}
     learned = replace(facts.learned, effects=shares)
-    assert deciding(replace(facts, learning=lambda: learned)) == ["WARPS", "LAYOUT", "CORES"]
+    assert important_genes(replace(facts, learning=lambda: learned)) == ["WARPS", "LAYOUT", "CORES"]
     default, four = facts.trials[0], facts.trials[2]
     further = (
         replace(four, number=7, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
         replace(default, number=8, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
     )
     found = replace(facts, learning=lambda: learned, trials=(*facts.trials, *further))
-    assert deciding(found) == ["LAYOUT"], "the best with each value of the others takes the same"
+    assert important_genes(found) == ["LAYOUT"], "the best with each value of the others takes the same"
     told = first_screen(replace(found, ablation=None))["decides"]["genes"]
     assert [(gene["name"], gene["default"]) for gene in told] == [("LAYOUT", True)]
     measured = first_screen(found)["decides"]["genes"]
@@ -323,7 +323,7 @@ def test_what_the_champion_cannot_take_is_told_with_the_reason(facts: Facts) -> 
 
     def remark(seconds: dict[str, Value]) -> str:
         barred: dict[tuple[str, Value], dict[str, Any]] = {("LAYOUT", "padded"): {"reason": why, "together": seconds}}
-        return line(replace(facts, neighbours=barred), "LAYOUT", "padded").remark
+        return line(replace(facts, neighbours=barred), "LAYOUT", "padded").note
 
     seconds = r"; feasible together with (.*); never tried with CORES=wgmma"
     for given, told in (
@@ -415,13 +415,13 @@ def test_refuted_trials_are_no_best_of_the_curve(facts: Facts) -> None:
     trials = (*facts.trials, replace(facts.trials[1], number=7, evaluation=measured_at(7, 3.0)))
     eight = (*trials, replace(facts.trials[0], number=8))
     found = replace(facts, trials=eight, curves={"evo": eight}, refuted={7: "fuzz: off"})
-    assert "trial 1 (its 2nd of 9 evaluated trials)" in improvement(found)
+    assert "trial 1 (its 2nd of 9 evaluated trials)" in progress_text(found)
     plot = convergence_plot(found, over_time=False)
     assert plot is not None
     assert [words for kind, _, words in plot.marks if kind == "refuted"] == [f"{MARKS[REFUTED].label}: 1"]
-    assert improvement(found).count("gained nothing") == 2
-    assert improvement(found).endswith("almost stopped improving")
-    late = improvement(replace(found, refuted={}))
+    assert progress_text(found).count("gained nothing") == 2
+    assert progress_text(found).endswith("almost stopped improving")
+    late = progress_text(replace(found, refuted={}))
     assert "trial 7 (" in late
     assert late.endswith("still improving")
 
@@ -461,7 +461,7 @@ def test_no_gene_is_without_effect_that_an_ablation_found_costly(facts: Facts) -
     """Equal code in the pairs that there were is left out of the findings then."""
     dead = GeneFinding("CORES", "dead", "CORES changes no machine code: equal in 3 of 3 pairs", 3)
     learned = replace(facts.learned, findings=(dead,))
-    assert costly(facts)[0] == "CORES"
+    assert genes_with_ablation_cost(facts)[0] == "CORES"
     told = [text for _, text in effects(replace(facts, learning=lambda: learned))["findings"].rows]
     alone = [text for _, text in effects(replace(facts, learning=lambda: learned, ablation=None))["findings"].rows]
     assert (dead.text in told, dead.text in alone) == (False, True)

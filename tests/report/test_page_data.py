@@ -22,16 +22,16 @@ from typer.testing import CliRunner
 from evokern.analysis.genes.forest import ForestFit, Forests, forest_process
 from evokern.cli.app import app
 from evokern.declaration.genes import Config
-from evokern.measurement.roofline import Limit
+from evokern.measurement.roofline import RooflineBound
 from evokern.report import gather, page
 from evokern.report.champion import proof
 from evokern.report.facts import elites, fastest
 from evokern.report.first_screen import first_screen
 from evokern.report.genes import matrix
-from evokern.report.marks import MARKS, mark_of
 from evokern.report.page_data import COLUMNS, MOST_SAMPLES, page_data, rows_of, thinned
+from evokern.report.plot_marks import MARKS, mark_of
 from evokern.report.plots import apart
-from evokern.report.space import tied
+from evokern.report.search_sections import tied
 from evokern.store import add_proof, open_readonly
 from evokern.study.trial import Outcome
 from evokern.wording import microseconds
@@ -274,7 +274,7 @@ def test_the_speed_card_tells_limit_from_bound_and_what_the_control_timed(tmp_pa
     assert facts.best is not None
     evidence = {**facts.best.evaluation.evidence, "bound": "latency-bound"}
     best = replace(facts.best, evaluation=replace(facts.best.evaluation, evidence=evidence))
-    first = first_screen(replace(facts, best=best, limit=Limit(1.0, 0.2, "operations", None, "f16")))
+    first = first_screen(replace(facts, best=best, limit=RooflineBound(1.0, 0.2, "operations", None, "f16")))
     assert first["speed"]["limit"].startswith("20 % of the roofline bound")
     assert "compute (f16) at " in first["speed"]["limit"]
     assert first["speed"]["bound"] == "latency-bound"

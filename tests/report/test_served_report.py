@@ -186,7 +186,9 @@ def test_a_new_champion_has_its_cards_before_the_page_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Variant and time follow a new best within two seconds; a card's difference is that to the champion of now."""
-    monkeypatch.setattr("evokern.report.live.LEAST_S", 1e9)  # tables and the model of the genes stay as they are
+    monkeypatch.setattr(
+        "evokern.report.live.MIN_REBUILD_INTERVAL_S", 1e9
+    )  # tables and the model of the genes stay as they are
     search = Searching(tmp_path / "s.db")
     for number in range(8):
         search.trial(9.0 - 0.1 * number)
@@ -316,7 +318,7 @@ def test_what_is_followed_costs_little(tmp_path: Path) -> None:
     write_study(tmp_path / "r.db", 30)
     followed = FollowedStudy(tmp_path / "r.db", None)
     taken: list[int] = []
-    followed._take_in = lambda reader: taken.append(1)  # type: ignore[method-assign]
+    followed._read_trials = lambda reader: taken.append(1)  # type: ignore[method-assign]
     followed._looked = -1e9
     followed.start()
     time.sleep(1.5)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from jinja2 import DictLoader, Environment
 
-from evokern.templating import _CompiledBesideModules
+from evokern.templating import _TemplateCache
 
 
 def filled(folder: Path, text: str = "{{ a }}!") -> str:
-    kept = _CompiledBesideModules(str(folder), "template-%s.cache")
+    kept = _TemplateCache(str(folder), "template-%s.cache")
     return Environment(loader=DictLoader({"one": text}), bytecode_cache=kept).get_template("one").render(a=1)
 
 

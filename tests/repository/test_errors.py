@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evokern.errors import nearest
+from evokern.errors import suggestion
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from evokern.errors import nearest
 )
 def test_the_nearest_is_suggested(word: str, known: tuple[str, ...], guess: str) -> None:
     """Of whole numbers the nearest by value, of words the one spelt most alike; all that is known is listed."""
-    assert nearest(word, known) == f"did you mean {guess!r}? known: {', '.join(known)}"
+    assert suggestion(word, known) == f"did you mean {guess!r}? known: {', '.join(known)}"
 
 
 def test_nothing_is_suggested_where_nothing_is_alike() -> None:
     """A word that resembles none gets the list alone."""
-    assert nearest("zebra", ("evo", "tpe")) == "known: evo, tpe"
-    assert nearest("64", ("evo", "tpe")) == "known: evo, tpe"
+    assert suggestion("zebra", ("evo", "tpe")) == "known: evo, tpe"
+    assert suggestion("64", ("evo", "tpe")) == "known: evo, tpe"

@@ -13,7 +13,7 @@ import pytest
 from engine_helpers import study
 from hostile_texts import HOSTILE, Markup
 from paths import DATA
-from stored_studies import progress_told
+from stored_studies import example_progress
 
 import evokern
 from evokern.declaration.genes import Config
@@ -28,7 +28,7 @@ class FakeIPython:
     """IPython as a search sees it: a shell, and displays that are updated in place."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, shell: object) -> None:
-        self.shown: list[list[str]] = []
+        self.escaped: list[list[str]] = []
         """For each display the HTML that it showed, one after the other."""
         package, displays = ModuleType("IPython"), ModuleType("IPython.display")
         package.get_ipython = lambda: shell  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ class FakeIPython:
     def display(self, shown: str, *, display_id: bool) -> Any:
         assert display_id, "a display is updated by its id"
         told = [shown]
-        self.shown.append(told)
+        self.escaped.append(told)
         return SimpleNamespace(update=told.append)
 
 
@@ -59,7 +59,7 @@ def test_a_notebook_shows_one_panel_to_the_end(
     """One display, updated in place; the last update says how it ended; the caller's own watcher hears everything."""
     heard: list[str] = []
     result = _search(tmp_path / "r.db", on_progress=lambda progress: heard.append(progress.event))
-    (shown,) = notebook.shown
+    (shown,) = notebook.escaped
     assert len(shown) >= 2
     text = " ".join(Markup(shown[-1]).texts)
     best = result.best
@@ -74,8 +74,8 @@ def test_each_search_has_a_panel_of_its_own(notebook: FakeIPython, tmp_path: Pat
     """A resumed study goes on below its own cell."""
     _search(tmp_path / "r.db")
     evokern.resume(db=tmp_path / "r.db", trials=8)
-    assert len(notebook.shown) == 2
-    assert "8 of 8 trials evaluated" in notebook.shown[1][-1]
+    assert len(notebook.escaped) == 2
+    assert "8 of 8 trials evaluated" in notebook.escaped[1][-1]
 
 
 @pytest.mark.parametrize("shell", [None, SimpleNamespace()], ids=["no shell", "a terminal's shell"])
@@ -85,7 +85,7 @@ def test_elsewhere_nothing_is_shown(
     """IPython in a terminal, or imported by a script, is no notebook: no display, no output."""
     fake = FakeIPython(monkeypatch, shell)
     _search(tmp_path / "r.db")
-    assert (fake.shown, capsys.readouterr()) == ([], ("", ""))
+    assert (fake.escaped, capsys.readouterr()) == ([], ("", ""))
 
 
 def test_ipython_is_not_imported_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,14 +105,14 @@ def test_a_page_is_not_flooded(notebook: FakeIPython, monkeypatch: pytest.Monkey
     panel = NotebookPanel()
     drawn = []
     for event in ("start", "trial", "trial", "trial", "end"):
-        panel(replace(progress_told(), event=event))  # type: ignore[arg-type]
-        drawn.append(len(notebook.shown[0]))
+        panel(replace(example_progress(), event=event))  # type: ignore[arg-type]
+        drawn.append(len(notebook.escaped[0]))
     assert drawn == [1, 1, 1, 2, 3]
 
 
 def test_the_panel_tells_what_a_terminals_does() -> None:
     """The same rows; the budget as a bar; notes and the reason of the end below."""
-    found = Markup(panel_html(replace(progress_told(), event="end", notes=("a foreign load",), end="budget")))
+    found = Markup(panel_html(replace(example_progress(), event="end", notes=("a foreign load",), end="budget")))
     texts = " ".join(found.texts)
     for told in ("44 shared_memory_per_block", "TILE=64", "trial 11 wrong: output", "62 %", "SDPA 9.00 µs", "1.80×"):
         assert told in texts
@@ -120,12 +120,12 @@ def test_the_panel_tells_what_a_terminals_does() -> None:
     assert "0.500" in found.values
     assert "a foreign load" in texts
     assert "the budget is used up" in texts
-    assert "opening the device" in panel_html(replace(progress_told(), event="opening"))
+    assert "opening the device" in panel_html(replace(example_progress(), event="opening"))
 
 
 def test_texts_of_a_search_do_not_become_markup() -> None:
     """Compilers' logs, kernels' and baselines' names are shown as they are."""
-    still = progress_told()
+    still = example_progress()
     assert still.best is not None
     best = Trial(4, Proposal(Config({"TILE": HOSTILE})), still.best.evaluation)
     hostile = replace(

@@ -25,7 +25,7 @@ from evokern.export.t4 import t4
 from evokern.report.pages.replay_page import replay_page
 from evokern.sampler_benchmark import Repeat, Settings, repeat, replay
 from evokern.sampler_benchmark.repeat import Curve, one_repeat
-from evokern.sampler_benchmark.score import half_width, random_fractions, score, worth
+from evokern.sampler_benchmark.score import half_width, random_fractions, recording_notes, score
 from evokern.samplers import Sampler, make_sampler
 from evokern.store import open_readonly, open_recording
 from evokern.study.settings import Study
@@ -143,7 +143,7 @@ def test_what_a_search_sought_out_is_a_list() -> None:
     finally:
         device.close()
     whole = replace(table, visited=table.combinations)
-    assert not whole.sought_out
+    assert not whole.is_partial_search
     assert whole.space().table is None
 
 
@@ -276,15 +276,15 @@ def test_a_recorded_search_says_what_its_scores_are_worth(tmp_path: Path) -> Non
     assert replay(file, samplers=("random",), trials=20, repeats=1).notes[0] == told.notes[0]
     whole = tmp_path / "whole.db"
     name = go(whole, tiny_table(), sampler="grid").study
-    assert not [note for note in worth(open_recording(f"{whole}:{name}")) if "visited" in note]
-    assert worth(_ladder()) == []
+    assert not [note for note in recording_notes(open_recording(f"{whole}:{name}")) if "visited" in note]
+    assert recording_notes(_ladder()) == []
 
 
 def test_ties_at_the_best_are_told() -> None:
     """Where a third of what was measured is as good as the best, that is said with its numbers."""
     genes = (Parameter("STEP", tuple(range(1, 31))),)
     answers = {Config({"STEP": step}): measured(5.0 if step <= 10 else float(step)) for step in range(1, 31)}
-    (told,) = worth(Table("flat", genes, answers, tiny_table().profile))
+    (told,) = recording_notes(Table("flat", genes, answers, tiny_table().profile))
     assert told.startswith("10 of 30 ")
     assert "(33 %)" in told
     assert "within 1 % of the best" in told

@@ -20,12 +20,12 @@ from evokern.errors import StudyError
 from evokern.samplers import FurtherStudy, History, Prior, make_sampler
 from evokern.samplers.contract import TrialResult
 from evokern.samplers.evo import EvoSampler
-from evokern.samplers.evo._candidates import asked, elites_of, neighbours
+from evokern.samplers.evo._candidates import elites_of, most_promising_feasible, neighbours
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._generations import boundary
-from evokern.samplers.evo._model import LINEAR, Known, Scale, fit, representative
+from evokern.samplers.evo._model import LINEAR, Scale, TrainingTrials, fit, representative
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
@@ -596,7 +596,7 @@ def test_the_gene_that_decides_gets_the_shorter_length_scale() -> None:
     genome = Genome(Space((Parameter("A", (1, 2, 4, 8, 16)), Parameter("B", (1, 2, 4, 8, 16)))))
     features, rows = features_of(genome), genome.rows(genome.space.grid())
     values = np.array([float(genome.config(row).A) for row in rows])
-    logs = fit(features, Known.of(rows, np.log(values)))
+    logs = fit(features, TrainingTrials.of(rows, np.log(values)))
     assert logs[1] > logs[3] + 1.0  # ranks of A, ranks of B
 
 
@@ -737,7 +737,7 @@ def test_asking_goes_on_while_a_generation_lacks_candidates() -> None:
     pool = Pool(genome, lambda config: "P0")
     rows = pool.distinct(genome.draw(np.random.default_rng(1), 600))
     score = rows[:, 0].astype(float)  # the larger P0, the more promising
-    assert 0 == len(asked(pool, rows, score, 80, 160, 0))
-    kept = asked(pool, rows, score, 80, 160, 24)
+    assert 0 == len(most_promising_feasible(pool, rows, score, 80, 160, 0))
+    kept = most_promising_feasible(pool, rows, score, 80, 160, 24)
     assert 24 <= len(kept) < 80
     assert pool.feasible(rows[kept]).all()

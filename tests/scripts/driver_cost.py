@@ -49,7 +49,7 @@ from evokern.search.results import Progress  # noqa: E402
 from evokern.store.writer import Session  # noqa: E402
 from evokern.study.discovery import find_study, kernel_of  # noqa: E402
 from evokern.study.trial import Evaluation, Outcome, Resources, Timing  # noqa: E402
-from evokern.workers.backend import Backend, HostRoom, LocalBackend, PoolPlan  # noqa: E402
+from evokern.workers.backend import Backend, HostCapacity, LocalBackend, PoolPlan  # noqa: E402
 from evokern.workers.jobs import JobPool, WorkerSpec  # noqa: E402
 
 STUDY = "attention-s512"
@@ -109,7 +109,7 @@ class InstantDevice(PipelineDevice):
     def start(self, task: Task) -> StartReport:
         """Open both pools."""
 
-        def plans(room: HostRoom) -> dict[str, PoolPlan]:
+        def plans(room: HostCapacity) -> dict[str, PoolPlan]:
             specs = (WorkerSpec(f"driver_cost:{one}Worker", None, may_fault=False) for one in ("Compile", "Execute"))
             return {
                 one: PoolPlan(spec, self.window // 2) for one, spec in zip(("compile", "execute"), specs, strict=True)
@@ -227,7 +227,7 @@ def main() -> int:
             trials=chosen.trials,
             sampler="evo",
             seed=1,
-            window=chosen.in_flight or chosen.workers,
+            max_in_flight=chosen.in_flight or chosen.workers,
             warm_start="none",
             on_progress=table,
         )

@@ -30,11 +30,11 @@ from evokern.declaration.genes import Config
 from evokern.device import StartReport, Task
 from evokern.device._gpus import DEPTH
 from evokern.device._pipeline import Pipeline
-from evokern.device.gpu.live import _COMPILES_AHEAD
+from evokern.device.gpu.live import _TRIALS_PER_COMPILER
 from evokern.search.results import Progress
 from evokern.study.discovery import find_study
 from evokern.study.trial import Evaluation
-from evokern.workers.backend import HostRoom, LocalBackend, PoolPlan
+from evokern.workers.backend import HostCapacity, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool, WorkerSpec
 
 CORES = 16
@@ -75,14 +75,14 @@ class PacedDevice(InstantDevice):
     def __init__(self, gpus: int) -> None:
         self.compilers = (CORES - 1) * gpus
         super().__init__(
-            LocalBackend(("driver_cost", "paced_gpus")), _COMPILES_AHEAD * self.compilers + 2 * DEPTH * gpus, gpus
+            LocalBackend(("driver_cost", "paced_gpus")), _TRIALS_PER_COMPILER * self.compilers + 2 * DEPTH * gpus, gpus
         )
 
     def start(self, task: Task) -> StartReport:
         """Open both pools."""
         workers = {"Compile": self.compilers, "Execute": self.at_once}
 
-        def plans(room: HostRoom) -> dict[str, PoolPlan]:
+        def plans(room: HostCapacity) -> dict[str, PoolPlan]:
             return {
                 one: PoolPlan(WorkerSpec(f"paced_gpus:Paced{one}Worker", None, may_fault=False), count)
                 for one, count in workers.items()
@@ -140,7 +140,7 @@ def main() -> int:
                 budget=given.seconds,
                 sampler="evo",
                 seed=given.seed,
-                window=given.in_flight,
+                max_in_flight=given.in_flight,
                 warm_start="none",
                 verify=False,
                 on_progress=marks,

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from evokern.report.live import ASK_S
+from evokern.report.live import PAGE_POLL_S
 
 SLOWER, SHARE = 1.03, 0.02
 EVOKERN = (sys.executable, "-m", "evokern")
@@ -59,7 +59,7 @@ def watched(db: Path, search: subprocess.Popen[bytes]) -> float:
                 urllib.request.urlopen(f"{address}parts").read()
             known = news
             with suppress(subprocess.TimeoutExpired):
-                search.wait(ASK_S)
+                search.wait(PAGE_POLL_S)
         share = (spent_s(server.pid) - before_s) / (time.monotonic() - began)
         server.terminate()
     return share

@@ -106,17 +106,17 @@ def test_who_stops_the_verification_is_told_so_and_the_same_command_does_it(
         return champion.INTERRUPTED
 
     def passes(self: ChampionVerification, trial: Trial, end: float, _wish: Callable[[], bool]) -> str:
-        assert end - time.monotonic() > champion.UNLIMITED_S[True] - 5.0
+        assert end - time.monotonic() > champion.TIME_WITHOUT_BUDGET_S[True] - 5.0
         verified.append(trial.number)
         stages = {"own problem": {"state": "passed", "detail": "all", "share": 1.0, "covered": True}}
         return self._found(JobResult(trial.number, "done", {"stages": stages}, 1.0))
 
     with monkeypatch.context() as patch:
-        patch.setattr(ChampionVerification, "_answered", stopped)
+        patch.setattr(ChampionVerification, "_verify", stopped)
         code, told = invoke("search", str(study), "--trials", "1", "--db", str(db))
         assert (code, "interrupted; all results are saved" in told) == (130, True)
         assert "not verified: interrupted; `evokern verify tails" in told
-    monkeypatch.setattr(ChampionVerification, "_answered", passes)
+    monkeypatch.setattr(ChampionVerification, "_verify", passes)
     code, told = invoke("search", str(study), "--trials", "1", "--db", str(db), "--no-verify")
     assert (code, verified) == (0, []), "not asked for"
     code, told = invoke("search", str(study), "--trials", "1", "--db", str(db))
@@ -149,7 +149,7 @@ class Recorded:
     def proved(self, number: int, found: dict[str, Any]) -> None:
         self.kept.append(number)
 
-    def not_proved(self, number: int, why: str) -> None:
+    def write_unfinished_verification(self, number: int, why: str) -> None:
         self.undone[number] = why
 
 

@@ -12,7 +12,7 @@ from engine_helpers import go, small_table, study, tiny_table, trials_of
 from stored_studies import reseal
 from typer.testing import CliRunner
 
-from evokern.analysis.control_verdict import control_verdict, price
+from evokern.analysis.control_verdict import control_verdict, cost_text
 from evokern.api import resume
 from evokern.cli.app import app
 from evokern.cli.panel import line, panel
@@ -36,8 +36,8 @@ def test_a_sampler_searches_as_if_it_were_alone(table: Table, sampler: str, tmp_
 
     What the control proposed and found reaches it in no way, programs that the control timed first included.
     """
-    go(tmp_path / "a.db", table, trials=80, sampler=sampler, control="random", window=8)
-    go(tmp_path / "b.db", table, trials=40, sampler=sampler, window=4)
+    go(tmp_path / "a.db", table, trials=80, sampler=sampler, control="random", max_in_flight=8)
+    go(tmp_path / "b.db", table, trials=40, sampler=sampler, max_in_flight=4)
     both, alone = trials_of(tmp_path / "a.db"), trials_of(tmp_path / "b.db")
     mine = configs(both, control=False)
     assert min(len(mine), len(alone)) > 20
@@ -66,8 +66,8 @@ def test_the_control_is_random_search(tmp_path: Path) -> None:
 def test_sessions_and_workers_change_no_trial(parts: tuple[int, ...], tmp_path: Path) -> None:
     """However often it is resumed and however many workers answer, the trials of both arms are the same."""
     db, whole = tmp_path / "a.db", tmp_path / "whole.db"
-    go(whole, trials=40, control="random", window=5)
-    go(db, trials=parts[0], control="random", window=5)
+    go(whole, trials=40, control="random", max_in_flight=5)
+    go(db, trials=parts[0], control="random", max_in_flight=5)
     for trials in parts[1:]:
         resume(db=db, trials=trials, device=TableDevice(small_table(), workers=3, delay_s=0.001))
     one, other = trials_of(whole), trials_of(db)
@@ -189,7 +189,7 @@ def test_what_a_search_cost_is_told(tmp_path: Path) -> None:
     assert again.summary["cost"]["per_hour"] == 3600.0
     assert again.summary["cost"]["unit"] == "EUR"
     text = CliRunner().invoke(app, ["show", "--db", str(db)]).output
-    assert f"cost: {price(again.summary['cost'])}" in text
+    assert f"cost: {cost_text(again.summary['cost'])}" in text
     assert "EUR (3600.00 EUR per hour)" in text
 
 

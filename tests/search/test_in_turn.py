@@ -21,7 +21,7 @@ from evokern.errors import DeviceError
 from evokern.report.facts import gather
 from evokern.report.first_screen import first_screen
 from evokern.search import _run
-from evokern.search.in_turn import LEAST_ROUNDS, ROUNDS, against_baseline
+from evokern.search.baseline_comparison import LEAST_ROUNDS, ROUNDS, compare_with_baseline
 from evokern.store import Reader, Session, Store, add_proof, open_readonly
 from evokern.study.trial import Proposal, Timing, Trial
 from evokern.wording import speedup
@@ -75,7 +75,7 @@ def test_rounds_are_as_many_as_there_is_time_for(
 ) -> None:
     """Eight, fewer where they take long, but four where these still fit; fewer are not told, and not played on."""
     device = Rounds(round_s)
-    found = against_baseline(
+    found = compare_with_baseline(
         device, cast("Task", None), champion(), "cudnn", seconds, least_s, clock=lambda: device.now
     )
     assert device.asked == [champion().config, "cudnn"]
@@ -94,7 +94,7 @@ def test_what_comes_once_is_not_taken_for_a_round(start_s: float, first_s: float
     """Compilers end what they have at hand, the first round compiles the baseline: four rounds still fit."""
     device = Rounds(0.6, start_s=start_s, first_s=first_s)
     task = cast("Task", None)
-    found = against_baseline(device, task, champion(), "cudnn", 1.0, 6.0, clock=lambda: device.now)
+    found = compare_with_baseline(device, task, champion(), "cudnn", 1.0, 6.0, clock=lambda: device.now)
     assert found is not None
     assert found["rounds"] == LEAST_ROUNDS
 
@@ -103,7 +103,7 @@ def test_a_user_who_wants_an_end_waits_for_no_round() -> None:
     """Ctrl-C between two rounds ends it, with nothing told."""
     device = Rounds()
     left = iter([False, False, True])
-    found = against_baseline(device, cast("Task", None), champion(), "cudnn", 4.0, 4.0, lambda: next(left))
+    found = compare_with_baseline(device, cast("Task", None), champion(), "cudnn", 4.0, 4.0, lambda: next(left))
     assert (found, device.rounds_played) == (None, 2)
 
 
@@ -122,7 +122,7 @@ def searched(
         session.record(trial, 1.0)
         loop: Any = SimpleNamespace(best=trial, stop_requested=False)
         reporter: Any = SimpleNamespace(after_loop=notes.append)
-        _run._compare_in_turn(
+        _run._compare_with_baseline(
             device, cast("Task", None), loop, StartReport(baselines), session, reporter, seconds, seconds
         )
         session.ended(2.0, "trials")

@@ -122,13 +122,13 @@ def test_a_lost_trial_in_the_database(tmp_path: Path) -> None:
     """It is final for its number, `FAIL` for Optuna, no entry of a recording, and every page and command tells it."""
     db = tmp_path / "a.db"
     device = LosingDevice(small_table(), {2, 5})
-    found = go(db, device=device, sampler="evo", trials=12, window=4)
+    found = go(db, device=device, sampler="evo", trials=12, max_in_flight=4)
     lost = [trial for trial in trials_of(db) if trial.outcome is Outcome.LOST]
     assert [trial.number for trial in lost] == [2, 5]
     assert found.summary["outcomes"]["lost"] == 2
     states = [t.state.name for t in optuna.load_study(study_name="small", storage=f"sqlite:///{db}").get_trials()]
     assert [number for number, state in enumerate(states) if state == "FAIL"] == [2, 5]
-    go(db, device=LosingDevice(small_table(), set()), sampler="evo", trials=14, window=4)
+    go(db, device=LosingDevice(small_table(), set()), sampler="evo", trials=14, max_in_flight=4)
     assert [trial for trial in trials_of(db) if trial.outcome is Outcome.LOST] == lost
     again = {trial.config for trial in trials_of(db) if trial.outcome is not Outcome.LOST}
     table = open_recording(f"{db}:small")

@@ -23,7 +23,7 @@ from evokern.errors import StoreError, StudyError
 from evokern.hardware.profiles import CHIPS
 from evokern.samplers import EACH
 from evokern.search import Progress
-from evokern.search._nearest_study import LEAST_TIMED, UNLIKE, alike, problem_distance
+from evokern.search._nearest_study import MIN_TIMED_CANDIDATES, NO_RATIO_DISTANCE, problem_distance, share_enough_genes
 from evokern.store import Store, add_proof, open_readonly
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
@@ -249,7 +249,7 @@ def test_damaged_trials_are_not_taken(db: Path) -> None:
 def test_a_study_that_says_too_little_is_passed_over(db: Path) -> None:
     """One without enough times is not taken, however near, and one of an older timing rule is not either."""
     begun(db, scaled("empty"), FailingGpu(), warm_start="none")
-    begun(db, scaled("short"), trials=LEAST_TIMED - 1, warm_start="none")
+    begun(db, scaled("short"), trials=MIN_TIMED_CANDIDATES - 1, warm_start="none")
     begun(db, scaled("new"))
     assert source(db, "new") == f"{db}:near"
 
@@ -317,12 +317,12 @@ def test_distance_of_problems_is_one(one: int, two: int, three: int) -> None:
     assert (problem_distance(a, b) > 0.0) == (a != b)
     assert problem_distance(a, c) <= problem_distance(a, b) + problem_distance(b, c) + 1e-9
     assert problem_distance(Problem({"S": one}), Problem({"S": 2 * one})) == pytest.approx(1.0)
-    assert problem_distance(Problem({"dtype": "f16"}), Problem({"dtype": "bf16"})) == UNLIKE
+    assert problem_distance(Problem({"dtype": "f16"}), Problem({"dtype": "bf16"})) == NO_RATIO_DISTANCE
 
 
 def test_kernels_are_alike_by_their_genes() -> None:
     """Half of all genes must be in both."""
     genes = [Parameter(name, (1, 2)) for name in "ABCD"]
-    assert alike(genes, genes[:2])
-    assert not alike(genes, genes[:1])
-    assert not alike(genes[:2], genes[1:])
+    assert share_enough_genes(genes, genes[:2])
+    assert not share_enough_genes(genes, genes[:1])
+    assert not share_enough_genes(genes[:2], genes[1:])

@@ -126,4 +126,4 @@ def test_a_search_keeps_them_for_its_champion(tmp_path: Path) -> None:
     lines = {(gene["name"], line.value): line for gene in GeneValues(facts).genes() for line in gene["lines"]}
     for one in kept:
         line = lines.get((one["gene"], str(one["value"])))
-        assert line is None or f": {one['reason']}" in line.remark
+        assert line is None or f": {one['reason']}" in line.note

@@ -22,7 +22,7 @@ from evokern.device.recorded.table import TableDevice, measured
 from evokern.errors import DeviceError, InternalError, KernelError, StoreError, StudyError
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import TrialSchedule
-from evokern.samplers.contract import LEAST_IN_FLIGHT, ramp_for
+from evokern.samplers.contract import INITIAL_IN_FLIGHT, ramp_for
 from evokern.samplers.sampler_process import SamplerProcess
 from evokern.search import Progress, SessionRequest, identity
 from evokern.search._find import find
@@ -77,7 +77,13 @@ def test_a_study_keeps_its_schedule(tmp_path: Path) -> None:
         (None, ramp_for(2)),
         (51, ramp_for(1)),
     ):  # with the most named, the number of GPUs changes nothing
-        go(tmp_path / f"{most}.db", tiny_table(), device=TwoAtOnce(tiny_table(), window=102), trials=4, window=most)
+        go(
+            tmp_path / f"{most}.db",
+            tiny_table(),
+            device=TwoAtOnce(tiny_table(), window=102),
+            trials=4,
+            max_in_flight=most,
+        )
         with open_readonly(tmp_path / f"{most}.db") as reader:
             assert (most or 102, ramp) == (reader.study(None).window, reader.study(None).ramp)
     before = StudyRecord.of({**record.row(), "sampler": json.dumps({"name": "tpe", "options": {}})})
@@ -122,11 +128,11 @@ def test_trials_count_what_was_evaluated_over_all_sessions(parts: tuple[int, ...
     """`--trials N` is the study's total; infeasible and duplicate ones do not count; many sessions are as one."""
     db = tmp_path / "a.db"
     for trials in parts:
-        go(db, trials=trials, window=4, device=TableDevice(small_table(), workers=3, delay_s=0.001))
+        go(db, trials=trials, max_in_flight=4, device=TableDevice(small_table(), workers=3, delay_s=0.001))
     found = trials_of(db)
     assert sum(trial.outcome.evaluated for trial in found) == 30
     whole = tmp_path / "whole.db"
-    go(whole, trials=30, window=4)
+    go(whole, trials=30, max_in_flight=4)
     assert [(t.config, t.outcome) for t in found] == [(t.config, t.outcome) for t in trials_of(whole)]
 
 
@@ -199,7 +205,7 @@ def test_a_budget_spans_sessions_and_can_be_extended(tmp_path: Path) -> None:
     for found, budget_s in ((first, 5.0), (again, 5.0), (more, 8.0)):
         elapsed_s = found.summary["elapsed_s"]
         assert (found.end, found.summary["budget_s"]) == ("budget", budget_s)
-        assert budget_s <= elapsed_s <= budget_s + LEAST_IN_FLIGHT * each_s  # what was in flight may end
+        assert budget_s <= elapsed_s <= budget_s + INITIAL_IN_FLIGHT * each_s  # what was in flight may end
         assert found.summary["trials"] == elapsed_s / each_s
     assert again.summary["trials"] == first.summary["trials"]
 
@@ -364,7 +370,7 @@ def test_a_study_that_is_used_up_opens_no_device(limits: dict[str, Any], tmp_pat
 # A kernel folder and a device of our own: what recordings do not show.
 
 KERNEL = """
-from evokern import Kernel, Launch, Need, Constraint, Parameter, ProblemField, Workload
+from evokern import Kernel, Launch, AtMost, Constraint, Parameter, ProblemField, Workload
 
 kernel = Kernel(
     name="toy",
@@ -372,7 +378,7 @@ kernel = Kernel(
     fields=(ProblemField("N"), ProblemField("dtype", choices=("f16", "f32"), default="f32")),
     launches=lambda c, p: [Launch("toy", (p.N // c.THREADS, 1, 1), (c.THREADS, 1, 1), ())],
     workload=Workload(lambda p, c: {}, lambda p, i: {}, {}, lambda p: 1.0, lambda p: 1.0),
-    constraints=(Constraint("whole_blocks", lambda c, p: Need(p.N % c.THREADS, 0), "the grid covers N exactly"),),
+    constraints=(Constraint("whole_blocks", lambda c, p: AtMost(p.N % c.THREADS, 0), "the grid covers N exactly"),),
 )
 """
 
@@ -445,8 +451,8 @@ def test_a_sampler_beside_several_gpus_proposes_the_same(
         for trials in stops:
             device = HashedDevice(gpus)
             db = tmp_path / f"{gpus}.db"
-            search(find_study("rmsnorm-short"), db=db, device=device, trials=trials, window=6, seed=5, verify=False,
-                   **options)  # fmt: skip
+            search(find_study("rmsnorm-short"), db=db, device=device, trials=trials, max_in_flight=6, seed=5,
+                   verify=False, **options)  # fmt: skip
             asked[-1] += [(request.number, request.config, request.elite_us) for request in device.requests]
         assert bool(processes) == bool(ahead) == (gpus > 1)
     assert asked[0] == asked[1]
@@ -589,7 +595,7 @@ def test_a_broken_device_loses_nothing(toy: Study) -> None:
 def test_a_constraint_that_raises_is_the_kernels_mistake(toy: Study, tmp_path: Path) -> None:
     """One message with constraint, error and candidate."""
     path = tmp_path / "kernels" / "toy" / "kernel.py"
-    path.write_text(KERNEL.replace("Need(p.N % c.THREADS, 0)", "Need(p.N % (c.THREADS - 64), 0)"))
+    path.write_text(KERNEL.replace("AtMost(p.N % c.THREADS, 0)", "AtMost(p.N % (c.THREADS - 64), 0)"))
     with pytest.raises(KernelError, match="constraint whole_blocks raised ZeroDivisionError"):
         search(toy, device=FakeDevice())
 

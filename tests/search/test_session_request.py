@@ -24,20 +24,16 @@ GIVEN: dict[str, Any] = {
     "trials": 3,
     "sampler": "tpe",
     "seed": 4,
-    "window": 5,
+    "max_in_flight": 5,
     "control": "random",
     "warm_start": "sim",
     "cost_per_hour": 2.5,
     "fresh": True,
-    "go_on": True,
+    "allow_changes": True,
     "trust": True,
     "verify": False,
 }
 """A value for each field that the command line has an option for."""
-KEYWORDS = {"go_on": "allow_changes"}
-"""Field → keyword of `evokern.search` and `evokern.resume`, where the names differ."""
-OPTIONS = {**KEYWORDS, "window": "max_in_flight"}
-"""Field → option with underscores, where the names differ."""
 
 
 @pytest.fixture
@@ -59,10 +55,6 @@ def _option(name: str, value: object) -> str:
     return f"--{name}" if value is True else f"--no-{name}" if value is False else f"--{name}={value}"
 
 
-def _keywords(given: dict[str, Any]) -> dict[str, Any]:
-    return {KEYWORDS.get(name, name): value for name, value in given.items()}
-
-
 def values(request: SessionRequest) -> dict[str, Any]:
     return {field.name: getattr(request, field.name) for field in fields(request)}
 
@@ -72,11 +64,11 @@ def test_every_keyword_of_python_reaches_the_session(asked: list[SessionRequest]
     keywords = {**GIVEN, "kernel": object(), "cluster": RayRequest("auto")}
     assert set(keywords) == {field.name for field in fields(SessionRequest)}
     with pytest.raises(StudyError, match="seen"):
-        evokern.search("attention-s512", **_keywords(keywords))
+        evokern.search("attention-s512", **keywords)
     assert [keywords] == [values(request) for request in asked]
     again = {name: value for name, value in GIVEN.items() if name in inspect.signature(evokern.resume).parameters}
     with pytest.raises(StudyError, match="seen"):
-        evokern.resume(**_keywords(again))
+        evokern.resume(**again)
     assert {**values(SessionRequest()), **again} == values(asked[-1])
 
 
@@ -85,7 +77,7 @@ def test_every_option_of_the_command_line_reaches_the_session(command: str, aske
     """Both commands pass every option that they take; `resume` takes those that `evokern.resume` takes."""
     taken = inspect.signature(getattr(evokern, command)).parameters
     given = {name: value for name, value in GIVEN.items() if name in taken}
-    words = [_option(OPTIONS.get(name, name).replace("_", "-"), value) for name, value in given.items()]
+    words = [_option(name.replace("_", "-"), value) for name, value in given.items()]
     CliRunner().invoke(app, [command, *words])
     assert {**values(SessionRequest()), **given} == values(asked[-1])
 
@@ -97,4 +89,4 @@ def test_the_old_keyword_still_works(name: str, given: bool, asked: list[Session
     with pytest.warns(DeprecationWarning, match="use allow_changes") as caught, pytest.raises(StudyError, match="seen"):
         getattr(evokern, name)("attention-s512", go_on=given)
     assert [warning.filename for warning in caught] == [__file__]
-    assert [request.go_on for request in asked] == [given]
+    assert [request.allow_changes for request in asked] == [given]

@@ -13,7 +13,7 @@ WARPS = 3
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    with numerics.quiet():
+    with numerics.ignore_float_warnings():
         yield
 
 

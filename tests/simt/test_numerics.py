@@ -18,7 +18,7 @@ from evokern.simt.numerics.exact import fma_directed, fma_nearest
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    with numerics.quiet():
+    with numerics.ignore_float_warnings():
         yield
 
 

@@ -100,7 +100,7 @@ def _defects() -> tuple[Defect, ...]:
 COVERED = tuple(defect for defect in _defects() if defect.tool)
 
 
-def understood_wrongly(candidate: Candidate) -> bool:
+def is_misread(candidate: Candidate) -> bool:
     """Tell whether racecheck cannot follow a candidate: it does not see that bar.arrive orders what came before it."""
     config = candidate.config
     return config.get("WARP_ROLES") == "loaders" or config.get("EPILOGUE") == "store_warps"
@@ -115,7 +115,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         runs: Runs = {}
         for tool in TOOLS:
-            jobs = [job for c in own for job in c.jobs() if tool != "racecheck" or not understood_wrongly(c)]
+            jobs = [job for c in own for job in c.jobs() if tool != "racecheck" or not is_misread(c)]
             runs[f"own {tool}"] = pool.submit(sanitize, tool, jobs, folder / f"own-{tool}")
             runs[f"twins {tool}"] = pool.submit(sanitize, tool, twins, folder / f"twins-{tool}")
         for d in COVERED:
@@ -157,7 +157,7 @@ def test_gates_agree() -> None:
     `EVOKERN_PARITY_CANDIDATES` sets how many are drawn, `EVOKERN_PARITY_SEED` which.
     """
     try:
-        rows = parity_gate.compared("attention", "2,8,512,64", GATES, SEED)
+        rows = parity_gate.write_head_to_head("attention", "2,8,512,64", GATES, SEED)
     except LookupError as reason:
         pytest.skip(str(reason))
     assert len(rows) == GATES

@@ -7,10 +7,10 @@ import pytest
 from simt_tools import module_of
 
 from evokern import simt
-from evokern.simt.batch import Stopped
+from evokern.simt.batch import LaunchStopped
 from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import LOCAL_WINDOW, SHARED_WINDOW
-from evokern.simt.operations.spaces import AtomicAccess, reach, space_accesses
+from evokern.simt.operations.spaces import AtomicAccess, by_state_space, space_accesses
 from evokern.simt.sanitizer.findings import Collector
 from evokern.simt.settings import Geometry, Options
 
@@ -71,7 +71,7 @@ def test_a_misaligned_address_ends_the_launch(space: str) -> None:
     """An element of four bytes at an odd address stops everything, with a finding."""
     machine, buffer, collector = _machine()
     access = space_accesses(machine.state, 0, 4)[space]
-    with pytest.raises(Stopped):
+    with pytest.raises(LaunchStopped):
         access.load(machine.state.batch.active, _addresses(space, buffer), 1)
     assert ["misaligned"] == [finding.kind for finding in collector.findings]
 
@@ -95,7 +95,7 @@ def test_generic_addresses_are_sorted_by_window() -> None:
     base = np.array([SHARED_WINDOW, LOCAL_WINDOW, buffer.address], np.uint64)[np.arange(32) % 3]
     address = base + np.arange(32, dtype=np.uint64) * np.uint64(4)
     found = {name: (part.lanes.tolist(), where.tolist()) for name, part, where in
-             reach(batch, "generic", {name: name for name in SPACES})(batch.active, address)}  # fmt: skip
+             by_state_space(batch, "generic", {name: name for name in SPACES})(batch.active, address)}  # fmt: skip
     for place, (name, start) in enumerate(zip(SPACES, (0, 0, buffer.address), strict=True)):
         lanes = list(range(place, 32, 3))
         assert (lanes, [start + 4 * lane for lane in lanes]) == found[name]

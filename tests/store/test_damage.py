@@ -313,7 +313,7 @@ def test_a_warm_start_that_no_longer_says_whose_it_is_is_not_left_out(tmp_path: 
     study = write_study(tmp_path / "r.db", 4)
     config = small_table().space().default()
     with Store(tmp_path / "r.db") as store:
-        store.keep_prior(study, Prior(((config, 1.0),), "sim"))
+        store.write_prior(study, Prior(((config, 1.0),), "sim"))
         assert store.prior(study) is not None
     _change(tmp_path / "r.db", "UPDATE evokern_priors SET study = 'x' || study")
     with Store(tmp_path / "r.db") as store, pytest.raises(StoreError, match="evokern_priors is damaged"):

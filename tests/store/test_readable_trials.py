@@ -17,7 +17,7 @@ from stored_studies import record, write_study
 
 from evokern.store import Store, add_proof, open_readonly
 from evokern.study.trial import Outcome
-from evokern.wording import changed
+from evokern.wording import changed_genes_text
 
 COLUMNS = ["study", "trial", "time_us", "time_is", "speedup", "changed_genes", "outcome", "reason"]
 
@@ -45,7 +45,7 @@ def test_the_view_says_what_the_records_say(predicted: bool, tmp_path: Path) -> 
     assert {row["time_is"] for row in found} == {"predicted" if predicted else "measured"}
     for row, trial in zip(found, trials, strict=True):
         assert (row["trial"], row["outcome"]) == (trial.number, trial.outcome.value)
-        assert row["changed_genes"] == changed(trial.config, study.genes)
+        assert row["changed_genes"] == changed_genes_text(trial.config, study.genes)
         time_us = trial.evaluation.time_us
         assert row["time_us"] == (None if time_us is None else pytest.approx(time_us, abs=5e-4))
         assert row["speedup"] == (None if time_us is None else pytest.approx(baseline[1] / time_us, abs=6e-3))

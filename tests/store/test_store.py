@@ -28,7 +28,7 @@ from evokern.store import _files as files
 from evokern.store._schema import migrations
 from evokern.store.records import evaluation_of, evaluation_row, trial_of
 from evokern.study.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Proposal, Timing, Trial
-from evokern.wording import outcome_counts, proved
+from evokern.wording import outcome_counts, verification_text
 
 BASELINES = (
     BaselineResult("math", (Timing(103.0, (102.0, 104.0), (103.0,)),)),
@@ -83,7 +83,7 @@ def test_a_problem_scaled_down_is_named_beside_what_ran_of_the_study_s_own(tmp_p
     with open_readonly(db) as reader:
         found = reader.verification(predicted, reader.trial(study, 0).trial).as_dict()
     assert found["verified_scaled"] == ["N=256"]
-    told = proved(found)
+    told = verification_text(found)
     assert told.startswith("not verified: 0 % of its blocks ran at the full-size problem, ")
     assert f" scaled down to N=256; {found['verified_reason']}" in told
     add_proof(db, study, "verify", 0, {"stages": {"own problem": {
@@ -92,7 +92,7 @@ def test_a_problem_scaled_down_is_named_beside_what_ran_of_the_study_s_own(tmp_p
     with open_readonly(db) as reader:
         found = reader.verification(predicted, reader.trial(study, 0).trial).as_dict()
     assert (found["verified"], found["verified_scaled"]) == (True, [])
-    assert "scaled down" not in proved(found)
+    assert "scaled down" not in verification_text(found)
 
 
 def test_a_study_keeps_the_names_of_its_problems_fields(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_adopting_mends_what_an_interruption_left_half_written(tmp_path: Path) -
         with Store(db) as store:
             session = store.session(study, space)
             proposals, trials = session.recorded_trials()
-            session.adopt(proposals, [TrialResult.of(trial) for trial in trials])
+            session.complete_optuna_rows(proposals, [TrialResult.of(trial) for trial in trials])
         found = optuna.load_study(study_name="small", storage=f"sqlite:///{db}").get_trials()
         assert [trial.state.name for trial in found] == ["COMPLETE"] * 3
         assert [trial.params for trial in found] == [dict(trial.config) for trial in trials]
@@ -576,7 +576,7 @@ def test_an_ended_session_leaves_no_trial_running(tmp_path: Path, reason: str) -
     with Store(db) as store:
         session = store.session(study, space)
         proposals, trials = session.recorded_trials()
-        session.adopt(proposals, [])
+        session.complete_optuna_rows(proposals, [])
         assert [trial.number for trial in trials] == [2]
         again = optuna.load_study(study_name="small", storage=f"sqlite:///{db}")
         assert [trial.state.name for trial in again.trials] == ["RUNNING", "RUNNING", "COMPLETE"]

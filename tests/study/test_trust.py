@@ -19,7 +19,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.errors import KernelError
 from evokern.study import discovery
 from evokern.study.discovery import find_kernel, load_kernel
-from evokern.study.trust import is_trusted, remember_trust, why_distrusted
+from evokern.study.trust import distrust_reason, is_trusted, remember_trust
 
 TOLD = "\nimport os\nopen(os.path.join(os.path.dirname(__file__), '..', '..', 'ran'), 'w').close()\n"
 
@@ -94,7 +94,7 @@ def test_what_others_may_write_does_not_run(
 def test_a_sticky_folder_holds_one_s_own(folder: Path, place: str, mode: int) -> None:
     """Below `/tmp` nobody else can replace a folder of the user's."""
     (folder.parents[1] / place).chmod(mode)
-    assert why_distrusted(folder) == ""
+    assert distrust_reason(folder) == ""
 
 
 def test_a_group_of_one_s_own_counts_as_oneself(folder: Path) -> None:
@@ -123,7 +123,7 @@ def test_trust_is_for_a_path_and_its_owner(folder: Path, tmp_path: Path, monkeyp
     other = tmp_path / "elsewhere"
     other.mkdir()
     monkeypatch.chdir(other)
-    assert why_distrusted(folder) == "outside the working directory"
+    assert distrust_reason(folder) == "outside the working directory"
     remember_trust(folder)
     kept = tmp_path / "state" / "evokern" / "trusted_folders"
     assert (is_trusted(folder), oct(kept.stat().st_mode & 0o777)) == (True, "0o600")

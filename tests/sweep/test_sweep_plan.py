@@ -122,7 +122,7 @@ def test_a_mistake_is_told_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as caught:
-        check_sweep(read_sweep(path), Path("sweep"), bounded=False, go_on=False)
+        check_sweep(read_sweep(path), Path("sweep"), bounded=False, allow_changes=False)
     assert told in str(caught.value)
     assert "sweep.toml" in str(caught.value)
     assert list(tmp_path.iterdir()) == [path]

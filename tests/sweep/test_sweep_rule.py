@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from evokern.study.settings import Study
-from evokern.sweep import Journal, PlannedStudy, StudyStanding, SweepSlice
-from evokern.sweep.rule import next_study, slice_end
+from evokern.sweep import Journal, PlannedStudy, StudyState, SweepSlice
+from evokern.sweep.rule import next_slice_end, next_study
 
 HERE = Path("nowhere")
 
@@ -22,8 +22,8 @@ def over(study: str, before_us: float | None, after_us: float | None, seconds: f
     return SweepSlice(study, 0, 32, "", before_us, 0.0, after_us, seconds)
 
 
-def chosen(studies: list[PlannedStudy], slices: list[SweepSlice], **changes: StudyStanding) -> str:
-    standings = {one.name: StudyStanding(one.name, HERE, "begun") for one in studies} | changes
+def chosen(studies: list[PlannedStudy], slices: list[SweepSlice], **changes: StudyState) -> str:
+    standings = {one.name: StudyState(one.name, HERE, "begun") for one in studies} | changes
     return next_study(studies, standings, Journal(HERE, None, tuple(slices)))[0].name
 
 
@@ -57,7 +57,7 @@ def test_of_equals_the_one_with_the_fewest_trials_goes_on() -> None:
     """Then the first."""
     studies = [planned("a"), planned("b")]
     assert chosen(studies, FLAT) == "a"
-    assert chosen(studies, FLAT, a=StudyStanding("a", HERE, "begun", 64), b=StudyStanding("b", HERE, "begun")) == "b"
+    assert chosen(studies, FLAT, a=StudyState("a", HERE, "begun", 64), b=StudyState("b", HERE, "begun")) == "b"
 
 
 def test_a_source_comes_first() -> None:
@@ -65,7 +65,7 @@ def test_a_source_comes_first() -> None:
     studies = [planned("a", "sim:l4"), planned("b", "sim:l4"), planned("c", "sim:h200"), planned("d", "sim:h200")]
     slices = [over("a", None, 9.0), over("a", 9.0, 9.0)]
     assert chosen(studies, slices) == "a"
-    done = StudyStanding("a", HERE, "finished", 500, best_us=9.0)
+    done = StudyState("a", HERE, "finished", 500, best_us=9.0)
     assert chosen(studies, slices, a=done) == "c"
     assert chosen(studies, slices, a=done, c=replace(done, name="c", state="unverified")) == "b"
 
@@ -80,7 +80,7 @@ def test_a_study_without_an_end_is_a_source_after_two_slices() -> None:
 def test_nothing_is_waited_for_where_studies_begin_cold() -> None:
     """With --warm-start none the rule of sources is left out."""
     studies = [planned("a", "sim:l4"), planned("b", "sim:l4")]
-    standings = {one.name: StudyStanding(one.name, HERE, "begun") for one in studies}
+    standings = {one.name: StudyState(one.name, HERE, "begun") for one in studies}
     journal = Journal(HERE, None, (over("a", None, 9.0), over("a", 9.0, 1.0)))
     assert next_study(studies, standings, journal, warm=False)[0].name == "b"
 
@@ -91,4 +91,4 @@ def test_nothing_is_waited_for_where_studies_begin_cold() -> None:
 )
 def test_slices_end_at_fixed_numbers_of_trials(evaluated: int, limit: int | None, end: int | None) -> None:
     """At 32, 64, 128 …, whatever was recorded when; the study's own number ends its last one."""
-    assert slice_end(planned("a", trials=limit), evaluated) == end
+    assert next_slice_end(planned("a", trials=limit), evaluated) == end

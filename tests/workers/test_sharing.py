@@ -75,7 +75,7 @@ def test_what_one_has_imported_another_need_not(start: Start, imports: Path, tmp
     first = start()
     assert asked(first, ("echo", 1)) == 1
     second = start()
-    assert isinstance(second._process, sharing.Borrowed)
+    assert isinstance(second._process, sharing.SharedServer)
     assert asked(second, ("echo", 2)) == 2
     first.close()
     assert asked(second, ("echo", 3)) == 3
@@ -97,7 +97,7 @@ def test_it_has_the_environment_and_directory_of_who_asked(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.chdir(tmp_path)
     second = start()
-    assert isinstance(second._process, sharing.Borrowed)
+    assert isinstance(second._process, sharing.SharedServer)
     assert asked(second, ("environment", "CUDA_VISIBLE_DEVICES")) == ("1", str(tmp_path))
 
 
@@ -132,7 +132,7 @@ def test_one_that_withdraws_forks_no_others(start: Start, imports: Path, tmp_pat
     """It goes on with its own workers."""
     first = start()
     assert asked(first, ("echo", 1)) == 1
-    first.withdraw()
+    first.stop_sharing()
     assert not sockets(tmp_path)
     assert asked(start(), ("echo", 2)) == asked(first, ("echo", 2))
     assert imports.read_text() == "xx"
@@ -148,7 +148,7 @@ def test_one_that_was_forked_and_dies_is_replaced(start: Start) -> None:
     killed.wait(5.0)
     assert asked(second, ("echo", 2)) == 2
     assert second._process.pid != killed.pid
-    assert second._with_earlier_server(0).how == "ended with its fork server, which ended"
+    assert second._with_earlier_server(0).description == "ended with its fork server, which ended"
 
 
 def test_a_folder_that_others_may_write_is_not_used(start: Start, imports: Path, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_generations_do_not_add_up(start: Start) -> None:
         assert asked(server, ("echo", 1)) == 1
         opened.append(len(list(Path(f"/proc/{server._process.pid}/fd").iterdir())))
         following = start()
-        assert isinstance(following._process, sharing.Borrowed)
+        assert isinstance(following._process, sharing.SharedServer)
         server.close()
         server = following
     assert opened[1] == opened[-1]
@@ -209,7 +209,7 @@ class Asking:
     """A socket in a folder of its own, and a client that is connected to it."""
 
     def __init__(self, folder: Path) -> None:
-        self.listener = sharing.listening(folder)
+        self.listener = sharing.open_listener(folder)
         assert self.listener is not None
         self.client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with sharing._opened(folder) as place:
@@ -235,7 +235,7 @@ def test_what_is_no_request_is_passed_over(asking: Asking, message: bytes, handl
     if message or handles:
         socket.send_fds(asking.client, [message], [1] * handles)
     before, began = descriptors(), time.monotonic()
-    found = sharing.accepted(asking.listener)
+    found = sharing.accept_request(asking.listener)
     assert time.monotonic() - began < 1.0
     if (message, handles) == (b"{}", 2):
         assert found is not None
@@ -255,7 +255,7 @@ def test_nothing_is_taken_from_another_user(
     assert asked(first, ("echo", 1)) == 1
     socket.send_fds(asking.client, [b"{}"], [1, 2])
     monkeypatch.setattr(sharing, "_other_end", lambda connected: (os.getpid(), os.getuid() + 1, 0))
-    assert sharing.accepted(asking.listener) is None
+    assert sharing.accept_request(asking.listener) is None
     assert asked(start(), ("echo", 2)) == 2
     assert imports.read_text() == "xx"
 
@@ -264,9 +264,9 @@ def test_nothing_is_taken_from_another_container(start: Start, imports: Path, mo
     """What is forked there sees other files, and ends with that container."""
     first = start()
     assert asked(first, ("echo", 1)) == 1
-    assert sharing._beside_us(os.getpid())
-    assert not sharing._beside_us(0)
-    monkeypatch.setattr(sharing, "_beside_us", lambda process: False)
+    assert sharing._in_same_container(os.getpid())
+    assert not sharing._in_same_container(0)
+    monkeypatch.setattr(sharing, "_in_same_container", lambda process: False)
     assert asked(start(), ("echo", 2)) == 2
     assert imports.read_text() == "xx"
 

@@ -434,7 +434,7 @@ def test_a_process_number_used_again_is_not_killed_for_an_earlier_server_s_worke
     pool.submit(0, ("echo", 1), 10.0)
     collect(pool, 1)
     assert server.pid(ticket) is None
-    assert server.death(ticket, 0.0).how == "ended with its fork server, which was killed by SIGKILL"
+    assert server.death(ticket, 0.0).description == "ended with its fork server, which was killed by SIGKILL"
     pool.close()
     server.close()
 

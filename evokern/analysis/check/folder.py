@@ -37,13 +37,13 @@ class Folder:
         return small_problems(self.kernel, self.problems[:1])
 
     @property
-    def studied(self) -> tuple[Problem, ...]:
+    def study_problems(self) -> tuple[Problem, ...]:
         """Problems that studies name, without the small problems."""
         small = self.small
         return tuple(problem for problem in self.problems if problem not in small)
 
     @property
-    def worded(self) -> tuple[Problem, ...]:
+    def choice_variants(self) -> tuple[Problem, ...]:
         """Variants of the first small problem, one for each other dtype, layout or similar choice of a field."""
         small = self.small[:1]
         return tuple(

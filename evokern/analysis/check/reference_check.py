@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.errors import RAISED, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 
 if TYPE_CHECKING:
     import torch
 
-AGREEMENT = 1e-9
+MAX_RELATIVE_DIFFERENCE = 1e-9
 """Largest allowed difference between the references (both in double), relative to the largest output."""
 
 
@@ -28,7 +28,7 @@ def workload_tensors(kernel: Kernel, problem: Problem) -> dict[str, Tensor]:
         return dict(kernel.workload.tensors(problem, kernel.space.default()))
     except KernelError:
         raise
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} at {problem}"
         ) from error
@@ -67,7 +67,7 @@ def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Ten
     inputs = draw_inputs(tensors)
     try:
         results: Mapping[str, Any] = kernel.workload.reference(problem, inputs)
-    except RAISED as error:
+    except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: reference raised {type(error).__name__}: {error} at {problem}"
         ) from error

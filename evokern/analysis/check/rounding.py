@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import python_reference, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, unit_roundoff
-from evokern.errors import RAISED, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 from evokern.study.settings import GateSettings, InputSet
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ HEADROOM = 4.0
 """Factor of a suggested tolerance over the measured rounding; other inputs and summation orders round differently."""
 MOST = 2
 """Number of small problems to compute, equal to that of the simulated gate."""
-LOOSE = 1e-3
+LOOSE_SHARE = 1e-3
 """Share of the tolerance below which the tolerance is reported as too loose."""
-SAME = 0.05
+MAX_ROUNDING_ERROR = 0.05
 """Error relative to the largest element above which a result differs by more than rounding."""
 SEED = 0
 """Seed of the inputs; a search uses a secret seed."""
@@ -69,14 +69,14 @@ def rounding(folder: Folder) -> Results:
             return
     for name, tolerance in kernel.workload.tolerance.items():
         for dtype, problems in _by_dtype(folder, name).items():
-            reached = dict(_reached(kernel, problems, name))
-            yield from _told(name, tolerance.of(dtype), dtype, reached, other=dtype in tolerance.by_dtype)
+            reached = dict(_rounding_by_type(kernel, problems, name))
+            yield from _tolerance_results(name, tolerance.of(dtype), dtype, reached, other=dtype in tolerance.by_dtype)
 
 
 def _by_dtype(folder: Folder, output: str) -> dict[str, list[Problem]]:
     """Return the small problems that have an output, grouped by the output's dtype."""
     found: dict[str, list[Problem]] = {}
-    for problem in (*folder.small[:MOST], *folder.worded):
+    for problem in (*folder.small[:MOST], *folder.choice_variants):
         tensor = workload_tensors(folder.kernel, problem).get(output)
         if tensor is None:
             continue  # only another choice of a problem field has this output
@@ -86,7 +86,7 @@ def _by_dtype(folder: Folder, output: str) -> dict[str, list[Problem]]:
     return found
 
 
-def _reached(kernel: Kernel, problems: Sequence[Problem], output: str) -> Iterator[tuple[str, Rounding]]:
+def _rounding_by_type(kernel: Kernel, problems: Sequence[Problem], output: str) -> Iterator[tuple[str, Rounding]]:
     """Yield the rounding errors of an output for each type of the reference's arithmetic, widest first."""
     found: dict[str, Rounding] = {}
     for problem in problems:
@@ -145,7 +145,7 @@ def _add(
         return
     of.finite = of.finite and not bool(got.isnan().any())
     error = (got.clamp(-limit, limit) - exact).abs()
-    tolerance = kernel.workload.tolerance[output].holding(tensors[output])
+    tolerance = kernel.workload.tolerance[output].for_tensor(tensors[output])
     allowed = tolerance.atol + tolerance.rtol * exact.abs()
     share = float(torch.where(error == 0, 0.0, error / allowed).nan_to_num(nan=math.inf).max())
     if share > of.share:
@@ -167,11 +167,11 @@ def _computed(
     """Return an output computed in a type, or the exact output if the reference works only in float64."""
     try:
         return kernel.workload.reference(problem, {n: t.to(dtype) for n, t in inputs.items()})[output]
-    except RAISED:  # torch lacks an operation for this type, or the reference creates float64 tensors
+    except KERNEL_CODE_EXCEPTIONS:  # torch lacks an operation for this type, or the reference creates float64 tensors
         return exact
 
 
-def _told(
+def _tolerance_results(
     name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rounding], *, other: bool = False
 ) -> Results:
     if not reached:
@@ -186,7 +186,7 @@ def _told(
         yield "warning", f"{said}; a sum may overflow its type: set Tensor's large= to the largest input to support"
     elif one.share > 1:
         yield "warning", f"{said}; correct candidates would fail: use {room}"
-    elif one.least < LOOSE:
+    elif one.least < LOOSE_SHARE:
         yield "warning", f"{said}; wrong results may pass: {room} is enough for rounding"
     else:
         yield True, f"{said}; {room} is enough for {_LONG[accumulator]}"
@@ -223,7 +223,10 @@ def measured_tolerance(
         for problem in problems:
             tensors = workload_tensors(kernel, problem)
             _add(one, kernel, problem, tensors, output, kind, _arithmetics(tensors)[0])
-        if all(bool((error <= max(SAME * float(exact.max()), _FLUSHED)).all()) for _, error, exact in one.seen):
+        if all(
+            bool((error <= max(MAX_ROUNDING_ERROR * float(exact.max()), _FLUSHED)).all())
+            for _, error, exact in one.seen
+        ):
             usable.append(kind)
             whole.seen += one.seen
     if not whole.seen:

@@ -37,18 +37,18 @@ def simulated_run(folder: Folder) -> Results:
     if _bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: the smallest problem, {problem}, needs more than {MOST_BYTES >> 20} MiB"
         return
-    yield _tried(_run, kernel, config, problem, chip)
-    for worded in folder.worded:  # as small as the small problems
+    yield _run_check(_run, kernel, config, problem, chip)
+    for worded in folder.choice_variants:  # as small as the small problems
         where = _chip(kernel, config, worded)
         if where is not None and _bytes(kernel, worded) <= MOST_BYTES:
-            yield _tried(_run, kernel, config, worded, where)
+            yield _run_check(_run, kernel, config, worded, where)
 
 
 def own_problem(folder: Folder) -> Results:
     """Check that the default candidate writes all outputs at the first study's problem, with some blocks verified."""
     kernel = folder.kernel
     config = kernel.space.default()
-    studied = folder.studied[:1]
+    studied = folder.study_problems[:1]
     if not studied:
         yield None, "skipped: no study has a full-size problem"
         return
@@ -59,14 +59,14 @@ def own_problem(folder: Folder) -> Results:
     elif _bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: {problem} needs more than {MOST_BYTES >> 20} MiB; `evokern search` checks it"
     else:
-        yield _tried(_covers, kernel, config, problem, chip)
+        yield _run_check(_covers, kernel, config, problem, chip)
 
 
 Answer = tuple[bool | None, str]
 """Result of a check (None if skipped) and its detail text."""
 
 
-def _tried(
+def _run_check(
     ask: Callable[[str, Kernel, Config, Problem, Profile], Answer],
     kernel: Kernel, config: Config, problem: Problem, chip: Profile,
 ) -> Answer:  # fmt: skip
@@ -86,14 +86,14 @@ def _tried(
 
 
 def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:
-    from evokern.device.sim.own_problem import OwnProblemCheck
-    from evokern.device.sim.own_problem_runs import OwnProblemRuns
+    from evokern.device.sim.full_size_check import OwnProblemCheck
+    from evokern.device.sim.full_size_runs import OwnProblemRuns
     from evokern.gate.comparison import tolerances
 
     runs = OwnProblemRuns(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
     found = OwnProblemCheck(runs).at(config, problem, most=OWN_INSTRUCTIONS)
-    if found.against is not None:
-        return False, f"{where}: {found.against['message']}"
+    if found.fault_evidence is not None:
+        return False, f"{where}: {found.fault_evidence['message']}"
     ran = f"{found.blocks} of {found.of} blocks ran" + (" and are correct" if found.judged else "")
     covered = "every output is written" if found.covered else "could not confirm that every output is written"
     return True, f"{where}: {ran}; {covered}" + (f"; ran completely at {found.scaled}" if found.scaled else "")
@@ -134,7 +134,7 @@ def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Pro
     return True, f"{where} is correct on {len(gate.settings.input_sets)} input sets, without findings"
 
 
-def small_problems_that_show(folder: Folder) -> Results:
+def check_small_problems(folder: Folder) -> Results:
     """Check that the small problems include several blocks, unequal extents, and a tail in each field."""
     kernel, config = folder.kernel, folder.kernel.space.default()
     able = [problem for problem in folder.small if _chip(kernel, config, problem) is not None]

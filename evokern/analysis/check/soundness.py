@@ -15,19 +15,24 @@ from functools import partial
 from pathlib import Path
 
 from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
-from evokern.analysis.check.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
+from evokern.analysis.check.reference_check import (
+    MAX_RELATIVE_DIFFERENCE,
+    compare_with_cpp,
+    python_reference,
+    workload_tensors,
+)
 from evokern.analysis.check.rounding import rounding
-from evokern.analysis.check.simulated_run import own_problem, simulated_run, small_problems_that_show
+from evokern.analysis.check.simulated_run import check_small_problems, own_problem, simulated_run
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import macros, render
-from evokern.errors import RAISED, EvokernError, KernelError
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError
 from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
-from evokern.wording import changed, several
+from evokern.wording import changed_genes_text, count_noun
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """Compile targets of the default candidate: the three chip generations that evokern supports."""
@@ -67,8 +72,8 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
     for name, check in _CHECKS.items():
         try:
             yield from _named(name, check(folder))
-        except RAISED as error:
-            place = _place(error, kernel.folder)
+        except KERNEL_CODE_EXCEPTIONS as error:
+            place = _error_location(error, kernel.folder)
             if not (place or isinstance(error, EvokernError)):
                 raise  # a bug in evokern, not in the kernel
             defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
@@ -76,7 +81,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
                 yield CheckResult(name, None, f"skipped: stopped by the error under {reported[defect]!r}")
             else:
                 reported[defect] = name
-                yield CheckResult(name, False, _sentence(error, place))
+                yield CheckResult(name, False, _error_text(error, place))
 
 
 def _named(name: str, results: Results) -> Iterator[CheckResult]:
@@ -84,14 +89,14 @@ def _named(name: str, results: Results) -> Iterator[CheckResult]:
         yield CheckResult(name, True if ok == "warning" else ok, detail, ok == "warning")
 
 
-def _place(error: BaseException, folder: Path) -> str:
+def _error_location(error: BaseException, folder: Path) -> str:
     """Return file and line of the kernel's code that raised, or an empty string."""
     frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
     own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(folder.resolve())]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
-def _sentence(error: BaseException, place: str) -> str:
+def _error_text(error: BaseException, place: str) -> str:
     text = str(error) if isinstance(error, EvokernError) else f"{type(error).__name__}: {error}"
     return text if place in text else f"{text} ({place})"
 
@@ -112,7 +117,7 @@ def _functions(folder: Folder) -> Results:
             violation = check_feasible(kernel, config, folder.problems[:1], chip)
             feasible[name] += violation is None
             if violation is not None and not negative and "is empty: -" in violation.reason:
-                negative = f"{violation.reason}, for {changed(config, kernel.genes)}"
+                negative = f"{violation.reason}, for {changed_genes_text(config, kernel.genes)}"
     for problem in folder.problems:
         for config in sample[:50]:
             if check_feasible(kernel, config, [problem], CHIPS["h200"]) is None:
@@ -129,10 +134,12 @@ def _default_feasible(folder: Folder) -> Results:
     default = folder.kernel.space.default()
     anywhere = False
     notes: dict[str, list[Problem]] = {}
-    problems = tuple(dict.fromkeys((*folder.problems, *folder.worded)))
+    problems = tuple(dict.fromkeys((*folder.problems, *folder.choice_variants)))
     for problem in problems:
         # Constraints about speed do not matter at a small problem: the default candidate only has to run there.
-        tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem not in folder.studied)
+        tried = partial(
+            check_feasible, folder.kernel, default, [problem], essential=problem not in folder.study_problems
+        )
         violations = {name: tried(chip) for name, chip in CHIPS.items()}
         fits = [name for name, violation in violations.items() if violation is None]
         anywhere = anywhere or bool(fits)
@@ -162,13 +169,16 @@ def _starting_points(folder: Folder) -> Results:
         }
         fits = dict.fromkeys(name for (name, _), violation in found.items() if violation is None)
         if fits:
-            good.append(f"{changed(point, genes)} on {', '.join(fits)}")
+            good.append(f"{changed_genes_text(point, genes)} on {', '.join(fits)}")
         else:
             (name, problem), violation = next(iter(found.items()))
             where = f"for example on {name} at {_text(problem)}"
-            yield False, f"number {number} ({changed(point, genes)}) is feasible on no chip, {where}: {violation}"
+            yield (
+                False,
+                f"number {number} ({changed_genes_text(point, genes)}) is feasible on no chip, {where}: {violation}",
+            )
     if good:
-        yield True, f"{several(len(good), 'starting point')}: {'; '.join(good)}"
+        yield True, f"{count_noun(len(good), 'starting point')}: {'; '.join(good)}"
 
 
 def _chip_for(architecture: str) -> Profile:
@@ -191,7 +201,7 @@ def _compiles(folder: Folder) -> Results:
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
     """Return the compile target, whether the default candidate compiles for it, and the detail text."""
     from evokern.compile.isolated import compile_program
-    from evokern.compile.messages import of_later_architecture
+    from evokern.compile.messages import needs_later_architecture
     from evokern.compile.records import CompileFailure
 
     kernel, default = folder.kernel, folder.kernel.space.default()
@@ -204,7 +214,7 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
     if isinstance(built, CompileFailure):
         later = "; declare the newer feature with Launch(cluster=…) or a gene's min_compute_capability"
-        return target, False, built.message + (later if of_later_architecture(built.message) else "")
+        return target, False, built.message + (later if needs_later_architecture(built.message) else "")
     uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
     return target, True, ", ".join(uses)
 
@@ -219,7 +229,7 @@ def _workload(folder: Folder) -> Results:
     tensors = workload_tensors(kernel, problem)
     outputs = _outputs(tensors)
     empty = not outputs
-    for worded in folder.worded:  # another dtype or layout may have further outputs
+    for worded in folder.choice_variants:  # another dtype or layout may have further outputs
         outputs |= _outputs(workload_tensors(kernel, worded))
     tolerated = set(kernel.workload.tolerance)
     if empty:
@@ -243,7 +253,7 @@ def _python_reference(folder: Folder) -> Results:
     if not folder.small:
         yield False, "the reference cannot be tested without small problems; list some in the workload's small_problems"
         return
-    problems = (*folder.small, *folder.worded)
+    problems = (*folder.small, *folder.choice_variants)
     for problem in problems:
         python_reference(folder.kernel, problem, workload_tensors(folder.kernel, problem))
     yield True, f"correct shapes, float64 and finite at {len(problems)} small problems"
@@ -264,7 +274,7 @@ def _cpp_reference(folder: Folder) -> Results:
         yield None, "skipped: the comparison needs a C++ compiler (g++ or clang++ on PATH) and a small problem"
         return
     expected = {}
-    for problem in (*folder.small, *folder.worded):
+    for problem in (*folder.small, *folder.choice_variants):
         tensors = workload_tensors(folder.kernel, problem)
         try:
             expected[problem] = python_reference(folder.kernel, problem, tensors)
@@ -272,8 +282,11 @@ def _cpp_reference(folder: Folder) -> Results:
             yield None, "skipped: the Python reference fails"
             return
     worst = compare_with_cpp(folder.kernel, expected, compiler)
-    agree = "agrees with" if worst <= AGREEMENT else "differs from"
-    yield worst <= AGREEMENT, f"reference.h {agree} the Python reference: largest relative difference {worst:.1e}"
+    agree = "agrees with" if worst <= MAX_RELATIVE_DIFFERENCE else "differs from"
+    yield (
+        worst <= MAX_RELATIVE_DIFFERENCE,
+        f"reference.h {agree} the Python reference: largest relative difference {worst:.1e}",
+    )
 
 
 def _slices(folder: Folder) -> Results:
@@ -286,7 +299,7 @@ def _slices(folder: Folder) -> Results:
     from evokern.gate import Gate
     from evokern.study.settings import GateSettings
 
-    problems = (*folder.small, *folder.worded)
+    problems = (*folder.small, *folder.choice_variants)
     for problem in problems:
         gate = Gate(folder.kernel, problem, GateSettings(), torch.device("cpu"), seed=0)
         gate.prove_slices(workload_tensors(folder.kernel, problem))
@@ -307,7 +320,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "reference.h": _cpp_reference,
     "slices": _slices,
     "tolerance": rounding,
-    "small problems": small_problems_that_show,
+    "small problems": check_small_problems,
     "simulated run": simulated_run,
     "own problem": own_problem,
 }

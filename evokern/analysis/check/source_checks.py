@@ -11,7 +11,7 @@ from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.render import choice_macro, macros, read_source
-from evokern.errors import KernelError, nearest
+from evokern.errors import KernelError, suggestion
 from evokern.hardware.profiles import CHIPS
 
 
@@ -83,7 +83,7 @@ def declared_state(folder: Folder) -> Results:
     missing = [name for name in kernel.state if not _is_variable(name.rpartition("::")[2], text)]
     known = re.findall(r"__device__[^;(){}]*?(\w+)\s*(?:\[[^;]*\]\s*)?(?:=[^;]*|\{[^;]*)?;", text)
     for name in missing:
-        remedy = nearest(name, dict.fromkeys(known)) or "the source has no __device__ variable"
+        remedy = suggestion(name, dict.fromkeys(known)) or "the source has no __device__ variable"
         yield False, f"state names {name!r}, but {kernel.source} has no variable of that name: {remedy}"
     if not missing:
         yield True, f"restored before every call: {', '.join(kernel.state)}"

@@ -24,7 +24,7 @@ FEWEST_SAMPLES = 5
 
 
 @dataclass(frozen=True)
-class Reading:
+class RunTiming:
     """Time of one run at one problem."""
 
     time_us: float
@@ -49,7 +49,7 @@ class ComparedRun:
     """Chip model."""
     predicted: bool
     """Whether the times are predicted."""
-    readings: Mapping[str, Reading]
+    readings: Mapping[str, RunTiming]
     """Problem → time."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The candidate's gene values."""
@@ -105,7 +105,7 @@ class Comparison:
 
     def in_words(self, line: ProblemComparison) -> str:
         """Return a line's problem in readable form."""
-        return in_words(line.problem, self.new, self.old)
+        return readable_problem(line.problem, self.new, self.old)
 
     @property
     def verdict(self) -> Change:
@@ -197,12 +197,15 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
         )
     common = [name for name in old.readings if name in new.readings]
     if not common:
-        shapes = [f"{run.label} has {' and '.join(in_words(name, run) for name in run.readings)}" for run in (old, new)]
+        shapes = [
+            f"{run.label} has {' and '.join(readable_problem(name, run) for name in run.readings)}"
+            for run in (old, new)
+        ]
         raise UsageError(
             f"the runs have no problem in common: {', '.join(shapes)}; see each run's times with `evokern show`"
         )
     remarks = [
-        f"skipped {in_words(name, run)}: only {run.label} was timed there"
+        f"skipped {readable_problem(name, run)}: only {run.label} was timed there"
         for run, other in ((old, new), (new, old))
         for name in run.readings
         if name not in other.readings
@@ -210,12 +213,12 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
     for name in common:
         clocks = old.readings[name].clock_mhz, new.readings[name].clock_mhz
         if clocks[0] and clocks[1] and abs(clocks[0] / clocks[1] - 1) > 0.03:
-            told = in_words(name, new, old)
+            told = readable_problem(name, new, old)
             remarks.append(f"at {told} the SM clock was {clocks[0]:.0f} MHz in the old run, {clocks[1]:.0f} in the new")
     return common, remarks
 
 
-def in_words(problem: str, *runs: ComparedRun) -> str:
+def readable_problem(problem: str, *runs: ComparedRun) -> str:
     """Return a problem in readable form from the first run that has one, else its key."""
     return next((run.words[problem] for run in runs if problem in run.words), problem)
 
@@ -234,12 +237,12 @@ def _line(problem: str, before: ComparedRun, now: ComparedRun, threshold: float,
         certain = True
     elif min(len(old.samples_us), len(new.samples_us)) >= FEWEST_SAMPLES:
         ratio, interval = _ratio(old.samples_us, new.samples_us)
-        chance = _chance(old.samples_us, new.samples_us, ratio)
+        chance = _p_value(old.samples_us, new.samples_us, ratio)
         delta = cliffs_delta(new.samples_us, old.samples_us)
         certain = chance < level
     else:
         if old.ci95_us is None or new.ci95_us is None:
-            told = in_words(problem, now, before)
+            told = readable_problem(problem, now, before)
             raise UsageError(
                 f"at {told} one run has neither samples nor a confidence interval; measure both runs again"
             )
@@ -262,7 +265,7 @@ def _ratio(old: Sequence[float], new: Sequence[float]) -> tuple[float, tuple[flo
     return median(new) / median(old), (float(low), float(high))
 
 
-def _chance(old: Sequence[float], new: Sequence[float], ratio: float) -> float:
+def _p_value(old: Sequence[float], new: Sequence[float], ratio: float) -> float:
     from scipy.stats import mannwhitneyu
 
     if math.isclose(ratio, 1.0, abs_tol=1e-12):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.compare.compare import ComparedRun, Reading
+from evokern.analysis.compare.compare import ComparedRun, RunTiming
 from evokern.errors import StudyError, UsageError
 from evokern.files import is_file, read_text
 from evokern.store import Reader, open_readonly
@@ -65,12 +65,12 @@ def _studied(reader: Reader, label: str, name: str | None) -> ComparedRun:
                 dict(best.config), facts, words)  # fmt: skip
 
 
-def _readings(best: Trial, problems: tuple[str, ...]) -> dict[str, Reading]:
+def _readings(best: Trial, problems: tuple[str, ...]) -> dict[str, RunTiming]:
     timings = best.evaluation.timings
     if not timings and best.evaluation.time_us is not None and len(problems) == 1:
-        return {problems[0]: Reading(best.evaluation.time_us)}
+        return {problems[0]: RunTiming(best.evaluation.time_us)}
     return {
-        problem: Reading(one.median_us, one.ci95_us, one.samples_us, one.clock_mhz)
+        problem: RunTiming(one.median_us, one.ci95_us, one.samples_us, one.clock_mhz)
         for problem, one in zip(problems, timings, strict=False)
     }
 
@@ -101,7 +101,7 @@ def _exported(path: Path) -> ComparedRun:
         facts["kernel"].split(",")[0],
         facts["device"].removesuffix(", simulated"),
         bool(time["predicted"]),
-        {problem: Reading(float(time["time"]), interval)},
+        {problem: RunTiming(float(time["time"]), interval)},
         config,
         kept,
         {problem: " ".join(parts)},

@@ -24,7 +24,7 @@ Run = Callable[[Path], float]
 """Function that runs a program and returns its time in µs."""
 
 
-def why_not(device: str) -> str | None:
+def pairing_obstacle(device: str) -> str | None:
     """Return why this machine cannot pair programs for a chip model, or None if it can."""
     from evokern.hardware.driver import probe
 

@@ -87,7 +87,7 @@ class Evaluator:
         self._closed = False
         self._names: list[str] = []
         try:
-            self._config = self._chosen(genes or {})
+            self._config = self._base_config(genes or {})
             self._without_effect = self.kernel.space.without_effect(self._config, genes or {})
             self._candidate(_NOTHING)
         except BaseException:
@@ -213,10 +213,10 @@ class Evaluator:
                 continue
             self._device.submit(Request(number, candidate, self._best_us))
             waiting.add(number)
-            yield from self._collected(waiting, self._device.window - 1)
-        yield from self._collected(waiting, 0)
+            yield from self._results_until(waiting, self._device.window - 1)
+        yield from self._results_until(waiting, 0)
 
-    def _collected(self, waiting: set[int], most: int) -> Iterator[tuple[int, SourceResult]]:
+    def _results_until(self, waiting: set[int], most: int) -> Iterator[tuple[int, SourceResult]]:
         """Yield the available results, and wait until at most `most` sources are in flight.
 
         Raises:
@@ -257,7 +257,7 @@ class Evaluator:
             launches_of(self.kernel, candidate, self.problem)
         return candidate
 
-    def _chosen(self, genes: Mapping[str, Value]) -> Config:
+    def _base_config(self, genes: Mapping[str, Value]) -> Config:
         """Return the configuration for macros and launches.
 
         Without given genes, return the default candidate, or a feasible candidate near it.

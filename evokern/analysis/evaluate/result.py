@@ -8,7 +8,7 @@ from typing import Any
 from evokern.declaration.problem import ProblemField, words_of
 from evokern.study.trial import Evaluation, Outcome
 
-_KEPT = ("file", "line", "finding", "problem", "input_set", "foreign_load", "diagnosis")
+_RESULT_EVIDENCE = ("file", "line", "finding", "problem", "input_set", "foreign_load", "diagnosis")
 """Evidence that is useful to readers of the result, in addition to `check` and `reason`."""
 
 
@@ -119,7 +119,7 @@ class SourceResult:
             "share": self.share,
             "covered": self.covered,
             "duplicate_of": self.duplicate_of,
-            "evidence": {name: evidence[name] for name in _KEPT if name in evidence},
+            "evidence": {name: evidence[name] for name in _RESULT_EVIDENCE if name in evidence},
             "log": str(evidence.get("log", "")),
             "compile_s": self.evaluation.compile_s,
             "device_s": self.evaluation.device_s,

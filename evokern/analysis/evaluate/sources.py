@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.declaration.foreign import Extent, ForeignSource, LaunchGeometry
-from evokern.errors import SourceError, nearest
+from evokern.errors import SourceError, suggestion
 
 Source = str | Path | ForeignSource
 """A source given by a caller: a path, a text of several lines, or a named source."""
@@ -85,11 +85,11 @@ def _read(path: Path, name: str | None = None) -> ForeignSource:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot read the source {str(path)[:200]}: {error}") from error
-    genes, geometry = _launch_beside(path.with_suffix(LAUNCH_SUFFIX))
+    genes, geometry = _launch_file(path.with_suffix(LAUNCH_SUFFIX))
     return ForeignSource(path.name if name is None else name, text.removeprefix("\ufeff"), genes, geometry)
 
 
-def _launch_beside(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
+def _launch_file(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
     """Return the genes and the launch from a source's launch file, or empty values if there is none.
 
     Raises:
@@ -107,7 +107,7 @@ def _launch_beside(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
     for key in told:
         if key not in LAUNCH_KEYS:
             wrong = f"{path} is the launch file of a source, but {key!r} is not a launch key"
-            raise SourceError(f"{wrong}: {nearest(key, LAUNCH_KEYS)}; fix or rename the file")
+            raise SourceError(f"{wrong}: {suggestion(key, LAUNCH_KEYS)}; fix or rename the file")
     smem, genes = told.get("smem"), told.get("set", {})
     if smem is not None and not (type(smem) is int and smem >= 0):
         raise SourceError(f"{path}: smem = {smem!r:.80} is not a number of bytes; use an integer of at least 0")

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evokern.analysis.candidates import TrialUnderTest, evaluate, started
+from evokern.analysis.candidates import TrialUnderTest, evaluate, running_device
 from evokern.declaration.feasibility import check, narrowed
 from evokern.declaration.genes import Config, Value
 from evokern.device import Device
-from evokern.device.contract import Interleaving
+from evokern.device.contract import MeasuresRounds
 from evokern.errors import StudyError
 from evokern.escaping import in_markdown
 from evokern.measurement.playoff import effects
@@ -24,7 +24,7 @@ from evokern.study.trial import Evaluation, Outcome
 
 
 @dataclass(frozen=True)
-class Row:
+class AblationRow:
     """One candidate of an ablation."""
 
     gene: str
@@ -63,11 +63,11 @@ class Ablation:
     """Device model."""
     predicted: bool
     """Whether times are predicted."""
-    champion: Row
+    champion: AblationRow
     """The analysed candidate."""
-    alone: tuple[Row, ...]
+    alone: tuple[AblationRow, ...]
     """Each gene reset to its default alone, largest slowdown first."""
-    path: tuple[Row, ...]
+    path: tuple[AblationRow, ...]
     """Path from the default to the champion, one change per step."""
     baseline: str | None = None
     """Name of the speedups' baseline."""
@@ -94,10 +94,10 @@ def ablate(
     """
     space = narrowed(subject.kernel.space, subject.study.genes)
     champion, default = subject.trial.config, space.default()
-    genes = choices(subject)
+    genes = changed_genes(subject)
     if not genes:
-        raise StudyError(nothing(subject))
-    with started(device, subject.task()) as report:
+        raise StudyError(no_changes_message(subject))
+    with running_device(device, subject.task()) as report:
         runs = _Runs(subject, device)
         on_step(f"resetting each changed gene alone on {device.identity}: {len(genes)}")
         singles = {name: space.with_changes(champion, {name: default[name]}) for name in genes}
@@ -109,7 +109,7 @@ def ablate(
             ((geometric_mean([t.median_us for t in b.timings]), b.name) for b in report.baselines if b.timings),
             default=None,
         )
-        if isinstance(device, Interleaving):
+        if isinstance(device, MeasuresRounds):
             on_step("measuring all rows and the champion in interleaved rounds")
             fastest = runs.measure(device, fastest, [champion, *singles.values(), *(config for _, config in steps)])
     table = _Table(runs, champion, fastest[0] if fastest else None)
@@ -127,14 +127,14 @@ def ablate(
     )  # fmt: skip
 
 
-def choices(subject: TrialUnderTest) -> list[str]:
+def changed_genes(subject: TrialUnderTest) -> list[str]:
     """Return the genes that differ from the study's default candidate."""
     space = narrowed(subject.kernel.space, subject.study.genes)
     champion, default = subject.trial.config, space.default()
     return [gene.name for gene in space.genes if champion.get(gene.name) != default.get(gene.name)]
 
 
-def nothing(subject: TrialUnderTest) -> str:
+def no_changes_message(subject: TrialUnderTest) -> str:
     """Return the message for a candidate without changed genes."""
     return f"trial {subject.trial.number} is the default candidate, so there is no changed gene to reset"
 
@@ -212,7 +212,7 @@ class _Runs:
         return min((used.occupancy for used in found.resources), default=None) if found else None
 
     def measure(
-        self, device: Interleaving, fastest: tuple[float, str] | None, configs: Sequence[Config]
+        self, device: MeasuresRounds, fastest: tuple[float, str] | None, configs: Sequence[Config]
     ) -> tuple[float, str] | None:
         """Measure candidates and baseline in interleaved rounds; return the baseline's time and name."""
         timed = [config for config in dict.fromkeys(configs) if self.time(config) is not None]
@@ -229,14 +229,16 @@ class _Table:
     champion: Config
     baseline_us: float | None
 
-    def row(self, config: Config, gene: str, value: Value | None, instead_of: Value | None) -> Row:
+    def row(self, config: Config, gene: str, value: Value | None, instead_of: Value | None) -> AblationRow:
         runs, subject = self.runs, self.runs.subject
         time_us = runs.time(config)
         if time_us is None:
-            return Row(gene, value, instead_of, dict(config), None, None, None, None, None, None, runs.note(config))
+            return AblationRow(
+                gene, value, instead_of, dict(config), None, None, None, None, None, None, runs.note(config)
+            )
         measured = runs.ratio(config)
         moved = geometric_mean([subject.kernel.workload.bytes(problem) for problem in subject.problems])
-        return Row(
+        return AblationRow(
             gene, value, instead_of, dict(config), time_us,
             measured[0] if measured else time_us / (runs.time(self.champion) or time_us),
             measured[1] if measured else None,
@@ -261,11 +263,11 @@ def markdown(found: Ablation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row, unnamed: str) -> str:
+def _cells(row: AblationRow, unnamed: str) -> str:
     return " | ".join(map(in_markdown, cells(row, unnamed)))
 
 
-def cells(row: Row, unnamed: str) -> list[str]:
+def cells(row: AblationRow, unnamed: str) -> list[str]:
     """Return a row's texts: change, time, ratio, interval, bandwidth, occupancy, speedup."""
     change = f"{row.gene}={row.value} (not {row.instead_of})" if row.gene else unnamed
     if row.time_us is None:

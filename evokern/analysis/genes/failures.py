@@ -19,7 +19,7 @@ CHANCE = 0.01
 LEAST_FAILURES = 5
 """Fewest failures that are reported."""
 
-_ENDED: Mapping[Outcome, str] = {
+_OUTCOME_VERBS: Mapping[Outcome, str] = {
     Outcome.WRONG: "gave wrong results",
     Outcome.CRASHED: "crashed",
     Outcome.HUNG: "hung",
@@ -29,7 +29,7 @@ _ENDED: Mapping[Outcome, str] = {
 
 
 @dataclass(frozen=True)
-class Failing:
+class FailingPair:
     """A failing pair of gene values."""
 
     values: tuple[tuple[str, Value], ...]
@@ -51,12 +51,12 @@ class Failing:
         values = " with ".join(f"{name}={value}" for name, value in self.values)
         whole = self.reason_count == self.count
         how = f"{self.count} of {self.count}" if whole else f"0 of {self.count} trials passed, {self.reason_count}"
-        how += f" {_ENDED.get(self.outcome, self.outcome.value)}"
+        how += f" {_OUTCOME_VERBS.get(self.outcome, self.outcome.value)}"
         where = f" (active with {self.where})" if self.where else ""
         return f"{values}{where} never works: {how}, {self.reason}"
 
 
-def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[Failing]:
+def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[FailingPair]:
     """Return pairs of values that never work together, although each works with other values; most trials first.
 
     A pair is reported if so many failures have a probability below 1 % at the overall failure rate. The level is
@@ -109,7 +109,7 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
         if rate ** len(members[one, two]) < limit:
             groups[names[one], names[two]] = [tried[row] for row in members[one, two]]
     found = [_failing(pair, _where(space, pair), group) for pair, group in groups.items()]
-    distinct: list[Failing] = []
+    distinct: list[FailingPair] = []
     distinct_members: list[set[int]] = []
     for failing in sorted(found, key=lambda failing: -failing.count):
         numbers = {trial.number for trial in groups[failing.values]}
@@ -120,7 +120,7 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
     return distinct[:most]
 
 
-def pattern(evaluation: Evaluation) -> str:
+def failure_reason(evaluation: Evaluation) -> str:
     """Return the reason of a failure without candidate-specific numbers, indices and addresses."""
     evidence = evaluation.evidence
     finding = evidence.get("finding")
@@ -154,6 +154,6 @@ def _where(space: Space, pair: Sequence[tuple[str, Value]]) -> str:
     return " ".join(f"{other}={'|'.join(map(str, of))}" for other, of in allowed.items() if other not in named)
 
 
-def _failing(values: tuple[tuple[str, Value], ...], where: str, members: Sequence[Trial]) -> Failing:
-    (outcome, reason), count = Counter((t.outcome, pattern(t.evaluation)) for t in members).most_common(1)[0]
-    return Failing(values, where, len(members), outcome, reason, count)
+def _failing(values: tuple[tuple[str, Value], ...], where: str, members: Sequence[Trial]) -> FailingPair:
+    (outcome, reason), count = Counter((t.outcome, failure_reason(t.evaluation)) for t in members).most_common(1)[0]
+    return FailingPair(values, where, len(members), outcome, reason, count)

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from evokern.analysis.genes.failures import Failing, failing_pairs
+from evokern.analysis.genes.failures import FailingPair, failing_pairs
 from evokern.analysis.genes.forest import ForestFit, Forests
-from evokern.analysis.genes.genes import GeneFinding, Kind, learned
+from evokern.analysis.genes.genes import GeneFinding, Kind, gene_findings
 from evokern.analysis.genes.importance import FULL, Effort, GeneEffect, importance
 from evokern.declaration.genes import Config, Value
 from evokern.declaration.space import Space
@@ -49,7 +49,7 @@ class GenesReport:
     """Gene → effect estimated by the forest; empty with too few trials."""
     explained: float | None = None
     """Share of the variance of log(time) that the forest explains on held-out trials, or None without a forest."""
-    combinations: tuple[Failing, ...] = ()
+    combinations: tuple[FailingPair, ...] = ()
     """Pairs of values that never work together, although each works with other values."""
     quiet: tuple[str, ...] = ()
     """Genes with several values but without findings."""
@@ -65,7 +65,7 @@ class GenesReport:
         """Whether the forest explains enough variance on held-out trials to rank genes."""
         return self.explained is not None and self.explained >= TRUSTED
 
-    def having(self, kind: Kind) -> list[GeneFinding]:
+    def findings_of(self, kind: Kind) -> list[GeneFinding]:
         """Return the findings of a kind; decisive genes are sorted by share, then by effect, in descending order."""
         found = [finding for finding in self.findings if finding.kind == kind]
         if kind == "decisive":
@@ -84,7 +84,7 @@ class GenesReport:
 
     @property
     def _shares(self) -> dict[str, float]:
-        return {gene: effect.share for gene, effect in self.effects.items() if self.trusted and decides(effect)}
+        return {gene: effect.share for gene, effect in self.effects.items() if self.trusted and is_decisive(effect)}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `show --genes --json` prints."""
@@ -144,7 +144,7 @@ def report(
     # Concurrently with the rest, which needs no model: a separate process may fit the forests.
     with ThreadPoolExecutor(1) as beside:
         fitted = beside.submit(importance, space, configs, values, effort=effort, fit=fit)
-        findings = list(learned(space.genes, trials))
+        findings = list(gene_findings(space.genes, trials))
         barred = {finding.gene for finding in findings if finding.kind in ("locked", "barred")}
         combinations = tuple(failing_pairs(space, trials, barred))
         model = fitted.result()
@@ -156,7 +156,7 @@ def report(
         findings += [
             model_finding(gene, e, len(timed), partial[gene])
             for gene, e in effects.items()
-            if gene not in told and decides(e)
+            if gene not in told and is_decisive(e)
         ]
     reported = {finding.gene for finding in findings}
     return GenesReport(
@@ -185,7 +185,7 @@ def _lacking(gene: str, values: Iterable[Value], configs: Iterable[Config]) -> t
     return tuple(left)
 
 
-def decides(effect: GeneEffect) -> bool:
+def is_decisive(effect: GeneEffect) -> bool:
     """Return whether a gene is decisive: a forest's intervals exclude a negligible effect."""
     return effect.share_ci95[0] > DECISIVE_SHARE and effect.ratio_ci95[0] > DECISIVE_RATIO
 

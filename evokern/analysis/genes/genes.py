@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evokern.analysis.genes.failures import pattern
+from evokern.analysis.genes.failures import failure_reason
 from evokern.declaration.genes import Gene, Value
 from evokern.declaration.space import Space
 from evokern.measurement.statistics import student_quantile
@@ -59,7 +59,7 @@ class GeneFinding:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[GeneFinding, ...]:
+def gene_findings(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[GeneFinding, ...]:
     """Return the findings about genes: dead, locked, barred, then decisive genes by effect.
 
     Args:
@@ -191,7 +191,7 @@ _VERB: Mapping[Outcome, str] = {
 
 def _commonest_reason(failures: Sequence[Trial]) -> str:
     outcome, count = Counter(trial.outcome for trial in failures).most_common(1)[0]
-    reason, _ = Counter(pattern(t.evaluation) for t in failures if t.outcome is outcome).most_common(1)[0]
+    reason, _ = Counter(failure_reason(t.evaluation) for t in failures if t.outcome is outcome).most_common(1)[0]
     mostly = "" if count == len(failures) else "failed, mostly "
     return f"{mostly}{_VERB[outcome]}, {reason}"
 

@@ -103,7 +103,7 @@ class Bottleneck:
         }
 
 
-def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
+def bottleneck_from_times(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
     """Return a candidate's bottleneck from the components of its predicted time.
 
     Args:
@@ -118,7 +118,7 @@ def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
     return Bottleneck(CAUSES[largest[0]], evidence, shares)
 
 
-def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Bottleneck:
+def bottleneck_from_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Bottleneck:
     """Return a candidate's bottleneck from hardware counters.
 
     Args:
@@ -216,7 +216,7 @@ def _conflicts(values: Mapping[str, float | None]) -> list[str]:
     return [f"bank conflicts add {loads:,.0f} wavefronts to loads and {stores:,.0f} to stores{of}"]
 
 
-def suggested(
+def with_suggestions(
     bottleneck: Bottleneck, subject: ProfileSubject, values: Mapping[str, float | None] | None = None
 ) -> Bottleneck:
     """Return a bottleneck with suggestions: genes that the kernel declares to relieve it.
@@ -247,7 +247,7 @@ def suggested(
         }
         others = [value for value in gene.values if value != config[gene.name] and value not in tried]
         # Skip infeasible values, and values that avoid the saturated tensor cores.
-        others = [value for value in others if not (bottleneck.bound == "tensor-bound" and _leaves_out(value))]
+        others = [value for value in others if not (bottleneck.bound == "tensor-bound" and _avoids_tensor_cores(value))]
         untried = tuple(v for v in others if subject.feasible(space.canonical({**config, gene.name: v})))
         if untried or tried:
             outcomes = {value: _outcome_text(trial, time_us) for value, trial in tried.items()}
@@ -257,7 +257,7 @@ def suggested(
     return replace(bottleneck, suggestions=suggestions, undeclared=not any(relieves.values()))
 
 
-def _leaves_out(value: Value) -> bool:
+def _avoids_tensor_cores(value: Value) -> bool:
     """Return whether a value computes without the tensor cores, which is slower even if they are saturated."""
     return str(value).lower() in _WITHOUT
 

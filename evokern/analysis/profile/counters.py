@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.profile.bound import Bottleneck, by_counters, suggested
+from evokern.analysis.profile.bound import Bottleneck, bottleneck_from_counters, with_suggestions
 from evokern.analysis.profile.nsight import METRICS, ProfilerSettings, find_ncu, profile_command
 from evokern.analysis.profile.subject import ProfileSubject
 from evokern.declaration.kernel import Launch
@@ -79,7 +79,7 @@ class CountedCandidate:
         return {**values, "source": "ncu", "predicted": False, "verdict": self.verdict.as_dict()}
 
 
-def missing_profiler() -> str | None:
+def why_no_profiler() -> str | None:
     """Return why hardware counters are unavailable, or None if Nsight Compute is installed."""
     if find_ncu():
         return None
@@ -161,17 +161,17 @@ def _candidate(
     total = combined([launch.counters for launch in launches])
     duration = total.get("duration_ns")
     duration_us = None if duration is None else duration / 1000
-    time_us = _searched(subject, gpu)
+    time_us = _search_time_us(subject, gpu)
     launch_us = latencies_of(subject.chip).launch_us * len(launches)
-    bottleneck = by_counters(total, launch_us, time_us or duration_us)
+    bottleneck = bottleneck_from_counters(total, launch_us, time_us or duration_us)
     return CountedCandidate(
         subject.title, subject.kernel.name, dict(subject.config), subject.problem.key, str(subject.problem), gpu.model,
         time_us, duration_us,
-        total, tuple(launches), suggested(bottleneck, subject, total), command, str(report) if report else None,
+        total, tuple(launches), with_suggestions(bottleneck, subject, total), command, str(report) if report else None,
     )  # fmt: skip
 
 
-def _searched(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
+def _search_time_us(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
     """Return the candidate's time in µs from the search at this problem on this model, or None."""
     record, trial = subject.record, subject.trial
     if record is None or trial is None or record.device != gpu.model or subject.problem.key not in record.problems:

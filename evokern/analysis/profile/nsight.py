@@ -22,9 +22,9 @@ from typing import Literal
 from evokern.errors import DeviceError
 from evokern.escaping import shell_line
 
-USUAL_PLACE = "/usr/local/cuda/bin"
+DEFAULT_CUDA_BIN = "/usr/local/cuda/bin"
 """Folder of the CUDA tools when they are not on PATH."""
-MARK = "evokern: "
+ERROR_PREFIX = "evokern: "
 """Prefix of the line in which the profiled program reports an error."""
 _ATTEMPTS = 6
 _WORDS = re.compile(r"[a-z0-9]+__[a-z0-9_]+")
@@ -96,7 +96,7 @@ and special functions. A stall is the mean number of cycles that a warp waits be
 
 
 @dataclass(frozen=True)
-class Counted:
+class LaunchCounters:
     """Counters of one launch, as printed by Nsight Compute."""
 
     kernel: str
@@ -137,7 +137,7 @@ class CountedRun:
 
 def find_ncu() -> str | None:
     """Return the path of `ncu`, or None if it is not installed."""
-    return shutil.which("ncu") or shutil.which("ncu", path=USUAL_PLACE)
+    return shutil.which("ncu") or shutil.which("ncu", path=DEFAULT_CUDA_BIN)
 
 
 def profile_command(
@@ -214,7 +214,7 @@ def options(names: Sequence[str], how: ProfilerSettings) -> tuple[str, ...]:
     return (*given, *_PRINT)
 
 
-def read(text: str, names: Sequence[str]) -> list[Counted]:
+def read(text: str, names: Sequence[str]) -> list[LaunchCounters]:
     """Parse Nsight Compute's table (`--csv --page raw`) and return its launches in order.
 
     Args:
@@ -228,7 +228,9 @@ def read(text: str, names: Sequence[str]) -> list[Counted]:
     table = csv.DictReader(io.StringIO("\n".join(line for line in lines[start:] if line.startswith('"'))))
     # The row below the header has units and no ID.
     rows = [row for row in table if row["ID"]]
-    return [Counted(row.get("Kernel Name") or "", {name: _number(row.get(name)) for name in names}) for row in rows]
+    return [
+        LaunchCounters(row.get("Kernel Name") or "", {name: _number(row.get(name)) for name in names}) for row in rows
+    ]
 
 
 def _number(text: str | None) -> float | None:
@@ -270,7 +272,7 @@ def _why(text: str) -> str:
             "write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to /etc/modprobe.d/nvidia-profiling.conf "
             "and reboot"
         )
-    reported = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
+    reported = [line[len(ERROR_PREFIX) :] for line in text.splitlines() if line.startswith(ERROR_PREFIX)]
     if reported:
         return f"the candidate failed under Nsight Compute: {reported[-1]}"
     if "driver resource was unavailable" in text:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from cuda.bindings import driver
 
-from evokern.analysis.profile.nsight import MARK
+from evokern.analysis.profile.nsight import ERROR_PREFIX
 from evokern.compile.build import tensors_of
 from evokern.device.gpu.cuda import Candidate, check, finish
 from evokern.device.gpu.jobs import ProfiledCall
@@ -70,7 +70,7 @@ def launch(job: ProfiledCall) -> None:
 
 
 def _failure_exit(text: str) -> int:
-    print(f"{MARK}{text}", flush=True)
+    print(f"{ERROR_PREFIX}{text}", flush=True)
     return 1
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evokern.analysis.profile.bound import Bottleneck, by_terms, suggested
+from evokern.analysis.profile.bound import Bottleneck, bottleneck_from_times, with_suggestions
 from evokern.analysis.profile.lines import LineProfile, line_profiles
 from evokern.analysis.profile.subject import ProfileSubject
 from evokern.compile.build import compile_to_ptx
@@ -139,7 +139,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
             )
         )
     total = predicted.total
-    bottleneck = suggested(by_terms(total.terms_us, total.time_us), subject)
+    bottleneck = with_suggestions(bottleneck_from_times(total.terms_us, total.time_us), subject)
     return CandidateProfile(
         subject.title, kernel.name, kernel.source, dict(config), problem.key, str(problem), f"sim:{chip.name}", True,
         total.time_us, total.terms_us, total.bound, total.cause, tuple(parts), bottleneck, predicted.sampled,

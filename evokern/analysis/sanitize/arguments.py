@@ -24,7 +24,7 @@ import numpy as np
 
 from evokern.cuda_source import ELEMENT_TYPES, KernelFunction, Parameter
 from evokern.declaration.kernel import DTYPE_BYTES
-from evokern.errors import UsageError, nearest
+from evokern.errors import UsageError, suggestion
 from evokern.simt import Buffer, Memory, Param
 from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.simt.numerics.encoding import encode
@@ -91,7 +91,7 @@ def parse_argument(text: str) -> Argument:
     if buffer:
         role = buffer["role"]
         if role not in ROLES:
-            raise UsageError(f"--arg {text!r}: {role!r} is not a role: {nearest(role, ROLES)}")
+            raise UsageError(f"--arg {text!r}: {role!r} is not a role: {suggestion(role, ROLES)}")
         low, high = _fill(text, buffer["dtype"], buffer["fill"])
         if role in ("out", "zero") and low is not None:
             raise UsageError(f"--arg {text!r}: drop the values; only in: and inout: accept them, not {role}:")
@@ -107,7 +107,7 @@ def parse_argument(text: str) -> Argument:
 def _dtype(text: str, dtype: str) -> str:
     known = (*_FLOATS, *_INTEGERS)
     if dtype not in known:
-        raise UsageError(f"--arg {text!r}: {dtype!r} is not an element type: {nearest(dtype, known)}")
+        raise UsageError(f"--arg {text!r}: {dtype!r} is not an element type: {suggestion(dtype, known)}")
     return dtype
 
 
@@ -147,7 +147,7 @@ def _number(text: str, dtype: str, value: str) -> float:
     return whole
 
 
-def match(arguments: Sequence[Argument], entry: KernelFunction, params: Sequence[Param]) -> list[str]:
+def check_arguments(arguments: Sequence[Argument], entry: KernelFunction, params: Sequence[Param]) -> list[str]:
     """Check that arguments match a kernel's parameters.
 
     Args:
@@ -226,7 +226,7 @@ def _mismatch(argument: Argument, declared: Parameter, param: Param) -> str:
     return ""
 
 
-def place(
+def allocate_arguments(
     arguments: Sequence[Argument], labels: Sequence[str], memory: Memory, seed: int
 ) -> list[Buffer | np.generic[Any]]:
     """Allocate and fill the buffers, and encode the scalars.

@@ -21,7 +21,7 @@ from evokern.declaration.kernel import Kernel, Launch, Problem
 from evokern.declaration.render import render
 from evokern.declaration.state import State
 from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
-from evokern.errors import DeviceError, SourceError, UsageError, nearest
+from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
 from evokern.simt.memory.access_record import WriteRecord, recording
@@ -40,7 +40,7 @@ _UNWRITTEN_HINT = "No thread writes these elements: check the grid size, its rou
 _CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
 
 
-def architecture(name: str) -> Profile:
+def chip_for_architecture(name: str) -> Profile:
     """Return a chip with the limits of an architecture.
 
     Args:
@@ -56,7 +56,7 @@ def architecture(name: str) -> Profile:
         return replace(CHIPS["l4"], model="a GPU of sm_86", compute_capability=(8, 6), blocks_per_sm=16)
     known = (*_CHIPS, "sm_86")
     raise DeviceError(
-        f"--arch {name!r} is not supported by the simulator: {nearest(word, sorted(known))}; for an older or newer "
+        f"--arch {name!r} is not supported by the simulator: {suggestion(word, sorted(known))}; for an older or newer "
         "architecture, try the nearest one"
     )
 
@@ -184,12 +184,12 @@ def run_launch(
         SourceError: the kernel uses an instruction that the simulator does not support.
     """
     if blocks is None:
-        refuse_huge(launch)
+        check_grid_size(launch)
     result = program.launch(launch, arguments, memory, instruction_limit=limit, blocks=blocks, past_misaligned=True)
     return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
 
 
-def refuse_huge(launch: Launch) -> None:
+def check_grid_size(launch: Launch) -> None:
     """Reject a grid that is too large for the simulator.
 
     Raises:
@@ -278,12 +278,12 @@ def _run(
         ]
         if left := program.changed(memory):
             findings.append(kept_state(left, problem, kernel.state))
-    title = f"{kernel.name} at {problem}: " + ", then ".join(described(launch) for launch in launches)
+    title = f"{kernel.name} at {problem}: " + ", then ".join(geometry_text(launch) for launch in launches)
     run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results))
     return run, program.texts
 
 
-def described(launch: Launch) -> str:
+def geometry_text(launch: Launch) -> str:
     """Return a short description of a launch's geometry."""
     shared = f", {launch.shared_bytes} bytes of dynamic shared memory" if launch.shared_bytes else ""
     cluster = f", clusters of {extent_text(launch.clustered)}" if launch.clustered else ""

@@ -112,10 +112,10 @@ def diagnose(
     finding, where = next(((f, p) for f, p in seen if f.kind in ends), seen[0])
     # A long launch may reach the limit without hanging.
     certain = finding.kind in ends and (finding.kind != "instruction_limit" or REPEATS in finding.hint)
-    return Diagnosis(sentence(finding), finding.as_dict(), where.key, certain)
+    return Diagnosis(finding_text(finding), finding.as_dict(), where.key, certain)
 
 
-def sentence(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
     """Return a finding as text for a trial's record."""
     text = f" ({finding.source})" if finding.source else ""
     block, thread = (",".join(map(str, at)) for at in (finding.block, finding.thread))

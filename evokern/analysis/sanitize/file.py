@@ -10,18 +10,18 @@ from math import prod
 from pathlib import Path
 
 from evokern import simt
-from evokern.analysis.sanitize.arguments import Argument, match, names, place
+from evokern.analysis.sanitize.arguments import Argument, allocate_arguments, check_arguments, names
 from evokern.analysis.sanitize.candidate import (
     INSTRUCTION_LIMIT,
     SanitizedRun,
     SanitizeReport,
-    described,
+    check_grid_size,
     extent_text,
-    refuse_huge,
+    geometry_text,
     run_launch,
     unwritten,
 )
-from evokern.compile.messages import of_later_architecture
+from evokern.compile.messages import needs_later_architecture
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
 from evokern.declaration.kernel import Launch
@@ -29,7 +29,7 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.files import is_folder
-from evokern.hardware.profiles import CLUSTERS_FROM, Profile
+from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, Profile
 from evokern.simt.clusters.layout import cluster_of
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import WARNING
@@ -89,7 +89,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         SourceError: the file or the kernel cannot be read, compiled or executed.
         UsageError: the launch or its arguments do not match the kernel or the chip.
     """
-    if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < CLUSTERS_FROM:
+    if wanted.cluster and prod(wanted.cluster) > 1 and chip.compute_capability < MIN_CLUSTER_CAPABILITY:
         cluster = extent_text(wanted.cluster)
         raise UsageError(f"--cluster {cluster} needs --arch sm_90; {chip.architecture} does not support clusters")
     source = read(wanted.path, wanted.include_dirs)
@@ -98,12 +98,12 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
         source = read(wanted.path, wanted.include_dirs, re.findall(r"\w+", point.expression))
     program, symbol = _compiled(source, point, wanted, chip)
     entry, compiled = point.entry, program.module.entries[symbol]
-    remarks = match(wanted.arguments, entry, compiled.params)
+    remarks = check_arguments(wanted.arguments, entry, compiled.params)
     launch = _clustered(_launch(wanted, entry, compiled, chip), wanted, entry, program)
     remarks += _remarks(wanted, source, entry, launch)
     memory = simt.Memory()
     labels = names(entry, compiled.params)
-    placed = place(wanted.arguments, labels, memory, wanted.seed)
+    placed = allocate_arguments(wanted.arguments, labels, memory, wanted.seed)
     launch = replace(launch, args=tuple(labels))
     with recording(memory, WriteRecord(memory, by_block=False)) as record:
         result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
@@ -118,7 +118,8 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
                 remarks.append(f"no thread writes {found.count:,} of {argument.elements:,} elements of {buffer.name}, "
                                f"the first at index {first:,}")  # fmt: skip
     run = SanitizedRun(
-        f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}{wanted.suffix}",
+        f"{wanted.entry or entry.qualified} of {source.name}: {geometry_text(launch)}, "
+        f"{chip.architecture}{wanted.suffix}",
         tuple(findings),
         result.finished,
         result.printed,
@@ -148,13 +149,13 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
 def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     """Return why a compile failed; missing headers come first, because they may cause the first error."""
     hints = []
-    if not source.missing_includes and source.doubtful_includes:
-        hints.append(f"skipped as host headers: {_listed(source.doubtful_includes)}; give their folder with -I")
+    if not source.missing_includes and source.suspicious_includes:
+        hints.append(f"skipped as host headers: {_listed(source.suspicious_includes)}; give their folder with -I")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
         hints.append("the file needs " + " ".join(f"-D {name}=…" for name in lacking))
-    if of_later_architecture(message):
+    if needs_later_architecture(message):
         hints.append("a later architecture has this feature: clusters, for example, need --arch sm_90")
     told = f"{message} ({'; '.join(hints)})" if hints else message
     if not source.missing_includes:
@@ -186,7 +187,7 @@ def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chi
     for what, number, limit, who in _limits(launch, compiled, chip):
         if number > limit:
             raise UsageError(f"{entry.qualified}: {number} {what} exceeds the limit of {limit} ({who})")
-    refuse_huge(launch)
+    check_grid_size(launch)
     if compiled.reqntid and compiled.reqntid != launch.block:
         raise UsageError(f"{entry.qualified} requires blocks of {compiled.reqntid}, not {launch.block}; change --block")
     return launch

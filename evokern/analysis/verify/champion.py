@@ -10,7 +10,7 @@ import torch
 
 from evokern.analysis.verify.stages import fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS
+from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.search.champion import VerifierSettings, VerifyJob
 
 CASES = 24

@@ -22,7 +22,7 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
-from evokern.declaration.small_problems import elements, keeps_limits, of_whole_tiles, problem_with, small_problem
+from evokern.declaration.small_problems import elements, keeps_limits, problem_with, small_problem, whole_tile_problem
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError
@@ -199,7 +199,7 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
     base += [problem for problem in like if problem not in base and _is_small(kernel, config, problem)]
     base = [problem for problem in base if keeps_limits(kernel, config, problem, chip)]
     if not base:
-        base = [problem for one in like if (problem := of_whole_tiles(kernel, config, one, chip))]
+        base = [problem for one in like if (problem := whole_tile_problem(kernel, config, one, chip))]
     if not base:
         raise KernelError(
             f"kernel {kernel.name}: this candidate cannot run any small problem; add one to small_problems in kernel.py"

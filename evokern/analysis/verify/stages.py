@@ -12,13 +12,20 @@ from typing import Any, Literal
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.kernel import Problem
-from evokern.declaration.small_problems import MOST, elements, keeps_limits, of_whole_tiles, runnable, small_problem
-from evokern.device.sim.own_problem import OwnProblemCheck
-from evokern.device.sim.own_problem_runs import OwnProblem, OwnProblemRuns
+from evokern.declaration.small_problems import (
+    MAX_PROBLEMS,
+    elements,
+    keeps_limits,
+    runnable,
+    small_problem,
+    whole_tile_problem,
+)
+from evokern.device.sim.full_size_check import OwnProblemCheck
+from evokern.device.sim.full_size_runs import FullSizeResult, OwnProblemRuns
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
 from evokern.store import OWN_PROBLEM
-from evokern.wording import several
+from evokern.wording import count_noun
 
 State = Literal["passed", "failed", "skipped"]
 NEAR = (1, -1)
@@ -52,14 +59,14 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     declared = kernel.workload.small_problems
     wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
     problems = [p for p in dict.fromkeys(wanted) if keeps_limits(kernel, config, p, candidate.chip)]
-    if not problems and (found := of_whole_tiles(kernel, config, candidate.problems[0], candidate.chip)):
+    if not problems and (found := whole_tile_problem(kernel, config, candidate.problems[0], candidate.chip)):
         problems = [found]
     if not problems:
         return Stage("sanitizer", "skipped", "the candidate cannot run any of the kernel's small problems")
     checker = Checker(kernel, config, candidate.study, candidate.chip)
     for number, problem in enumerate(problems):
         # Sanitizer findings rarely depend on values, so the larger problems (declared last) use one input set.
-        inputs = checker.inputs if number < MOST else checker.inputs[:1]
+        inputs = checker.inputs if number < MAX_PROBLEMS else checker.inputs[:1]
         failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
         if failure:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
@@ -75,14 +82,14 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
         most: most warp instructions of a complete run; above it, only some blocks run.
     """
     checker = _own_problem_check(candidate)
-    found: list[OwnProblem] = []
+    found: list[FullSizeResult] = []
     for problem in candidate.problems:
         try:
             found.append(checker.at(candidate.config, problem, most=most))
         except RunFailed as failed:
             return Stage(OWN_PROBLEM, "failed", f"at {problem}: {failed.message or failed}")
-        if found[-1].against is not None:
-            return Stage(OWN_PROBLEM, "failed", str(found[-1].against["message"]))
+        if found[-1].fault_evidence is not None:
+            return Stage(OWN_PROBLEM, "failed", str(found[-1].fault_evidence["message"]))
     ran, total = sum(one.blocks for one in found), sum(one.of for one in found)
     covered = all(one.covered for one in found)
     judged = all(one.judged for one in found)
@@ -114,7 +121,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
             break
         near.append(problem)
         try:
-            against = near_check.at(config, problem, most=NEAR_INSTRUCTIONS).against
+            against = near_check.at(config, problem, most=NEAR_INSTRUCTIONS).fault_evidence
         except RunFailed as failed:
             return Stage("fuzz", "failed", f"at {problem}: {failed.message or failed}", {"seed": seed})
         if against is not None:
@@ -125,7 +132,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     found: FuzzResult = fuzz(checker, problems, left_s, seed=seed, most_cases=most_cases)
     facts = {**found.as_dict(), "near": [problem.key for problem in near], "seed": seed}
     if found.passed:
-        about = f"{several(found.cases, 'case')} at {several(found.problems, 'small shape')}, seed {seed}"
+        about = f"{count_noun(found.cases, 'case')} at {count_noun(found.problems, 'small shape')}, seed {seed}"
         own = "the full-size problem" if _affordable(candidate, candidate.problems[0]) else "a scaled-down problem"
         about += f", and {len(near)} near {own}" if near else ""
         return Stage("fuzz", "passed", about, facts)

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.analysis.candidates import TrialUnderTest, evaluate, started
+from evokern.analysis.candidates import TrialUnderTest, evaluate, running_device
 from evokern.analysis.stored import chip_of
 from evokern.analysis.verify.stages import Stage, fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device
-from evokern.device.contract import Interleaving
-from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS
+from evokern.device.contract import MeasuresRounds
+from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS
 from evokern.hardware.profiles import limits_for
 from evokern.measurement.playoff import Playoff, Rules, by_prediction, play
 from evokern.store import SessionRecord
 from evokern.study.trial import Evaluation, Outcome, Trial
-from evokern.wording import several
+from evokern.wording import count_noun
 
-RIVAL = 1.5
+MAX_RIVAL_RATIO = 1.5
 """Largest search time of a playoff opponent, as a multiple of the champion's time; slower trials cannot win."""
 INSTRUCTIONS = 8 * WHOLE_INSTRUCTIONS
 """Most warp instructions at each full-size problem on a simulated device; takes one or two minutes."""
@@ -92,8 +92,8 @@ def verify(
     chip = limits_for(chip_of(subject.record.device, sessions), subject.study.limits)
     on_stage(f"full correctness gate on {device.identity}")
     task = subject.task(strict=True)
-    with started(device, task) as report:
-        others = [trial for trial in subject.elites if rivals(subject.trial, trial)]
+    with running_device(device, task) as report:
+        others = [trial for trial in subject.elites if can_win(subject.trial, trial)]
         names = [f"trial {trial.number}" for trial in (subject.trial, *others)]
         configs = [subject.trial.config, *(trial.config for trial in others)]
         evaluations = evaluate(device, configs)
@@ -103,7 +103,7 @@ def verify(
         baselines = [b.name for b in report.baselines if b.timings and not b.error]
         on_stage("playoff of the elites" + (" and the baseline" if baselines else ""))
         if 0 in right and len(right) + len(baselines) >= 2:
-            if isinstance(device, Interleaving):
+            if isinstance(device, MeasuresRounds):
                 players += baselines
                 played = play(device.rounds(task, [*(configs[n] for n in right), *baselines]), len(players), rules)
             else:
@@ -114,7 +114,7 @@ def verify(
                           subject.record.secret)  # fmt: skip
     stages.insert(1, sanitizer_stage(candidate))
     if device.predicted:
-        on_stage(f"{several(len(subject.problems), 'problem')} at full size, complete or some blocks")
+        on_stage(f"{count_noun(len(subject.problems), 'problem')} at full size, complete or some blocks")
         stages.append(own_problem_stage(candidate, INSTRUCTIONS))
     if fuzz_s > 0:
         seed = random.SystemRandom().getrandbits(32) if seed is None else seed
@@ -123,10 +123,10 @@ def verify(
     return Proof(subject.record.name, subject.trial.number, device.identity, tuple(stages), played, tuple(players))
 
 
-def rivals(champion: Trial, other: Trial) -> bool:
+def can_win(champion: Trial, other: Trial) -> bool:
     """Return whether a trial could be faster than the champion, by the times of the search."""
     ours, theirs = champion.evaluation.time_us, other.evaluation.time_us
-    return other.number != champion.number and (ours is None or theirs is None or theirs <= RIVAL * ours)
+    return other.number != champion.number and (ours is None or theirs is None or theirs <= MAX_RIVAL_RATIO * ours)
 
 
 def gate_stage(evaluation: Evaluation) -> Stage:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
 from evokern.cli._text import show_line
-from evokern.wording import duration, mean_of, microseconds, told_apart
+from evokern.wording import distinguishing_digits, duration, mean_suffix, microseconds
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
@@ -27,12 +27,12 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
 
     facts = _facts(reader, record, found)
     if output.json:
-        output.emit(facts)
+        output.print_json(facts)
         return
     evaluation = found.trial.evaluation
     drawn = " (control)" if found.trial.control else ""
     guessed = " predicted" if record.predicted and evaluation.outcome is Outcome.MEASURED else ""
-    mean = mean_of(len(record.problems)) if evaluation.outcome is Outcome.MEASURED else ""
+    mean = mean_suffix(len(record.problems)) if evaluation.outcome is Outcome.MEASURED else ""
     result = f"{facts['outcome']}, {facts['reason']}{guessed}{mean}"
     show_line(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {result}")
     show_line("configuration (* marks a change from the default candidate)")
@@ -62,7 +62,11 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
     evidence = {key: value for key, value in facts["evidence"].items() if key not in covered}
     if {"got", "expected"} <= set(evidence):
         evidence |= dict(
-            zip(("got", "expected"), told_apart(float(evidence["got"]), float(evidence["expected"])), strict=True)
+            zip(
+                ("got", "expected"),
+                distinguishing_digits(float(evidence["got"]), float(evidence["expected"])),
+                strict=True,
+            )
         )
     _section("evidence", _in_words(record, evidence))
     for line in gate_lines({record.in_words(key, every=True): report for key, report in facts["gate"].items()}):
@@ -192,7 +196,7 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         used = _text(report["tolerance_spent"])
         yield f"  relative error {_text(report['relative_error'])}, share of the tolerance used: {used}"
         at = ", ".join(map(str, worst["index"]))
-        got, expected = told_apart(float(worst["got"]), float(worst["expected"]))
+        got, expected = distinguishing_digits(float(worst["got"]), float(worst["expected"]))
         yield (
             f"  worst element {worst['output']}[{at}]: {got}, expected {expected} "
             f"within {_text(worst['allowed'])} ({worst['input_set']} inputs), {worst['bad']:,} elements wrong"

@@ -46,43 +46,43 @@ def ablate(
     with the champion. On a simulated device, times are predicted. The path needs about n²/2 candidates for n changed
     genes, which can take minutes; --no-path skips it.
     """
-    from evokern.analysis.candidates import device_for, subject
-    from evokern.analysis.genes.ablate import Row, cells, choices, nothing
+    from evokern.analysis.candidates import device_for, trial_under_test
+    from evokern.analysis.genes.ablate import AblationRow, cells, changed_genes, no_changes_message
     from evokern.analysis.genes.ablate import ablate as take_apart
     from evokern.analysis.genes.ablate import markdown as as_markdown
     from evokern.store import add_proof, open_readonly
 
-    with open_readonly(db) as reader, subject(reader, study, trial, elites=1, trust=trust) as chosen:
+    with open_readonly(db) as reader, trial_under_test(reader, study, trial, elites=1, trust=trust) as chosen:
         record = chosen.record
         opened = device_for(record, device)
-        if not choices(chosen):
+        if not changed_genes(chosen):
             opened.close()
             if output.json:
-                output.emit({"study": record.name, "trial": chosen.trial.number, "alone": [], "path": [],
-                             "note": nothing(chosen)})  # fmt: skip
-            output.say(nothing(chosen))
+                output.print_json({"study": record.name, "trial": chosen.trial.number, "alone": [], "path": [],
+                             "note": no_changes_message(chosen)})  # fmt: skip
+            output.print_line(no_changes_message(chosen))
             return
-        found = take_apart(chosen, opened, path=path, on_step=output.remark)
+        found = take_apart(chosen, opened, path=path, on_step=output.note)
     if found.device == record.device:
         add_proof(db, record, "ablate", found.trial, found.as_dict())
     if markdown is not None:
         save(markdown, as_markdown(found), "--markdown")
     if output.json:
-        output.emit(found.as_dict())
+        output.print_json(found.as_dict())
         return
     unit = "predicted µs" if found.predicted else "µs"
     header = (unit, "vs champion", "95 % interval", "GB/s", "occupancy", "speedup", "change")
 
-    def print_rows(rows: list[tuple[Row, str]]) -> None:
+    def print_rows(rows: list[tuple[AblationRow, str]]) -> None:
         texts = [cells(row, unnamed) for row, unnamed in rows]
         for line in table(header, [(*text[1:], text[0]) for text in texts]):
-            output.say(line)
+            output.print_line(line)
 
-    output.say(f"trial {found.trial} of {found.study} on {found.device}, with one choice at a time reverted")
+    output.print_line(f"trial {found.trial} of {found.study} on {found.device}, with one choice at a time reverted")
     print_rows([(found.champion, "champion"), *((row, "") for row in found.alone)])
     if found.path:
-        output.say("")
-        output.say("greedy path from the default candidate to the champion, one change per row")
+        output.print_line("")
+        output.print_line("greedy path from the default candidate to the champion, one change per row")
         print_rows(
             [(row, "default candidate" if n == 0 else "all other changes together") for n, row in enumerate(found.path)]
         )

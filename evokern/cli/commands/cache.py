@@ -9,8 +9,8 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
-from evokern.errors import MOST_NUMBER, UsageError
-from evokern.wording import several
+from evokern.errors import MAX_INTEGER, UsageError
+from evokern.wording import count_noun
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -48,12 +48,14 @@ def cache(
     info = programs.info()
     if output.json:
         facts = {"programs": info.programs, "bytes": info.bytes, "cap_bytes": info.cap_bytes, "dropped": dropped}
-        output.emit({"directory": str(info.directory), **facts})
+        output.print_json({"directory": str(info.directory), **facts})
         return
     if clear:
-        output.say(f"deleted {several(dropped, 'program')}")
+        output.print_line(f"deleted {count_noun(dropped, 'program')}")
     megabytes, capped = info.bytes / 10**6, info.cap_bytes / 10**6
-    output.say(f"{info.directory}: {several(info.programs, 'program')}, {megabytes:.1f} MB of at most {capped:.0f} MB")
+    output.print_line(
+        f"{info.directory}: {count_noun(info.programs, 'program')}, {megabytes:.1f} MB of at most {capped:.0f} MB"
+    )
 
 
 def parse_size(text: str) -> int:
@@ -67,7 +69,7 @@ def parse_size(text: str) -> int:
     if match and unit is not None:
         unit = unit if unit in _UNITS else unit + "b"
         size = float(match[1]) * _UNITS.get(unit, 0)
-        if size > MOST_NUMBER:
+        if size > MAX_INTEGER:
             raise UsageError(f"size {text!r} is too large; write for example 500MB, 4GB or 2GiB")
         if unit in _UNITS:
             return int(size)

@@ -6,7 +6,7 @@ from evokern.cli._command import command
 from evokern.cli._options import KernelArgument, TrustOption
 from evokern.cli._output import Output
 from evokern.wording import command as command_line
-from evokern.wording import marks, several
+from evokern.wording import count_noun, low_priority_values_text
 
 _MARKS = {True: "ok", False: "FAILED", None: "-"}
 
@@ -29,22 +29,24 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     from evokern.study.discovery import find_kernel
 
     loaded = find_kernel(kernel, trust=trust)
-    output.say(f"{loaded.name}: {loaded.folder}, {len(loaded.genes)} genes, {loaded.space.size:,} combinations")
-    marked = [text for gene in loaded.genes if (text := marks(gene))]
+    output.print_line(f"{loaded.name}: {loaded.folder}, {len(loaded.genes)} genes, {loaded.space.size:,} combinations")
+    marked = [text for gene in loaded.genes if (text := low_priority_values_text(gene))]
     if marked:
-        output.say(f"low-priority values: {'; '.join(marked)}")
+        output.print_line(f"low-priority values: {'; '.join(marked)}")
     findings = []
     for finding in check_kernel(loaded):
         findings.append(finding)
         mark = "warning" if finding.warning else _MARKS[finding.ok]
-        output.say(f"{mark:<8}{finding.check:<19}{finding.detail}")
+        output.print_line(f"{mark:<8}{finding.check:<19}{finding.detail}")
     failed = sum(finding.ok is False for finding in findings)
     if output.json:
-        output.emit({"kernel": loaded.name, "sound": not failed, "checks": [vars(finding) for finding in findings]})
+        output.print_json(
+            {"kernel": loaded.name, "sound": not failed, "checks": [vars(finding) for finding in findings]}
+        )
     else:
         warnings = sum(finding.warning for finding in findings)
-        noted = f"; {several(warnings, 'warning')}" if warnings else ""
-        output.say(f"{failed} of {len(findings)} checks failed{noted}" if failed else _sound(kernel) + noted)
+        noted = f"; {count_noun(warnings, 'warning')}" if warnings else ""
+        output.print_line(f"{failed} of {len(findings)} checks failed{noted}" if failed else _sound(kernel) + noted)
     return 1 if failed else 0
 
 

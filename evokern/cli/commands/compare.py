@@ -12,7 +12,7 @@ from evokern.cli._command import command
 from evokern.cli._output import Output, save
 from evokern.cli._text import table
 from evokern.errors import UsageError
-from evokern.ownership import why_foreign
+from evokern.ownership import who_else_can_modify
 from evokern.wording import microseconds
 
 if TYPE_CHECKING:
@@ -84,31 +84,31 @@ def compare(
 
         save(html, compare_page(found), "--html")
     if output.json:
-        output.emit(found.as_dict())
+        output.print_json(found.as_dict())
     elif markdown is not None and str(markdown) == "-":
         output.write(as_markdown(found))
     else:
         for line in _lines(found):
-            output.say(line)
+            output.print_line(line)
         if html is not None:
-            output.say(f"wrote {html}")
+            output.print_line(f"wrote {html}")
     return code
 
 
 def _found(output: Output, old: str, new: str, threshold: float, level: float, stored: bool, trust: bool) -> Comparison:
     from evokern.analysis.compare.compare import comparable, compare, compare_paired
     from evokern.analysis.compare.compared_runs import compared_run
-    from evokern.analysis.compare.paired import pair, why_not
+    from evokern.analysis.compare.paired import pair, pairing_obstacle
 
     one, two = compared_run(old), compared_run(new)
     comparable(one, two)
-    reason = "--stored was given" if stored else why_not(one.device)
+    reason = "--stored was given" if stored else pairing_obstacle(one.device)
     if reason is None:
-        output.remark("running both head-to-head on this machine")
+        output.note("running both head-to-head on this machine")
         with TemporaryDirectory(prefix="evokern-") as scratch:
             programs = [_program(text, Path(scratch) / f"{n}.cu", trust) for n, text in enumerate((old, new))]
             return compare_paired(one, two, pair(programs, level=level), threshold=threshold)
-    output.remark(f"comparing stored samples: {reason}")
+    output.note(f"comparing stored samples: {reason}")
     return compare(one, two, threshold=threshold, level=level)
 
 
@@ -124,7 +124,7 @@ def _program(text: str, target: Path, trust: bool) -> Path:
 
     path, study = split(text)
     if path.suffix == ".cu":
-        foreign = why_foreign(path.resolve().parent, within=True) or why_foreign(path.resolve())
+        foreign = who_else_can_modify(path.resolve().parent, within=True) or who_else_can_modify(path.resolve())
         if foreign and not trust:
             raise UsageError(
                 f"{path} is a program that would be built and run, {foreign}; inspect it, then pass --trust"

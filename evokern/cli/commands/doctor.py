@@ -25,12 +25,12 @@ def doctor(output: Output) -> int:
     checks = []
     for check in diagnose():
         checks.append(check)
-        output.say(f"{_MARKS[check.status]:<9}{check.name:<15}{check.found}")
+        output.print_line(f"{_MARKS[check.status]:<9}{check.name:<15}{check.found}")
         if check.remedy:
-            output.say(f"{'':<24}→ {check.remedy}")
+            output.print_line(f"{'':<24}→ {check.remedy}")
     missing = [check.name for check in checks if check.status == "missing"]
     if output.json:
-        output.emit({"ok": not missing, "checks": [vars(check) for check in checks]})
+        output.print_json({"ok": not missing, "checks": [vars(check) for check in checks]})
     else:
-        output.say(f"missing: {', '.join(missing)}" if missing else "no required component is missing")
+        output.print_line(f"missing: {', '.join(missing)}" if missing else "no required component is missing")
     return 1 if missing else 0

@@ -109,20 +109,20 @@ def evaluate(
     def report_one(result: SourceResult) -> None:
         done.append(result)
         if len(sources) > 1:
-            output.remark(f"{len(done)} of {len(sources)}: {result.source} {result.outcome}")
+            output.note(f"{len(done)} of {len(sources)}: {result.source} {result.outcome}")
 
     with judge:
         for note in judge.notes:
-            output.remark(note)
+            output.note(note)
         results = judge.evaluate_all(sources, report_one)
         facts = judge.facts()
     right = sum(result.right for result in results)
     if output.json:
         listed = [result.as_dict() for result in results]
-        output.emit({**facts, "total": len(results), "right": right, "results": listed})
+        output.print_json({**facts, "total": len(results), "right": right, "results": listed})
     else:
         for line in lines(judge, results):
-            output.say(line)
+            output.print_line(line)
     return 0 if right == len(results) else 1
 
 

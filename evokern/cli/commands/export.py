@@ -14,7 +14,7 @@ from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument, Stor
 from evokern.cli._output import Output, save
 from evokern.errors import UsageError
 from evokern.wording import command as command_line
-from evokern.wording import mean_of, microseconds, proved, several
+from evokern.wording import count_noun, mean_suffix, microseconds, verification_text
 
 
 class Format(StrEnum):
@@ -108,21 +108,21 @@ def export(
     save(file, made.text, "-o")
     if output.json:
         facts = {"trial": made.trial, "problem": made.problem, "time_us": made.time_us, "is_mean": made.is_mean}
-        output.emit({"file": str(file), **facts, "predicted": made.predicted, **made.proof.as_dict()})
+        output.print_json({"file": str(file), **facts, "predicted": made.predicted, **made.proof.as_dict()})
         return
     unit = "µs predicted" if made.predicted else "µs"
     build, run = build_commands(made.text, file)
     where = ""
     if made.problems > 1:
-        where = mean_of(made.problems) if made.is_mean else f" at {made.problem}"
-    output.say(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}{where}")
+        where = mean_suffix(made.problems) if made.is_mean else f" at {made.problem}"
+    output.print_line(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}{where}")
     if made.problems > 1:
-        output.say(
+        output.print_line(
             f"specialised for {made.problem}, one of the study's {made.problems} problems; "
             "choose another with --problem"
         )
-    output.say(proved(made.proof.as_dict()))
-    output.say(f"build and run: {build} && {run}")
+    output.print_line(verification_text(made.proof.as_dict()))
+    output.print_line(f"build and run: {build} && {run}")
 
 
 def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
@@ -133,8 +133,8 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         record = reader.study(study)
         made = t4(reader, record)
     if _written(output, file, made, {"study": record.name, "trials": len(made["results"])}):
-        output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
-        output.say(f"to compare samplers on it: {command_line('replay', file)}")
+        output.print_line(f"wrote {file}: {len(made['results'])} trials of {record.name}")
+        output.print_line(f"to compare samplers on it: {command_line('replay', file)}")
 
 
 def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
@@ -147,10 +147,10 @@ def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
     facts = made["otherData"]
     if not _written(output, file, made, facts):
         return
-    told = f"{facts['spans']} spans of {several(facts['trials'], 'trial')} of {record.name}"
-    output.say(f"wrote {file}: {told}; open it at ui.perfetto.dev")
+    told = f"{facts['spans']} spans of {count_noun(facts['trials'], 'trial')} of {record.name}"
+    output.print_line(f"wrote {file}: {told}; open it at ui.perfetto.dev")
     if facts["missing"]:
-        output.say(facts["missing"])
+        output.print_line(facts["missing"])
 
 
 def _space(output: Output, study: str | None, file: Path, db: Path, problem: str | None, trust: bool) -> None:
@@ -166,9 +166,9 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: str
     facts = {"study": record.name, "parameters": parameters, "conditions": conditions, "left_out": left_out}
     if not _written(output, file, made, facts):
         return
-    output.say(f"wrote {file}: {parameters} parameters and {conditions} conditions of {record.name}")
+    output.print_line(f"wrote {file}: {parameters} parameters and {conditions} conditions of {record.name}")
     for what in left_out:
-        output.say(f"T1 cannot express {what}")
+        output.print_line(f"T1 cannot express {what}")
 
 
 def _written(output: Output, file: Path, made: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
@@ -188,5 +188,5 @@ def _written(output: Output, file: Path, made: Mapping[str, Any], facts: Mapping
         return False
     save(file, content, "-o")
     if output.json:
-        output.emit({"file": str(file), **facts})
+        output.print_json({"file": str(file), **facts})
     return True

@@ -64,12 +64,12 @@ def init(
 
     made = scaffold(file, Path.cwd(), name, entry, include, trust=trust)
     if output.json:
-        output.emit({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
+        output.print_json({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
         return
     here = Path.cwd()
     for path in made.files:
-        output.say(f"wrote {path.relative_to(here)}")
-    output.say("To do:")
+        output.print_line(f"wrote {path.relative_to(here)}")
+    output.print_line("To do:")
     for note in made.confirm:
-        output.say(f"  - {note}")
-    output.say(f"Then run: {command_line('check', made.name)}")
+        output.print_line(f"  - {note}")
+    output.print_line(f"Then run: {command_line('check', made.name)}")

@@ -41,7 +41,7 @@ def list_(
     kernels, studies, driver = kernel_folders(), study_files(), probe()
     summaries = {name: _summary(path) for name, path in studies.items()}
     if output.json:
-        output.emit(
+        output.print_json(
             {
                 "kernels": [{"name": name, "path": str(path)} for name, path in kernels.items()],
                 "studies": [{"name": name, "path": str(path), **summaries[name]} for name, path in studies.items()],
@@ -125,14 +125,14 @@ def _summary(path: Path) -> dict[str, Any]:
     try:
         study = read_study(path)
         problems = [p if isinstance(p, str) else ",".join(f"{k}={v}" for k, v in p.items()) for p in study.problems]
-        summary = {"kernel": study.kernel, "problems": problems, "device": study.device, "asks": asked(path)}
+        summary = {"kernel": study.kernel, "problems": problems, "device": study.device, "asks": study_question(path)}
         require_sound(study)
     except UsageError as error:
         summary["error"] = str(error)
     return summary
 
 
-def asked(path: Path) -> str | None:
+def study_question(path: Path) -> str | None:
     """Return the question at the top of a study file, `# Asks: …`, or None if there is none.
 
     The question ends with the comment, or before a sentence that starts on a new line, such as `# Found on …`.

@@ -22,7 +22,7 @@ from evokern.cli._options import (
 from evokern.cli._output import LOGGER, Output, save
 from evokern.cli._text import table
 from evokern.errors import StoreError, UsageError
-from evokern.wording import microseconds, several
+from evokern.wording import count_noun, microseconds
 
 if TYPE_CHECKING:
     from evokern.analysis.profile.bound import Bottleneck
@@ -107,21 +107,21 @@ def profile(
     per source line and a predicted time. The time of a line counts its instructions alone, on the resource that they
     use most. Lines can overlap, so their times do not add up to the total. The profile of a trial is stored with it.
     """
-    from evokern.analysis.profile.counters import missing_profiler, profile_counted
+    from evokern.analysis.profile.counters import profile_counted, why_no_profiler
     from evokern.analysis.profile.simulated import profile_simulated
     from evokern.analysis.profile.subject import ProfileRequest, subject_of
 
     request = ProfileRequest(study, db, trial, parse_assignments(set_), problem, device, trust)
     with subject_of(request) as subject:
         notes = list(subject.remarks)
-        lacking = missing_profiler() if subject.gpu else None
+        lacking = why_no_profiler() if subject.gpu else None
         if keep is not None and (subject.gpu is None or lacking):
             raise UsageError(
                 f"--keep {keep}: {lacking or 'there is no Nsight Compute report for a simulated chip; omit --keep'}"
             )
         notes += [lacking] if lacking else []
         for note in notes:
-            output.remark(note)
+            output.note(note)
         found: CountedCandidate | CandidateProfile
         if subject.gpu is None or lacking:
             found = profile_simulated(subject)
@@ -129,17 +129,17 @@ def profile(
         else:
             found = profile_counted(subject, keep, LOGGER.info)
             output_lines = counted_lines(found)
-        notes += _kept(subject, db, found.as_dict())
+        notes += _store_profile(subject, db, found.as_dict())
         if html is not None:
             _page(subject, found, html)
             notes.append(f"wrote {html}")
         for note in notes[len(subject.remarks) + bool(lacking) :]:
-            output.remark(note)
+            output.note(note)
     if output.json:
-        output.emit({**found.as_dict(), "notes": notes})
+        output.print_json({**found.as_dict(), "notes": notes})
         return
     for line in output_lines:
-        output.say(line)
+        output.print_line(line)
 
 
 def _page(subject: ProfileSubject, found: CountedCandidate | CandidateProfile, html: Path) -> None:
@@ -152,7 +152,7 @@ def _page(subject: ProfileSubject, found: CountedCandidate | CandidateProfile, h
     save(html, profile_page(found, sources, subject.kernel.source), "--html")
 
 
-def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:
+def _store_profile(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:
     """Store the profile with its trial; return notes for the user."""
     from evokern.store import add_profile
 
@@ -222,7 +222,7 @@ def lines(found: CandidateProfile, top: int | None) -> Iterator[str]:
     """Yield the lines of a simulated profile, with the `top` most expensive source lines or, with None, all."""
     word = "predicted" if found.predicted else "measured"
     yield f"{found.title} at {found.in_words} on {found.device}"
-    yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}")
+    yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_components(found.terms_us)}")
     if found.fault:
         yield f"the results are wrong: {found.fault}"
     yield from _bottleneck(found.verdict)
@@ -236,12 +236,12 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
     used, blocks = launch.resources, launch.grid[0] * launch.grid[1] * launch.grid[2]
     yield f"{launch.entry}: {blocks:,} blocks ({grid}) of {block} threads"
     if len(found.launches) > 1:
-        yield f"  time       {microseconds(launch.time_us)} µs: {_terms(launch.terms_us)}"
+        yield f"  time       {microseconds(launch.time_us)} µs: {_components(launch.terms_us)}"
     yield (
         f"  resources  {used.registers} registers, {used.spill_bytes} bytes spilled, shared memory "
         f"{used.static_shared_bytes:,} static and {used.dynamic_shared_bytes:,} dynamic bytes"
     )
-    yield f"  occupancy  {100 * used.occupancy:.0f} %, {several(launch.blocks_per_sm, 'block')} per SM"
+    yield f"  occupancy  {100 * used.occupancy:.0f} %, {count_noun(launch.blocks_per_sm, 'block')} per SM"
     waits = ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in launch.waits_clocks.items())
     yield from _wrapped(f"  waits      {waits} clocks (mean per warp)", 13)
     sampled = len(launch.sampled_blocks)
@@ -271,7 +271,7 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
         yield from _calls(found, line, width)
     rest = len(launch.lines) - len(shown)
     if rest:
-        yield f"{several(rest, 'cheaper line')} not shown (use --all, --top N or --json)"
+        yield f"{count_noun(rest, 'cheaper line')} not shown (use --all, --top N or --json)"
 
 
 def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Iterator[str]:
@@ -296,7 +296,7 @@ def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Ite
     if rest:
         time_us = microseconds(sum(share.time_us for share in rest))
         yield f"      {time_us} µs, {_count(sum(share.warp_instructions for share in rest))} warp instr." + (
-            f"  from {several(len(rest), 'other call site')}"
+            f"  from {count_noun(len(rest), 'other call site')}"
         )
 
 
@@ -308,7 +308,7 @@ def _count(number: int) -> str:
     return f"{number:,}" if number else "-"
 
 
-def _terms(terms: Mapping[str, float]) -> str:
+def _components(terms: Mapping[str, float]) -> str:
     """Return the significant components of a time, largest first."""
     most = max(terms.values())
     shown = sorted(((us, name) for name, us in terms.items() if us >= WORST_BOUND * most), reverse=True)

@@ -106,7 +106,7 @@ def replay(
 
         save(plot, replay_page(result), "--plot")
     if output.json:
-        output.emit(result.as_dict())
+        output.print_json(result.as_dict())
         return
     for line in _lines(result):
         show_line(line)
@@ -134,7 +134,7 @@ class ReplayProgress:
             text = f"{done} of {total}: {repeat.sampler}, {len(own)} of {self._repeats}"
         else:
             return
-        self._output.remark(text)
+        self._output.note(text)
         self._when = time.monotonic()
 
 

@@ -77,9 +77,9 @@ def report(
     save(file, text, "-o")
     size = len(text.encode())
     if output.json:
-        output.emit({"file": str(file), "study": facts.record.name, "bytes": size, "trials": len(facts.trials)})
+        output.print_json({"file": str(file), "study": facts.record.name, "bytes": size, "trials": len(facts.trials)})
         return
-    output.say(f"wrote {file}: {facts.record.name}, {len(facts.trials)} trials, {size / 1e6:.2f} MB")
+    output.print_line(f"wrote {file}: {facts.record.name}, {len(facts.trials)} trials, {size / 1e6:.2f} MB")
 
 
 def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
@@ -89,7 +89,7 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
     # The server must not slow down the search that it shows.
     with suppress(OSError):
         os.nice(NICENESS)
-    followed = FollowedStudy(db, study, said=output.say)
+    followed = FollowedStudy(db, study, said=output.print_line)
     server = ReportServer(followed, port)
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -101,10 +101,10 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
         signal.signal(number, end)
     try:
         if output.json:
-            output.emit({"address": server.address, "study": followed.record.name})
+            output.print_json({"address": server.address, "study": followed.record.name})
         else:
-            output.say(f"serving {followed.record.name} at {server.address}; stop with Ctrl-C")
+            output.print_line(f"serving {followed.record.name} at {server.address}; stop with Ctrl-C")
         server.serve()
-        output.say("server stopped")
+        output.print_line("server stopped")
     finally:
         server.close()

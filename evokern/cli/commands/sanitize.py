@@ -19,7 +19,7 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output
 from evokern.errors import UsageError
-from evokern.wording import changed, counts
+from evokern.wording import changed_genes_text, counts
 
 if TYPE_CHECKING:
     from evokern.analysis.sanitize.candidate import SanitizeReport
@@ -127,9 +127,9 @@ def sanitize(
     with a reference. Races within a warp, and invalid reads whose value is never used, are only warnings. The exit
     code is 1 if there is an error, or with --strict a warning.
     """
-    from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, architecture, sanitize_kernel
+    from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, chip_for_architecture, sanitize_kernel
 
-    chip = architecture(arch)
+    chip = chip_for_architecture(arch)
     candidate = ""  # a plain file has no genes
     of_files = {
         "--entry": entry, "--grid": grid, "--block": block, "--smem": smem, "--arg": arg, "-D": define, "-I": include,
@@ -164,19 +164,19 @@ def sanitize(
         changes = parse_assignments(set_)
         config = kernel.space.with_changes(kernel.space.default(), changes)
         for remark in kernel.space.without_effect(config, changes):
-            output.remark(remark)
+            output.note(remark)
         problems = small_or_given(kernel, config, problem, chip)
         report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT)
-        candidate = changed(config, kernel.genes)
+        candidate = changed_genes_text(config, kernel.genes)
     if output.json:
-        output.emit(report.as_dict())
+        output.print_json(report.as_dict())
     else:
         for remark in report.remarks:
-            output.remark(remark)
+            output.note(remark)
         if candidate:
-            output.say(f"candidate: {candidate}")
+            output.print_line(f"candidate: {candidate}")
         for line in lines(report):
-            output.say(line)
+            output.print_line(line)
     return 1 if report.errors or (strict and not report.clean) else 0
 
 

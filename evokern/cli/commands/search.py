@@ -25,7 +25,17 @@ from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
 from evokern.study.trial import Outcome
 from evokern.wording import command as command_line
-from evokern.wording import duration, limit, mean_of, microseconds, outcome_counts, proved, several, speedup, uncounted
+from evokern.wording import (
+    count_noun,
+    duration,
+    mean_suffix,
+    microseconds,
+    outcome_counts,
+    roofline_text,
+    speedup,
+    uncounted_trials_text,
+    verification_text,
+)
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -109,7 +119,7 @@ def search(
     num_cpus: NumCpusOption = None,
     num_gpus: NumGpusOption = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help=_SEED)] = None,
-    window: Annotated[
+    max_in_flight: Annotated[
         int | None,
         typer.Option(
             "--max-in-flight",
@@ -166,17 +176,17 @@ def search(
             trials=trials,
             sampler=sampler,
             seed=seed,
-            window=window,
+            max_in_flight=max_in_flight,
             control=control,
             warm_start=warm_start,
             cost_per_hour=cost_per_hour,
             fresh=fresh,
-            go_on=allow_changes,
+            allow_changes=allow_changes,
             trust=trust,
             verify=not no_verify,
         )
         result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, factories=FACTORIES)
-    return conclude(output, result, extended=extend is not None)
+    return print_result(output, result, extended=extend is not None)
 
 
 @command(
@@ -218,12 +228,12 @@ def resume(
             extend=extend,
             trials=trials,
             cost_per_hour=cost_per_hour,
-            go_on=allow_changes,
+            allow_changes=allow_changes,
             trust=trust,
             verify=not no_verify,
         )
         result = resume_study(study, request, db=db, on_progress=watch, factories=FACTORIES)
-    return conclude(output, result, extended=extend is not None)
+    return print_result(output, result, extended=extend is not None)
 
 
 _ENDS = {
@@ -239,7 +249,7 @@ def _counted(result: SearchResult) -> str:
     """Return the number of evaluated trials, followed by the trials that `--trials` does not count."""
     outcomes = result.summary["outcomes"]
     evaluated = sum(count for outcome, count in outcomes.items() if Outcome(outcome).evaluated)
-    return several(evaluated, "trial") + " evaluated" + uncounted(outcomes)
+    return count_noun(evaluated, "trial") + " evaluated" + uncounted_trials_text(outcomes)
 
 
 def _reasons(result: SearchResult) -> list[str]:
@@ -264,7 +274,7 @@ def _hints(result: SearchResult) -> list[str]:
         return hints(record.kernel, record.genes, reader.trials(record))
 
 
-def _nothing_ended(result: SearchResult) -> str:
+def _why_nothing_finished(result: SearchResult) -> str:
     """Return a sentence that explains why no candidate finished within the budget."""
     from evokern.store import open_readonly
 
@@ -280,7 +290,7 @@ def _nothing_ended(result: SearchResult) -> str:
     )
 
 
-def conclude(output: Output, result: SearchResult, *, extended: bool = False) -> int:
+def print_result(output: Output, result: SearchResult, *, extended: bool = False) -> int:
     """Print the result of a search and return the exit code, which is 1 if every candidate failed.
 
     Args:
@@ -288,51 +298,51 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         result: result of the search.
         extended: whether `--extend` was given.
     """
-    from evokern.analysis.control_verdict import control_verdict, price
+    from evokern.analysis.control_verdict import control_verdict, cost_text
 
     failed = result.summary["best"] is None and result.summary["trials"] > 0
     code = INTERRUPTED if result.interrupted else int(failed)
     if output.json:
-        output.emit({**result.summary, "hints": _hints(result), "end": result.end})
+        output.print_json({**result.summary, "hints": _hints(result), "end": result.end})
         return code
     baseline, best = result.summary["baseline"], result.summary["best"]
     stored = (result.study, "--db", result.db)
     unit = "µs predicted" if result.summary["predicted"] else "µs"
     end = _ENDS[result.end].format(resume=command_line("resume", *stored))
-    output.say(f"{result.study}: {_counted(result)}; {end}")
+    output.print_line(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
-        output.say("more time has no effect: the trial limit is reached; raise it with --trials N")
+        output.print_line("more time has no effect: the trial limit is reached; raise it with --trials N")
     if best is None and not result.summary["trials"] and result.end == "budget":
-        output.say(_nothing_ended(result))
+        output.print_line(_why_nothing_finished(result))
         return code
     if best is None:
         none = "no candidate was measured"
         if result.summary["outcomes"]["measured"]:
             none = "verification refuted every measured candidate it checked, so there is no champion"
-        output.say(f"{none}; for details, run `{command_line('show', *stored)}`")
+        output.print_line(f"{none}; for details, run `{command_line('show', *stored)}`")
         for line in (*_reasons(result), *_hints(result)):
-            output.say(line)
+            output.print_line(line)
         return code
-    output.say(f"outcomes: {outcome_counts(result.summary)}")
-    mean = mean_of(len(result.best.evaluation.timings)) if result.best else ""
-    output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}")
-    output.say(proved(result.summary))
+    output.print_line(f"outcomes: {outcome_counts(result.summary)}")
+    mean = mean_suffix(len(result.best.evaluation.timings)) if result.best else ""
+    output.print_line(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}")
+    output.print_line(verification_text(result.summary))
     if result.summary["limit"]:
-        output.say(limit(result.summary["limit"], unit))
+        output.print_line(roofline_text(result.summary["limit"], unit))
     if baseline is None:
-        output.say("no baseline was measured, so no speedup is known")
+        output.print_line("no baseline was measured, so no speedup is known")
     elif best["speedup"] > 1:
         baseline = best["in_turn"] or baseline
         against = f"{baseline['name']} ({microseconds(baseline['time_us'])} {unit})"
-        output.say(f"{speedup(best)} as fast as the best baseline, {against}")
+        output.print_line(f"{speedup(best)} as fast as the best baseline, {against}")
     else:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
-        output.say(f"no candidate beat the baseline: {against}; the best is {speedup(best)} as fast")
+        output.print_line(f"no candidate beat the baseline: {against}; the best is {speedup(best)} as fast")
     for line in _hints(result):
-        output.say(line)
+        output.print_line(line)
     if result.summary["control"]:
-        output.say(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
+        output.print_line(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
-        output.say(f"cost: {price(result.summary['cost'])}")
-    output.say(f"next: {command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
+        output.print_line(f"cost: {cost_text(result.summary['cost'])}")
+    output.print_line(f"next: {command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
     return code

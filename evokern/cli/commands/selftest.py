@@ -9,7 +9,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import complete_devices
 from evokern.cli._output import Output
-from evokern.errors import UsageError, nearest
+from evokern.errors import UsageError, suggestion
 
 SUITES = ("gate",)
 
@@ -50,23 +50,23 @@ def selftest(
     from evokern.exploits.suite import PROBLEM, CaseResult
 
     if suite not in SUITES:
-        raise UsageError(f"unknown self-test {suite!r}: {nearest(suite, SUITES)}")
+        raise UsageError(f"unknown self-test {suite!r}: {suggestion(suite, SUITES)}")
 
     def report_case(one: CaseResult) -> None:
         result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"
-        output.remark(f"{'ok' if one.right else 'FAILED':<8}{one.case.name:<32}{result_text}")
+        output.note(f"{'ok' if one.right else 'FAILED':<8}{one.case.name:<32}{result_text}")
 
     result = run(device or "auto", report_case, problem or PROBLEM)
     facts = result.as_dict()
     if output.json:
-        output.emit(facts)
+        output.print_json(facts)
         return 0 if result.passed else 1
     for one in (*result.missed, *result.rejected):
         expectation = "must pass" if one.case.honest else f"expected: {' or '.join(one.case.checks(one.kind))}"
         result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"
-        output.say(f"FAILED  {one.case.name}: {result_text}, {expectation} ({one.evaluation.reason})")
+        output.print_line(f"FAILED  {one.case.name}: {result_text}, {expectation} ({one.evaluation.reason})")
     cheats, honest = facts["cheats"], facts["honest"]
-    output.say(
+    output.print_line(
         f"{result.device}: {cheats['caught']} of {cheats['total']} cheats caught, "
         f"{honest['rejected']} of {honest['total']} honest kernels rejected"
     )

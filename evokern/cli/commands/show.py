@@ -14,17 +14,17 @@ from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument
 from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
-from evokern.errors import MOST_NUMBER, UsageError, nearest
+from evokern.errors import MAX_INTEGER, UsageError, suggestion
 from evokern.wording import (
-    changed,
+    changed_genes_text,
+    count_noun,
     duration,
-    limit,
-    mean_of,
+    mean_suffix,
     microseconds,
     outcome_counts,
-    proved,
-    several,
+    roofline_text,
     speedup,
+    verification_text,
     warm_start_text,
 )
 from evokern.wording import command as command_line
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord
     from evokern.study.trial import Trial
 
-FEW = 30
+MIN_TIMED_TRIALS = 30
 """Number of timed trials below which the absence of a finding about a gene means nothing."""
 
 
@@ -54,7 +54,7 @@ def show(
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Number of fastest trials to list.")] = 10,
     trial: Annotated[
         int | None,
-        typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Show trial N in detail instead."),
+        typer.Option("--trial", metavar="N", min=0, max=MAX_INTEGER, help="Show trial N in detail instead."),
     ] = None,
     genes: Annotated[
         bool,
@@ -79,7 +79,7 @@ def show(
             known = [path.stem for path in sorted(db.glob("*.db"))]
             raise UsageError(
                 f"{db} is a folder without study {study!r}; choose another with --db, or a study from it: "
-                f"{nearest(study, known) or 'it has none'}"
+                f"{suggestion(study, known) or 'it has none'}"
             )
         db = db / f"{study}.db"
     with open_readonly(db) as reader:
@@ -91,7 +91,9 @@ def show(
         elif genes:
             _genes(output, reader, record)
         elif output.json:
-            output.emit({**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))})
+            output.print_json(
+                {**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))}
+            )
         else:
             for line in _overview(reader, record, top, db):
                 show_line(line)
@@ -114,12 +116,12 @@ def _folder(output: Output, folder: Path) -> None:
     if not rows and not unreadable:
         raise UsageError(f"{folder} is a folder without databases; give a file or the folder of a sweep with --db")
     if output.json:
-        output.emit({"folder": str(folder), "studies": rows, "unreadable": unreadable})
+        output.print_json({"folder": str(folder), "studies": rows, "unreadable": unreadable})
         return
     for row in rows:
         show_line(f"{row['study']}: {row['standing']}{', verified' if row['verified'] else ''}")
     for why in unreadable.values():
-        output.complain(why)
+        output.print_error(why)
 
 
 def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
@@ -127,7 +129,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
 
     found = genes_report(reader, record)
     if output.json:
-        output.emit(found.as_dict())
+        output.print_json(found.as_dict())
         return
     kind = "predicted" if found.predicted else "measured"
     known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
@@ -141,7 +143,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         ("dead", "dead genes"),
     )
     for key, title in titles:
-        for index, finding in enumerate(found.having(key)):  # type: ignore[arg-type]
+        for index, finding in enumerate(found.findings_of(key)):  # type: ignore[arg-type]
             if not index:
                 show_line(title)
             share = found.share(finding.gene) if key == "decisive" else ""
@@ -150,8 +152,8 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         if not index:
             show_line("barred combinations")
         show_line(f"  {failing.text}")
-    if found.quiet and found.timed < FEW:
-        show_line(f"too few {kind} trials to judge the other genes: {found.timed} of about {FEW}")
+    if found.quiet and found.timed < MIN_TIMED_TRIALS:
+        show_line(f"too few {kind} trials to judge the other genes: {found.timed} of about {MIN_TIMED_TRIALS}")
     elif found.quiet:
         show_line(f"no clear effect: {', '.join(found.quiet)}")
     if found.single:
@@ -159,14 +161,14 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
 
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
-    from evokern.analysis.control_verdict import control_verdict, price
+    from evokern.analysis.control_verdict import control_verdict, cost_text
 
     summary = reader.summary(record)
     unit = "µs predicted" if record.predicted else "µs"
     spent = duration(summary["elapsed_s"]) + (f" of {duration(record.budget_s)}" if record.budget_s else "")
     lines = [
         f"{record.name}: kernel {record.kernel} at {record.problems_in_words()} on {record.device}",
-        f"{several(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
+        f"{count_noun(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
         f"outcomes: {outcome_counts(summary)}",
     ]
     if summary["warm_start"]:
@@ -176,8 +178,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if summary["remeasured"]:
         lines.append(_remeasured(summary["remeasured"], summary["best"]))
     if summary["cost"]:
-        lines.append(f"cost: {price(summary['cost'])}")
-    baseline, best, mean = summary["baseline"], summary["best"], mean_of(len(record.problems))
+        lines.append(f"cost: {cost_text(summary['cost'])}")
+    baseline, best, mean = summary["baseline"], summary["best"], mean_suffix(len(record.problems))
     if baseline:
         lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}{mean}")
     else:
@@ -192,17 +194,17 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {speedup(best)} as fast as the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{mean}{inside}{times}")
-    lines.append(proved(summary))
+    lines.append(verification_text(summary))
     lines += _refuted(reader, record)
     if summary["limit"]:
-        lines.append(limit(summary["limit"], unit))
+        lines.append(roofline_text(summary["limit"], unit))
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("no candidate beat the baseline")
     if summary["control"]:
         lines += [
             f"control: {control_verdict(summary['control'], unit, microseconds)}",
             "",
-            *_arms(summary["control"], unit),
+            *_groups(summary["control"], unit),
         ]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += _rejected(summary)
@@ -223,7 +225,7 @@ def _refuted(reader: Reader, record: StudyRecord) -> list[str]:
 
 def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] | None) -> str:
     """Return the number of trials remeasured on another GPU, and the time of the best one there."""
-    count = several(len(found), "trial")
+    count = count_noun(len(found), "trial")
     told = f"{count} remeasured on another GPU: {next(iter(found.values()))['because']}"
     again = found.get(best["trial"]) if best else None
     if best is None or again is None:
@@ -240,7 +242,7 @@ def _rejected(summary: Mapping[str, Any]) -> list[str]:
     total = sum(rejections.values())
     ordered = sorted(rejections.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name) for name, count in ordered]
-    told = f"{several(total, 'proposal')} rejected before compilation"
+    told = f"{count_noun(total, 'proposal')} rejected before compilation"
     return ["", told, *table(("proposals", "share", "constraint"), rows)]
 
 
@@ -261,7 +263,7 @@ def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, e
     return [*listed, *(["", *found] if found else [])]
 
 
-def _arms(control: dict[str, Any], unit: str) -> list[str]:
+def _groups(control: dict[str, Any], unit: str) -> list[str]:
     rows = []
     for arm in control["arms"]:
         after, matched = arm["best_after"], arm["matched_after"]
@@ -302,7 +304,10 @@ def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float |
         ),
         ("registers", lambda t: _most(r.registers for r in t.evaluation.resources)),
         ("shared", lambda t: _most(r.static_shared_bytes + r.dynamic_shared_bytes for r in t.evaluation.resources)),
-        ("changed genes", lambda t: changed(t.config, record.genes) + (" (refuted)" if t.number in refuted else "")),
+        (
+            "changed genes",
+            lambda t: changed_genes_text(t.config, record.genes) + (" (refuted)" if t.number in refuted else ""),
+        ),
     ]
     return table([name for name, _ in columns], [[cell(t) for _, cell in columns] for t in measured[:top]])
 

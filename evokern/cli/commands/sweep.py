@@ -27,7 +27,7 @@ from evokern.wording import command as command_line
 from evokern.wording import duration
 
 if TYPE_CHECKING:
-    from evokern.sweep import StudyStanding, Sweep
+    from evokern.sweep import StudyState, Sweep
 
 group = typer.Typer(
     name="sweep",
@@ -107,29 +107,29 @@ def run(
     cluster = ray_request(ray_address, num_cpus, num_gpus)
     request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust)
     with Watcher(output, lines=False) as watch:
-        result = run_sweep(found, folder, request, output.remark, watch)
+        result = run_sweep(found, folder, request, output.note, watch)
     failed = [one for one in result.standings if one.failed]
     code = INTERRUPTED if result.end == "interrupted" else 2 if result.refused else int(bool(failed))
     if output.json:
-        output.emit({"sweep": str(sweep), "folder": str(folder), **result.as_dict()})
+        output.print_json({"sweep": str(sweep), "folder": str(folder), **result.as_dict()})
         return code
     _list(result.standings)
-    output.say(totals(result.standings))
+    output.print_line(totals(result.standings))
     where = (sweep, *(("--db", db) if db else ()))
     if result.end == "interrupted":
-        output.say("interrupted; all results are saved. To resume, repeat the command")
+        output.print_line("interrupted; all results are saved. To resume, repeat the command")
     elif result.end == "budget":
-        output.say("the sweep's budget is used up; to continue, increase --budget")
+        output.print_line("the sweep's budget is used up; to continue, increase --budget")
     for one in failed:
         details = command_line("show", "--db", one.db)
-        output.say(f"{one.name}: every candidate failed; for details, run `{details}`")
+        output.print_line(f"{one.name}: every candidate failed; for details, run `{details}`")
     for name, why in result.refused.items():
-        output.complain(f"cannot continue {name}: {why}")
-    output.say(f"next: {command_line('sweep', 'export', *where, '-o', 'OUT')}")
+        output.print_error(f"cannot continue {name}: {why}")
+    output.print_line(f"next: {command_line('sweep', 'export', *where, '-o', 'OUT')}")
     return code
 
 
-def _folder_of(sweep: Path, db: Path | None) -> tuple[Sweep, Path, tuple[StudyStanding, ...]]:
+def _folder_of(sweep: Path, db: Path | None) -> tuple[Sweep, Path, tuple[StudyState, ...]]:
     """Return a sweep with the device of its last run, its folder, and the state of each study."""
     from evokern.sweep import Journal, read_sweep, standing_of
 
@@ -159,17 +159,17 @@ def show(output: Output, sweep: SweepArgument, db: FolderOption = None) -> None:
             {**one.as_dict(), "problem": planned.problem, "weight": planned.weight}
             for one, planned in zip(standings, found.studies, strict=True)
         ]
-        output.emit({"sweep": str(sweep), "folder": str(folder), "studies": studies})
+        output.print_json({"sweep": str(sweep), "folder": str(folder), "studies": studies})
         return
     _list(standings)
-    output.say(totals(standings))
+    output.print_line(totals(standings))
     if not folder.is_dir():
-        output.say(
+        output.print_line(
             f"folder {folder} does not exist: the sweep has not run yet, or its results are elsewhere (see --db)"
         )
 
 
-def _list(standings: tuple[StudyStanding, ...]) -> None:
+def _list(standings: tuple[StudyState, ...]) -> None:
     rows = [
         (
             one.name,
@@ -219,7 +219,7 @@ def export(
     written, refused = [], {}
     for one in standings:
         if one.best_us is None:
-            output.say(f"{one.name}: no champion ({one.in_words()})")
+            output.print_line(f"{one.name}: no champion ({one.in_words()})")
             continue
         file = out / f"{one.name}.cu"
         try:
@@ -227,16 +227,16 @@ def export(
                 made = export_trial(reader, one.name, None, file_name=file.name, trust=trust)
         except UsageError as error:
             refused[one.name] = str(error)
-            output.complain(f"{one.name}: {error}")
+            output.print_error(f"{one.name}: {error}")
             continue
         save(file, made.text, "-o")
         facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted, **made.proof.as_dict()}
         written.append({"study": one.name, "file": str(file), **facts})
-        output.say(f"wrote {file}: trial {made.trial}, {one.in_words()}")
+        output.print_line(f"wrote {file}: trial {made.trial}, {one.in_words()}")
     if output.json:
-        output.emit({"files": written, "refused": refused})
+        output.print_json({"files": written, "refused": refused})
     else:
-        output.say(f"exported {len(written)} of {len(standings)} studies")
+        output.print_line(f"exported {len(written)} of {len(standings)} studies")
     return int(bool(refused))
 
 
@@ -267,6 +267,6 @@ def report(
         return
     save(file, text, "-o")
     if output.json:
-        output.emit({"file": str(file), "studies": len(standings), "bytes": len(text.encode())})
+        output.print_json({"file": str(file), "studies": len(standings), "bytes": len(text.encode())})
     else:
-        output.say(f"wrote {file}: {len(standings)} studies, {len(text.encode()) / 1e6:.2f} MB")
+        output.print_line(f"wrote {file}: {len(standings)} studies, {len(text.encode()) / 1e6:.2f} MB")

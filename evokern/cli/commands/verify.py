@@ -63,7 +63,7 @@ def verify(
     times the champion against the next fastest trials. On a simulated device, the playoff compares predicted times,
     which have no noise. The exit code is 1 if a part fails.
     """
-    from evokern.analysis.candidates import device_for, subject
+    from evokern.analysis.candidates import device_for, trial_under_test
     from evokern.measurement.playoff import Rules
     from evokern.store import add_proof, open_readonly
     from evokern.study.duration import parse_duration
@@ -71,25 +71,25 @@ def verify(
     if not 0 < level < 1:
         raise UsageError(f"--level {level} is not a probability; give a number between 0 and 1")
     seconds = 0.0 if fuzz.strip() == "0" else parse_duration(fuzz)
-    with open_readonly(db) as reader, subject(reader, study, trial, elites=elites, trust=trust) as chosen:
+    with open_readonly(db) as reader, trial_under_test(reader, study, trial, elites=elites, trust=trust) as chosen:
         opened = device_for(chosen.record, device)
         # Imports torch, so it comes after the start of the device's processes, which import torch in parallel.
         from evokern.analysis.verify.verify import verify as prove
 
         proof = prove(
             chosen, opened, reader.sessions(chosen.record), rules=Rules(level=level), fuzz_s=seconds, seed=seed,
-            on_stage=output.remark,
+            on_stage=output.note,
         )  # fmt: skip
         record = chosen.record
     facts = proof.as_dict()
     if proof.device == record.device:
         add_proof(db, record, "verify", proof.trial, facts)
     if output.json:
-        output.emit(facts)
+        output.print_json(facts)
         return 0 if proof.passed else 1
-    output.say(f"trial {proof.trial} of {proof.study} on {proof.device}")
+    output.print_line(f"trial {proof.trial} of {proof.study} on {proof.device}")
     for stage in proof.stages:
-        output.say(f"{_MARKS[stage.state]:<8}{stage.name:<13}{stage.detail}")
+        output.print_line(f"{_MARKS[stage.state]:<8}{stage.name:<13}{stage.detail}")
     if proof.playoff:
         unit = "predicted µs" if proof.playoff.predicted else "µs"
         # Predicted times have no noise, so they have neither an interval nor Cliff's delta.
@@ -105,13 +105,13 @@ def verify(
             )
             for one in proof.playoff.finalists
         ]
-        output.say("")
+        output.print_line("")
         for line in table(header, rows):
-            output.say(line)
+            output.print_line(line)
     if trial is None:
         with open_readonly(db) as reader:
             best = reader.best(record)
             if best is not None and best.number != proof.trial and reader.verification(record, best).verified is None:
                 again = command_line("verify", record.name, "--trial", str(best.number), "--db", db)
-                output.remark(f"the champion is now trial {best.number}, which is not verified; run `{again}`")
+                output.note(f"the champion is now trial {best.number}, which is not verified; run `{again}`")
     return 0 if proof.passed else 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from evokern.cuda_source.mangled import mangled_parts
 from evokern.cuda_source.reader.records import EntryPoint, KernelFunction, LaunchSite
-from evokern.errors import SourceError, nearest
+from evokern.errors import SourceError, suggestion
 
 _MANGLED_TYPES = {
     "f": "float", "d": "double", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
@@ -46,7 +46,7 @@ def _named(name: str, entries: Sequence[KernelFunction], file: str) -> list[Kern
         e for e in entries if e.qualified.endswith(f"::{name}")
     ]
     if not matches:
-        known = nearest(name.rpartition("::")[2], dict.fromkeys(e.qualified for e in entries))
+        known = suggestion(name.rpartition("::")[2], dict.fromkeys(e.qualified for e in entries))
         raise SourceError(f"{file} contains no kernel {name!r}: {known}")
     exact = [e for e in matches if e.qualified == name]
     return exact or matches

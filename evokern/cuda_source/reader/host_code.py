@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.lexer import directive_body
-from evokern.cuda_source.reader import headers_known
+from evokern.cuda_source.reader import known_headers
 from evokern.cuda_source.source_file import SourceFile
 
 _DEVICE_MARKS = frozenset({"__global__", "__device__", "__constant__", "__shared__", "__managed__"})
@@ -77,14 +77,14 @@ class _Separation:
             if library := self.host_library(unit, index):
                 return library
             for word in (text, *self.macros.get(text, ())):
-                if word in _HOST_WORDS or (_is_runtime_call(word) and word not in headers_known.DEVICE_RUNTIME):
+                if word in _HOST_WORDS or (_is_runtime_call(word) and word not in known_headers.DEVICE_RUNTIME):
                     return str(word)
             after = tokens[index + 1 : index + 3]
             if (
                 text == "std"
                 and len(after) == 2
                 and after[0].text == "::"
-                and after[1].text not in headers_known.DEVICE_STD
+                and after[1].text not in known_headers.DEVICE_STD
             ):
                 return f"std::{after[1].text}"
         return ""
@@ -92,7 +92,7 @@ class _Separation:
     def host_library(self, unit: SourceFile, index: int) -> str:
         """Return the qualified name at a token if it belongs to a host-only library, else an empty string."""
         tokens = unit.stream.tokens
-        if tokens[index].text not in headers_known.HOST_NAMESPACES or index + 2 >= len(tokens):
+        if tokens[index].text not in known_headers.HOST_NAMESPACES or index + 2 >= len(tokens):
             return ""
         after_scope = tokens[index - 1].text == "::" and index > 1 and tokens[index - 2].kind == "word"
         return (
@@ -220,7 +220,7 @@ class _Separation:
         """Return whether ``using namespace N`` or ``namespace A = N`` refers to a namespace that is kept."""
         target = [word for word in self._head_words(unit, leaf) if word not in ("using", "namespace")]
         target = target[1:] if leaf.kind == "alias" else target
-        return bool(target) and target[0] in own | {"std", "nvcuda", *headers_known.LIBRARIES}
+        return bool(target) and target[0] in own | {"std", "nvcuda", *known_headers.LIBRARIES}
 
     def _dropped(
         self, unit: SourceFile, leaves: Iterable[CppDeclaration], kept: set[int]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import directive_body
-from evokern.cuda_source.reader import headers_known
+from evokern.cuda_source.reader import known_headers
 from evokern.cuda_source.reader.records import Macro
 from evokern.cuda_source.source_file import SourceFile
 
@@ -48,7 +48,7 @@ def macros(unit: SourceFile, known: frozenset[str]) -> Iterator[Macro]:
 def _undefined(unit: SourceFile, known: frozenset[str]) -> Iterator[tuple[str, int]]:
     """Yield upper-case names that are used but not declared, with the index of the first use."""
     tokens = unit.stream.tokens
-    declared = set(known) | headers_known.BUILTIN_MACROS
+    declared = set(known) | known_headers.BUILTIN_MACROS
     declared |= {d.name for d in unit.definitions} | {p for d in unit.definitions for p in d.parameters or ()}
     uses: dict[str, int] = {}
     for index, token in enumerate(tokens):

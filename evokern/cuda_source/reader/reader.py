@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.reader import finders, headers_known, launches, macros
+from evokern.cuda_source.reader import finders, known_headers, launches, macros
 from evokern.cuda_source.reader.entry_point import find_entry
 from evokern.cuda_source.reader.host_code import blank, find_host_code
 from evokern.cuda_source.reader.records import (
@@ -66,12 +66,12 @@ class CudaSource:
         return tuple(include for include in self.includes if include.status == "missing")
 
     @property
-    def doubtful_includes(self) -> tuple[Include, ...]:
+    def suspicious_includes(self) -> tuple[Include, ...]:
         """Removed angle-bracket includes that are not known host headers; the second cause of an undefined name."""
         return tuple(
             include
             for include in self.includes
-            if include.status == "host" and not headers_known.is_host_header(include.name)
+            if include.status == "host" and not known_headers.is_host_header(include.name)
         )
 
     def entry(self, wanted: str | None = None) -> EntryPoint:
@@ -108,7 +108,7 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), name
     path, text = _load(path_or_text)
     units, found = _with_headers(text, path, [Path(d) for d in include_dirs])
     host_code = find_host_code(units.values())
-    device = _set_aside(units, found, named)
+    device = _remove_host_code(units, found, named)
     device_units = [SourceFile(name, device[name]) for name in units]
     defined = frozenset(d.name for unit in device_units for d in unit.definitions)
     named = frozenset(name for unit in device_units for leaf in unit.leaves for name in leaf.names)
@@ -142,12 +142,12 @@ def device_only(source: str) -> str:
         Include(
             d.name,
             d.quoted,
-            "device" if headers_known.is_device_header(d.name) or d.quoted else "host",
+            "device" if known_headers.is_device_header(d.name) or d.quoted else "host",
             unit.line(d.index),
         )
         for d in preprocessor.includes(unit.stream)
     )
-    return _set_aside({"": unit}, found)[""]
+    return _remove_host_code({"": unit}, found)[""]
 
 
 def _normal(text: str) -> str:
@@ -195,15 +195,15 @@ def _with_headers(
             own = [place.parent] if place and directive.quoted else []
             header = (
                 None
-                if headers_known.is_device_header(directive.name)
+                if known_headers.is_device_header(directive.name)
                 else _locate(directive.name, [*own, *include_dirs])
             )
             if header is None:
                 status = (
                     "device"
-                    if headers_known.is_device_header(directive.name)
+                    if known_headers.is_device_header(directive.name)
                     else "missing"
-                    if directive.quoted and not headers_known.is_host_header(directive.name)
+                    if directive.quoted and not known_headers.is_host_header(directive.name)
                     else "host"
                 )
             else:
@@ -225,7 +225,9 @@ def _locate(name: str, directories: list[Path]) -> Path | None:
     return next((d / name for d in directories if is_file(d / name)), None)
 
 
-def _set_aside(units: Mapping[str, SourceFile], found: Sequence[Include], named: Iterable[str] = ()) -> dict[str, str]:
+def _remove_host_code(
+    units: Mapping[str, SourceFile], found: Sequence[Include], named: Iterable[str] = ()
+) -> dict[str, str]:
     """Blank host code until nothing changes, because one removal can make others necessary."""
     gone = {(include.file, include.name) for include in found if include.status in ("host", "missing")}
     kept = frozenset(named)
@@ -263,7 +265,7 @@ def _with_half_types(
     words |= {word for unit in units.values() for d in unit.definitions for word in preprocessor.words(d.value)}
     words -= {name for unit in units.values() for leaf in unit.leaves for name in leaf.names}
     needed = {
-        header for header, names in headers_known.HALF_TYPES.items() if any(re.fullmatch(names, word) for word in words)
+        header for header, names in known_headers.HALF_TYPES.items() if any(re.fullmatch(names, word) for word in words)
     }
     for name in texts:
         here = [include for include in found if include.file == name]
@@ -272,7 +274,7 @@ def _with_half_types(
         if lacking and gone:
             lines = texts[name].split("\n")
             lines[_least_conditional(originals[name], gone) - 1] = (
-                f"#include <{lacking[0] if len(lacking) == 1 else headers_known.BOTH_HALF_TYPES}>"
+                f"#include <{lacking[0] if len(lacking) == 1 else known_headers.BOTH_HALF_TYPES}>"
             )
             texts[name] = "\n".join(lines)
     return texts

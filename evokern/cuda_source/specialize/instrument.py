@@ -80,7 +80,9 @@ class Answers:
         return cls(values, frozenset(n - expressions for n in found if n >= expressions))
 
 
-def ask(unit: SourceFile, questions: Sequence[Question], taken: Sequence[int], compiler: Compile) -> Answers | None:
+def evaluate_questions(
+    unit: SourceFile, questions: Sequence[Question], taken: Sequence[int], compiler: Compile
+) -> Answers | None:
     """Compile an instrumented text and return the answers to questions.
 
     Args:

@@ -11,7 +11,7 @@ from evokern.cuda_source.specialize.statements import declarators, statement_end
 
 _CHOOSING = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", "!"))
 
-CERTAIN = frozenset(("condition", "assertion"))
+MUST_BE_CONSTANT = frozenset(("condition", "assertion"))
 """Kinds of questions about expressions that must be constants by the rules of C++."""
 
 

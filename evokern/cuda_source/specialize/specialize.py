@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.source_file import SourceFile
-from evokern.cuda_source.specialize.answered import answer_edits
+from evokern.cuda_source.specialize.answer_edits import answer_edits
 from evokern.cuda_source.specialize.branches import prune_edits
 from evokern.cuda_source.specialize.conditionals import branch_lines, conditional_edits, conditionals, inline_headers
-from evokern.cuda_source.specialize.instrument import Compile, ask
+from evokern.cuda_source.specialize.instrument import Compile, evaluate_questions
 from evokern.cuda_source.specialize.layout import apply
-from evokern.cuda_source.specialize.questions import CERTAIN, questions
+from evokern.cuda_source.specialize.questions import MUST_BE_CONSTANT, questions
 from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
 
 # A heading (// ----) and its comment, followed directly by another heading.
@@ -60,8 +60,8 @@ def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> st
     unit = SourceFile("", text)
     asked, blocks = questions(unit, macros), conditionals(unit)
     lines = branch_lines(blocks)
-    for expressions in (asked, [question for question in asked if question.kind in CERTAIN]):
-        answers = ask(unit, expressions, lines, compiler)
+    for expressions in (asked, [question for question in asked if question.kind in MUST_BE_CONSTANT]):
+        answers = evaluate_questions(unit, expressions, lines, compiler)
         if answers is not None:
             taken = frozenset(lines[number] for number in answers.taken)
             return apply(text, [*conditional_edits(unit, blocks, taken), *answer_edits(unit, expressions, answers)])

@@ -40,7 +40,7 @@ class BaselineRunner:
         finish(self.hang_s * len(calls), self.hang_s)
 
 
-def runs_as(
+def baseline_call(
     baseline: Baseline, problem: Problem, arguments: Mapping[str, torch.Tensor]
 ) -> Callable[[], Mapping[str, torch.Tensor]]:
     """Return a function that runs one call, can be captured in a graph, and returns the outputs.

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import torch
 
-from evokern.compile.build import compile_own
+from evokern.compile.build import compile_internal
 from evokern.compile.module_state import state_evidence
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.foreign import ForeignCandidate
@@ -27,7 +27,7 @@ from evokern.declaration.kernel import Kernel, Launch, Problem, Scalar
 from evokern.device.gpu.cuda import Candidate
 from evokern.device.gpu.jobs import Evaluate
 from evokern.gate import Call, RunFailed, Verdict
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Outcome
 
@@ -53,7 +53,7 @@ _ROUNDS = 2
 WORDS = (0x3F000000, 0x40200000, 0, 0xFFFFFFFF)
 """Words that fill shared memory to test whether a result depends on it: 0.5, 2.5, 0 and NaN as floats. All words are
 equal, so the position of a block does not matter; a candidate takes some of these values for its stored data."""
-SUSPECTS = ("tolerance", "deterministic", "repeat", "timed_runs")
+AFFECTED_CHECKS = ("tolerance", "deterministic", "repeat", "timed_runs")
 """Checks that a candidate can fail when it uses old contents of shared memory."""
 
 
@@ -66,16 +66,16 @@ class SharedMemory:
         Raises:
             DeviceError: the kernel does not compile.
         """
-        program = compile_own(SOURCE, f"{_ENTRY}.cu", _ENTRY, chip)
+        program = compile_internal(SOURCE, f"{_ENTRY}.cu", _ENTRY, chip)
         self._chip = chip
         self._candidate = Candidate(Built((program,), (), (), "", 0.0))
         self._candidate.prefer_shared_memory(0, _ENTRY)
 
     def fill(self, word: int) -> None:
         """Enqueue a launch that fills the shared memory of every SM with one word."""
-        self._enqueue(self.wholly(word, alike=True))
+        self._enqueue(self.full_launch(word, alike=True))
 
-    def disturb(self, launches: Sequence[Launch], uses: Mapping[str, EntryUse], *, partly: bool) -> None:
+    def overwrite(self, launches: Sequence[Launch], uses: Mapping[str, EntryUse], *, partly: bool) -> None:
         """Enqueue launches that overwrite shared memory.
 
         Args:
@@ -87,15 +87,15 @@ class SharedMemory:
         sizes = {launch.shared_bytes + uses[launch.entry].static_shared_bytes for launch in launches} - {0}
         if sizes and partly:
             for size in sorted(sizes):
-                self._enqueue(self.partly(size, chosen.getrandbits(32)))
+                self._enqueue(self.partial_launch(size, chosen.getrandbits(32)))
         else:
-            self._enqueue(self.wholly(chosen.getrandbits(32)))
+            self._enqueue(self.full_launch(chosen.getrandbits(32)))
 
-    def wholly(self, seed: int, *, alike: bool = False) -> Launch:
+    def full_launch(self, seed: int, *, alike: bool = False) -> Launch:
         """Return the launch that overwrites every word of every SM, with one word or with different ones."""
         return _launch(self._chip.sms * _ROUNDS, 1024, self._chip.shared_bytes_per_block, seed, 0, alike)
 
-    def partly(self, size: int, seed: int) -> Launch:
+    def partial_launch(self, size: int, seed: int) -> Launch:
         """Return the launch that overwrites part of the words, in blocks of `size` bytes."""
         chip = self._chip
         held = min(chip.shared_bytes_per_sm // (size + chip.shared_bytes_reserved), chip.blocks_per_sm)
@@ -136,11 +136,11 @@ class BetweenCalls:
         self._times = 0
         self._build = job.built.build(problem)
 
-    def disturb(self) -> None:
+    def overwrite(self) -> None:
         """Overwrite shared memory, alternating between all of it and a part."""
         if self._shared is not None:
             uses = self._job.built.programs[self._build.program].uses
-            self._shared.disturb(self._build.launches, uses, partly=self._times % 2 == 1)
+            self._shared.overwrite(self._build.launches, uses, partly=self._times % 2 == 1)
             self._times += 1
 
     def require_state(self) -> None:
@@ -157,7 +157,7 @@ class BetweenCalls:
                 Outcome.WRONG, state_evidence(names, self._problem, self._kernel.state, known, foreign=foreign)
             )
 
-    def blamed(self, verdict: Verdict, bench: Bench, call: Callable[[], None]) -> Verdict:
+    def blamed(self, verdict: Verdict, bench: BufferSet, call: Callable[[], None]) -> Verdict:
         """Return a verdict of the check `state` if a wrong candidate uses old contents of shared memory.
 
         Args:
@@ -169,10 +169,10 @@ class BetweenCalls:
             RunFailed: the candidate crashed or hung.
         """
         stale = self._shared is not None and reads_stale(bench, verdict, call, self._shared.fill)
-        return blamed(verdict) if stale else verdict
+        return as_state_failure(verdict) if stale else verdict
 
 
-def reads_stale(bench: Bench, verdict: Verdict, call: Callable[[], None], fill: Callable[[int], None]) -> bool:
+def reads_stale(bench: BufferSet, verdict: Verdict, call: Callable[[], None], fill: Callable[[int], None]) -> bool:
     """Return whether a wrong candidate uses what earlier launches left in shared memory.
 
     Its call on the same inputs then returns the same result twice if shared memory holds the same word. With another
@@ -188,7 +188,7 @@ def reads_stale(bench: Bench, verdict: Verdict, call: Callable[[], None], fill: 
         RunFailed: the candidate crashed or hung.
     """
     in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
-    if verdict.evidence.get("check") not in SUSPECTS or in_place:
+    if verdict.evidence.get("check") not in AFFECTED_CHECKS or in_place:
         return False
     arguments = bench.arguments(0, 0)
     outputs = [arguments[name] for name, tensor in bench.tensors.items() if tensor.role == "output"]
@@ -205,7 +205,7 @@ def reads_stale(bench: Bench, verdict: Verdict, call: Callable[[], None], fill: 
     return same(first, answer(WORDS[0])) and not all(same(first, answer(word)) for word in WORDS[1:])
 
 
-def blamed(verdict: Verdict) -> Verdict:
+def as_state_failure(verdict: Verdict) -> Verdict:
     """Return a verdict as a failure of the check `state` that includes the original message."""
     message = (
         "the result of the same call depends on the previous contents of shared memory: the kernel reads shared "

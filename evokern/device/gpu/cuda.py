@@ -234,7 +234,7 @@ class GpuRunner:
                 taken += self.times(calls[len(taken) : limit.launches])
                 if len(taken) == limit.launches and min(taken) > limit.us:
                     evidence = {"launches_us": taken, "limit_us": limit.us, "elite_us": limit.raced_us}
-                    raise RunFailed(Outcome.SLOW, evidence | {"bound_us": min(taken) / limit.rough})
+                    raise RunFailed(Outcome.SLOW, evidence | {"bound_us": min(taken) / limit.uncertainty})
         self._after()
         rest = calls[len(taken) :]
         if rest:

@@ -15,13 +15,13 @@ from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.jobs import Evaluate, GpuSettings
 from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.gate import Gate, Verdict
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.check import Repetition, RunFailed, calls, repeated
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
-from evokern.measurement.roofline import Floor, Work, below, boosted, floor, peak_rates, recorded, work
+from evokern.measurement.roofline import LowerBound, Work, below, boosted, floor, peak_rates, recorded, work
 from evokern.measurement.statistics import geometric_mean
-from evokern.measurement.timing import Measurement, Series, hopeless, launch_limits, measure
+from evokern.measurement.timing import Measurement, Series, launch_limits, lost_by_pilot, measure
 from evokern.study.trial import Evaluation, Outcome, Timing
 
 
@@ -82,10 +82,10 @@ class CandidateEvaluator:
                 benches.append(bench)
                 resets.append(prepared)
             pilots = [clock.pilot_us for clock in clocks]
-            if self._settings.timing.cache != "flush" and hopeless(pilots, self._settings.timing, job.elite_us):
+            if self._settings.timing.cache != "flush" and lost_by_pilot(pilots, self._settings.timing, job.elite_us):
                 for bench in benches:
-                    bench.mend()
-                return self._hopeless(pilots, clocks, job, reports)
+                    bench.restore_inputs()
+                return self._lost_by_pilot(pilots, clocks, job, reports)
             for clock in clocks:
                 clock.prepare()
             measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self.next_waits())
@@ -94,7 +94,7 @@ class CandidateEvaluator:
         if measurement.lost:
             # The gate found it correct and its time is not used, so its timed runs are not checked.
             for bench in benches:
-                bench.mend()
+                bench.restore_inputs()
             evidence = recorded(tasks, floors)
             evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
             return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
@@ -121,7 +121,7 @@ class CandidateEvaluator:
         evidence = recorded(tasks, floors)
         return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
 
-    def _hopeless(
+    def _lost_by_pilot(
         self,
         pilots: Sequence[Sequence[float]],
         clocks: Sequence[GraphClock],
@@ -135,7 +135,7 @@ class CandidateEvaluator:
         evidence = recorded(*self._least(job.config, timings)) | lost
         return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
 
-    def _least(self, config: Config, timings: Sequence[Timing]) -> tuple[list[Work], list[Floor]]:
+    def _least(self, config: Config, timings: Sequence[Timing]) -> tuple[list[Work], list[LowerBound]]:
         """Return the work of a call at each problem, and the lower bound on its time at the observed clocks."""
         profile, tasks = self._settings.context.profile, []
         for problem in self._gates:
@@ -151,7 +151,7 @@ class CandidateEvaluator:
         timing = self._settings.timing
         limits = launch_limits(timing, job.elite_us, self._default_us(job, problem), len(self._gates))
         runner = GpuRunner(
-            candidate, program, timing.hang_s, before=between.disturb, after=between.require_state,
+            candidate, program, timing.hang_s, before=between.overwrite, after=between.require_state,
             limits=limits,
         )  # fmt: skip
         try:
@@ -159,14 +159,16 @@ class CandidateEvaluator:
         except RunFailed as failed:
             if failed.outcome is not Outcome.SLOW:
                 raise
-            raise RunFailed(Outcome.SLOW, failed.evidence | self._unproved(job, problem, failed.evidence)) from failed
+            raise RunFailed(
+                Outcome.SLOW, failed.evidence | self._unchecked_evidence(job, problem, failed.evidence)
+            ) from failed
         if verdict.passed:
             return verdict
         bench = gate.bench(tensors, self._settings.gate.input_sets, self._settings.gate.runs)
         first = candidate.prepare(program, calls(bench, launches)[0])
         return between.blamed(verdict, bench, lambda: self._once([first]))
 
-    def _unproved(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
+    def _unchecked_evidence(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Return the evidence for a candidate whose first launches were far too slow; its results were not checked."""
         bound_us, raced_us, count = seen["bound_us"], seen["elite_us"], len(self._gates)
         if count > 1:  # assumes the speed of the default candidate at the other problems
@@ -190,7 +192,12 @@ class CandidateEvaluator:
         return gate.check(runner, launches, tensors, whole=True)
 
     def _check_timed(
-        self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+        self,
+        between: BetweenCalls,
+        bench: BufferSet,
+        clock: GraphClock,
+        prepared: Sequence[PreparedCall],
+        problem: Problem,
     ) -> Verdict:
         """Check the timed runs, and the module variables after the timed and the repeated runs."""
         try:
@@ -210,7 +217,12 @@ class CandidateEvaluator:
         return verdict
 
     def _judge_timed(
-        self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+        self,
+        between: BetweenCalls,
+        bench: BufferSet,
+        clock: GraphClock,
+        prepared: Sequence[PreparedCall],
+        problem: Problem,
     ) -> Verdict:
         """Check the outputs kept from the timed runs and the final ones, then repeat the runs.
 
@@ -230,7 +242,7 @@ class CandidateEvaluator:
         else:
 
             def repeat(repetition: Repetition) -> None:
-                between.disturb()
+                between.overwrite()
                 self._repeat(clock, prepared, repetition)
 
             verdict = repeated(bench, repeat, problem=problem)

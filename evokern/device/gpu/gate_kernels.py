@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from evokern.compile.build import compile_own
+from evokern.compile.build import compile_internal
 from evokern.declaration.kernel import Tolerance
 from evokern.device.gpu.driver_call import check
-from evokern.gate.comparison import PARTS
+from evokern.gate.comparison import NUMBERS_PER_PART
 from evokern.gate.data import largest_finite
-from evokern.gate.own_kernels import NonFinite
+from evokern.gate.device_kernels import NonFinite
 from evokern.hardware.profiles import Profile
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -43,7 +43,7 @@ class GateKernels:
         """
         text, self._functions = SOURCE.read_text("utf-8"), {}
         for entry in ("xor_stream", "compare"):
-            program = compile_own(text, SOURCE.name, entry, profile)
+            program = compile_internal(text, SOURCE.name, entry, profile)
             module = check(driver.cuModuleLoadData(program.cubin))
             self._functions[entry] = module, check(driver.cuModuleGetFunction(module, program.lowered[entry].encode()))
         self._blocks = _BLOCKS_AN_SM * profile.sms
@@ -76,7 +76,7 @@ class GateKernels:
         got, expected = got.contiguous(), expected.contiguous()
         count = got.numel()
         blocks = self._blocks_for(-(-count // _THREADS))
-        out = torch.empty((PARTS, blocks), dtype=torch.float64, device=got.device)
+        out = torch.empty((NUMBERS_PER_PART, blocks), dtype=torch.float64, device=got.device)
         arguments = (ctypes.c_void_p(got.data_ptr()), ctypes.c_void_p(expected.data_ptr()), ctypes.c_uint64(count),
                      ctypes.c_uint32(DTYPES[dtype]), ctypes.c_double(tolerance.atol), ctypes.c_double(tolerance.rtol),
                      ctypes.c_double(largest_finite(dtype)), ctypes.c_uint32(NONFINITE[nonfinite]),

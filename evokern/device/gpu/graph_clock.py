@@ -29,8 +29,8 @@ from evokern.device.gpu.timed_calls import StepsAround
 from evokern.measurement.timing import LONG_PILOT_US, RACE_SAMPLES, before_cap, calls_per_sample, with_steps
 from evokern.study.settings import TimingSettings
 
-_PATIENCE = 3
-_RESTS = 10
+_MAX_DISTURBED = 3
+_MAX_RESTS = 10
 """Maximum number of rests per candidate, each after samples that a power cap slowed down."""
 _REST_S = 0.1
 """Seconds of rest after which a power-capped GPU is fast again for about 30 ms
@@ -39,7 +39,7 @@ _LONG_BATCH_US = 10_000.0
 """Length of a batch in µs after which the GPU's state is read again, because it may have changed."""
 _SHORT_US = 20.0
 """Call time in µs below which the gap between two graphs matters (docs/lab/2026-11-27-timing.md#pilot)."""
-_LONGER = 8
+_SHORT_PILOT_FACTOR = 8
 """Factor for the number of pilot calls below `_SHORT_US`."""
 
 TimedCall = Callable[[], Mapping[str, torch.Tensor] | None]
@@ -89,7 +89,7 @@ class GraphClock:
             self.pilot_us = self._pilot_times(len(calls))
         if min(self.pilot_us) < _SHORT_US:
             # Short calls take about as long as the gap between two graphs.
-            self.pilot_us = self._pilot_times(_LONGER * len(calls))
+            self.pilot_us = self._pilot_times(_SHORT_PILOT_FACTOR * len(calls))
         self._call_us = max(min(self.pilot_us), 0.05)
         self.calls = calls_per_sample(self._call_us, settings.sample_us, len(calls))
         """Number of calls in the timed graph."""
@@ -167,7 +167,7 @@ class GraphClock:
         """
         seen = len(self.states)
         times = self._samples(count)
-        if any(state.disturbed for state in self.states[seen:]) and self._waits < _PATIENCE:
+        if any(state.disturbed for state in self.states[seen:]) and self._waits < _MAX_DISTURBED:
             self._waits += 1
             time.sleep(0.05)
             return []
@@ -186,7 +186,7 @@ class GraphClock:
         Args:
             samples_us: all samples from `take` so far.
         """
-        if self._rests == _RESTS or not any(state.capped for state in self.states):
+        if self._rests == _MAX_RESTS or not any(state.capped for state in self.states):
             return list(samples_us)
         return before_cap(samples_us, self._fastest_us)
 
@@ -259,7 +259,7 @@ def _capture(
                 flush.zero_()
             outputs = calls[index % len(calls)]()
             if around is not None:
-                around.behind(index, outputs)
+                around.after(index, outputs)
             del outputs  # lets the next call reuse the memory, unless these outputs are kept
             if around is not None and index + 1 == around.timed.calls:
                 around.before(index + 1)

@@ -37,7 +37,7 @@ class GpuSettings:
 
 
 @dataclass(frozen=True)
-class Prove:
+class CheckGate:
     """Job that checks the sensitivity of the gate."""
 
 

@@ -19,11 +19,11 @@ from evokern.compile.headers import cuda_major
 from evokern.compile.pool import CompileSettings
 from evokern.compile.records import Built
 from evokern.declaration.genes import Config
-from evokern.device._comparison import calibration_of, comparison
+from evokern.device._comparison import calibration_of, comparison_note
 from evokern.device._executors import Calibration, Executors
 from evokern.device._first import first_candidate, require_built
 from evokern.device._gpus import DEPTH, GpuPlan, Gpus, LocalGpus
-from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
+from evokern.device._pipeline import COMPILE_DEADLINE_S, EXTERNAL_COMPILE_WAIT_S, CompiledRequest, Pipeline
 from evokern.device.contract import (
     DEFAULT_US,
     Answer,
@@ -36,17 +36,17 @@ from evokern.device.contract import (
 )
 from evokern.device.gpu.jobs import (
     PLANNED,
+    CheckGate,
     Contestant,
     Evaluate,
     GpuSettings,
     MeasureBaseline,
     MeasureRates,
-    Prove,
     Round,
     TimeFirstLaunches,
 )
 from evokern.device.gpu.profile import LiveGpu, live_gpu
-from evokern.device.kept_rates import keep_rates, kept_rates
+from evokern.device.rates_cache import load_rates, store_rates
 from evokern.errors import DeviceError
 from evokern.hardware.driver import driver_version, probe
 from evokern.hardware.profiles import Profile, limits_for
@@ -54,7 +54,7 @@ from evokern.measurement.roofline import Rates
 from evokern.study.discovery import WorkerContext
 from evokern.wording import in_gib
 from evokern.workers.backend import ReportingPool
-from evokern.workers.members import MemberPool, OneMember
+from evokern.workers.members import MemberPool, SingleMemberPool
 from evokern.workers.single_job import run_single_job
 
 _LOGGER = logging.getLogger("evokern")
@@ -63,10 +63,10 @@ _RATES_DEADLINE_S = 5.0
 """Timeout in seconds; the measurement takes about 0.1 s."""
 _RATES_PATIENCE_S = 5.0
 """Seconds to wait for a candidate that is still on the GPU when the search ends."""
-_COMPILES_AHEAD = 6
+_TRIALS_PER_COMPILER = 6
 """Maximum number of concurrent trials per compile worker. A slow compile blocks proposals more than one window later,
 so the window must cover the slowest compiles (docs/lab/2026-11-27-timing.md#trials-per-compile-worker)."""
-_WORTH_TELLING_BYTES = 2**30
+_NOTE_FROM_BYTES = 2**30
 
 
 class LiveDevice:
@@ -104,7 +104,7 @@ class LiveDevice:
     @property
     def window(self) -> int:
         """Default maximum number of concurrent trials for a new study, enough to keep compilers and GPUs busy."""
-        return _COMPILES_AHEAD * self._gpus.compile_workers + 2 * DEPTH * len(self._gpus.found)
+        return _TRIALS_PER_COMPILER * self._gpus.compile_workers + 2 * DEPTH * len(self._gpus.found)
 
     @property
     def at_once(self) -> int:
@@ -138,19 +138,19 @@ class LiveDevice:
         compilers, members = self._open(task, profile, first)
         self._compilers, self._members = compilers, members
         leader = members.working[0]
-        executors, others = OneMember(members, leader), len(members.names) > 1
+        executors, others = SingleMemberPool(members, leader), len(members.names) > 1
         named = [baseline.name for baseline in task.kernel.workload.baselines]
         times_default = not task.default_us and task.study.timing.race > 0
         steps = 3 + times_default + len(named) + others
         task.on_step(StartStep("compiling the default candidate", 0, steps))
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
-        program = require_built(task, built).machine_code()
+        program = require_built(task, built).without_ptx()
         _LOGGER.info("the default candidate is compiled")
         task.on_step(StartStep("starting the GPU worker", 1, steps))
         members.wait_ready(leader)
         _LOGGER.info("the GPU worker is ready")
         task.on_step(StartStep("checking that the gate distinguishes correct from wrong results", 2, steps))
-        run_single_job(executors, Prove(), _START_DEADLINE_S, "the check of the gate")
+        run_single_job(executors, CheckGate(), _START_DEADLINE_S, "the check of the gate")
         _LOGGER.info("the gate distinguishes correct from wrong results")
         self._default_us = task.default_us
         if times_default:
@@ -166,7 +166,7 @@ class LiveDevice:
             baselines.append(run_single_job(executors, MeasureBaseline(index), _START_DEADLINE_S, what))
         _LOGGER.info("the baselines are measured")
         planned = int((members.ready_report or {}).get(PLANNED, 0))
-        if planned >= _WORTH_TELLING_BYTES:
+        if planned >= _NOTE_FROM_BYTES:
             notes.append(f"each worker uses {in_gib(planned)} of GPU memory for inputs, outputs and references")
         members.keep_spares()
         self._executors = Executors(members)
@@ -178,12 +178,12 @@ class LiveDevice:
                 MeasureBaseline,
                 Evaluate(first, program, None, self._default_us),
                 _START_DEADLINE_S,
-                Prove(),
+                CheckGate(),
             )
             first_us = self._compared(members, leader, calibration)
             self._executors.compare_by(calibration, first_us)
             names, by_first = [members.names[place] for place in first_us], [one[0] for one in first_us.values()]
-            notes.append(comparison(names, by_first, calibration.references[0].name))
+            notes.append(comparison_note(names, by_first, calibration.references[0].name))
         hang_s = task.study.timing.hang_s
         self._pipeline = Pipeline(
             compilers,
@@ -212,7 +212,7 @@ class LiveDevice:
             ]
         if self._default_us:
             environment[DEFAULT_US] = self._default_us
-        rates = kept_rates(self._gpu.uuid, driver_version() or self._gpu.driver)
+        rates = load_rates(self._gpu.uuid, driver_version() or self._gpu.driver)
         if rates is not None:
             environment["rates"] = asdict(rates)
         return StartReport(tuple(baselines), environment, tuple(notes))
@@ -225,10 +225,10 @@ class LiveDevice:
         """
         found: dict[int, list[float]] = {}
         for place in members.working:
-            name, pool = members.names[place], OneMember(members, place)
+            name, pool = members.names[place], SingleMemberPool(members, place)
             if place != leader:
                 members.wait_ready(place)
-                run_single_job(pool, Prove(), _START_DEADLINE_S, f"the check of the gate on {name}")
+                run_single_job(pool, CheckGate(), _START_DEADLINE_S, f"the check of the gate on {name}")
             for reference in calibration.references:
                 answer = run_single_job(pool, reference.job, _START_DEADLINE_S, f"{reference.name} on {name}")
                 time_us = reference.time_us(answer)
@@ -255,7 +255,7 @@ class LiveDevice:
             ),
             CompileSettings(context, default_directory(), foreign=task.foreign),
             task.study.window or self.window,
-            FOREIGN_PATIENCE_S if task.foreign else math.inf,
+            EXTERNAL_COMPILE_WAIT_S if task.foreign else math.inf,
         )
         return self._gpus.open(plan, task.kernel.folder)
 
@@ -329,12 +329,12 @@ class LiveDevice:
         """
         driver, leader = driver_version() or self._gpu.driver, self._leader()
         uuid = (leader.held or self._gpu).uuid
-        known = kept_rates(uuid, driver)
+        known = load_rates(uuid, driver)
         if known is None:
             self._running().close()
             what = "copy and matrix product"
             known = run_single_job(leader, MeasureRates(), _RATES_DEADLINE_S, what, _RATES_PATIENCE_S)
-            keep_rates(uuid, driver, known)
+            store_rates(uuid, driver, known)
         return known
 
     def stages(self) -> tuple[int, int]:
@@ -348,13 +348,13 @@ class LiveDevice:
         self._gpus.close()
         self._compilers = self._members = None
 
-    def _leader(self) -> OneMember:
+    def _leader(self) -> SingleMemberPool:
         """Return the GPU for playoffs and rates: the first that works."""
         assert self._members is not None
-        return OneMember(self._members, next(iter(self._members.working), 0))
+        return SingleMemberPool(self._members, next(iter(self._members.working), 0))
 
     def _job(self, work: CompiledRequest) -> Evaluate:
-        return Evaluate(work.request.config, work.built.machine_code(), work.request.elite_us, self._default_us)
+        return Evaluate(work.request.config, work.built.without_ptx(), work.request.elite_us, self._default_us)
 
     def _running(self) -> Pipeline:
         if self._pipeline is None:

@@ -132,7 +132,7 @@ def _groups(placed: Sequence[_Placed]) -> Iterator[tuple[_Placed, ...]]:
                 yield tuple(group)
             group = []
             continue
-        if group and not _beside(group[-1], one):
+        if group and not _adjacent(group[-1], one):
             yield tuple(group)
             group = []
         group.append(one)
@@ -140,7 +140,7 @@ def _groups(placed: Sequence[_Placed]) -> Iterator[tuple[_Placed, ...]]:
         yield tuple(group)
 
 
-def _beside(before: _Placed, after: _Placed) -> bool:
+def _adjacent(before: _Placed, after: _Placed) -> bool:
     same_shift = before.address - before.variable.offset == after.address - after.variable.offset
     together = same_shift and before.allocation == after.allocation
     return together and 0 <= after.address - before.end <= _LARGEST_GAP

@@ -72,8 +72,8 @@ class Monitor:
             return State()
         nvml, handle = self._nvml, self._handle
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-        clock = _quiet(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-        temperature = _quiet(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        clock = _call_or_none(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        temperature = _call_or_none(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         names = ", ".join(name for bit, name in _REASONS.items() if reasons & bit)
         return State(clock, names, temperature)
 
@@ -86,7 +86,7 @@ class Monitor:
         Args:
             own: process IDs of this search.
         """
-        found = _quiet(self._nvml.nvmlDeviceGetComputeRunningProcesses, self._handle) if self._nvml else None
+        found = _call_or_none(self._nvml.nvmlDeviceGetComputeRunningProcesses, self._handle) if self._nvml else None
         listed = [process.pid for process in found or []]
         ours = set(own)
         if ours and not ours & set(listed):
@@ -95,18 +95,18 @@ class Monitor:
 
     def utilisation(self) -> int | None:
         """Return the recent utilisation of the GPU in percent."""
-        rates = _quiet(self._nvml.nvmlDeviceGetUtilizationRates, self._handle) if self._nvml else None
+        rates = _call_or_none(self._nvml.nvmlDeviceGetUtilizationRates, self._handle) if self._nvml else None
         return None if rates is None else int(rates.gpu)
 
     def _ask(self, *names: str) -> Any:
         for name in names:
             function = getattr(self._nvml, name, None)
             if function is not None:
-                return _quiet(function, self._handle)
+                return _call_or_none(function, self._handle)
         return None
 
 
-def _quiet(function: Any, *arguments: Any) -> Any:
+def _call_or_none(function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception:

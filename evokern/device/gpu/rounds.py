@@ -16,7 +16,7 @@ from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.jobs import Contestant, Round
 from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.errors import DeviceError
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.check import RunFailed
 from evokern.gate.verdict import judge
 from evokern.measurement.statistics import geometric_mean
@@ -27,7 +27,7 @@ class _TimedProblem:
     """Candidate at one problem, ready for timing."""
 
     clock: GraphClock
-    bench: Bench
+    bench: BufferSet
     problem: Problem
     name: str
 
@@ -50,7 +50,7 @@ def play_round(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
 
 def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
     loaded = [Candidate(one.built) if one.built else None for one in job.contestants]
-    benches: list[tuple[Problem, dict[str, Tensor], Bench]] = []
+    benches: list[tuple[Problem, dict[str, Tensor], BufferSet]] = []
     rows = []
     for contestant, candidate in zip(job.contestants, loaded, strict=True):
         row = []
@@ -80,8 +80,11 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
 
 
 def _bench(
-    runs: TimedRuns, contestant: Contestant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
-) -> Bench:
+    runs: TimedRuns,
+    contestant: Contestant,
+    problem: Problem,
+    benches: list[tuple[Problem, dict[str, Tensor], BufferSet]],
+) -> BufferSet:
     """Return buffers shared with candidates that have the same tensors, or new ones."""
     tensors, _ = runs.workload(contestant.config, problem)
     if not any(tensor.role == "inout" for tensor in tensors.values()):

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from cuda.bindings import driver
 
-from evokern.compile.build import compile_own
+from evokern.compile.build import compile_internal
 from evokern.device.gpu.cuda import check
 from evokern.errors import InternalError
-from evokern.gate.kept_answers import SLOTS, Copy
+from evokern.gate.recorded_outputs import SLOTS, Copy
 from evokern.gate.timed_plan import MOST_COPIES, TimedCalls
 from evokern.hardware.profiles import Profile
 
@@ -45,7 +45,7 @@ class StepKernel:
         Raises:
             DeviceError: the kernel does not compile.
         """
-        program = compile_own(SOURCE.read_text("utf-8"), SOURCE.name, _ENTRY, profile)
+        program = compile_internal(SOURCE.read_text("utf-8"), SOURCE.name, _ENTRY, profile)
         self._module = check(driver.cuModuleLoadData(program.cubin))
         self._function = check(driver.cuModuleGetFunction(self._module, program.lowered[_ENTRY].encode()))
 
@@ -78,7 +78,7 @@ class StepsAround:
         if step is not None:
             self.kernel.enqueue(self.timed, *step)
 
-    def behind(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
+    def after(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
         """Register the outputs of the call just enqueued; None if it wrote into the given buffers."""
         self.timed.captured(index, outputs)
 

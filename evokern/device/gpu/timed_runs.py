@@ -12,13 +12,13 @@ from evokern.compile.records import Built
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Baseline, Kernel, Launch, Problem, Tensor
-from evokern.device.gpu.baselines import runs_as
+from evokern.device.gpu.baselines import baseline_call
 from evokern.device.gpu.cuda import Candidate
 from evokern.device.gpu.graph_clock import GraphClock, TimedCall
 from evokern.device.gpu.nvml import Monitor
 from evokern.device.gpu.timed_calls import StepKernel, StepsAround
 from evokern.gate import Gate
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.check import calls
 from evokern.gate.timed_plan import TimedCalls
 from evokern.hardware.profiles import Profile
@@ -68,7 +68,7 @@ class TimedRuns:
     def _declared(self, config: Config, problem: Problem) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
         return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
 
-    def bench(self, tensors: dict[str, Tensor], problem: Problem, *, fresh: bool = False) -> Bench:
+    def bench(self, tensors: dict[str, Tensor], problem: Problem, *, fresh: bool = False) -> BufferSet:
         """Return buffers with inputs for timed runs at a problem.
 
         Args:
@@ -83,7 +83,7 @@ class TimedRuns:
             bench.refresh()
         return bench
 
-    def clock(self, sequence: Sequence[TimedCall], bench: Bench | None = None, baseline: str = "") -> GraphClock:
+    def clock(self, sequence: Sequence[TimedCall], bench: BufferSet | None = None, baseline: str = "") -> GraphClock:
         """Return a clock over a sequence of calls.
 
         Args:
@@ -102,12 +102,12 @@ class TimedRuns:
         return next(one for one in self._kernel.workload.baselines if one.name == name)
 
     def sequence(
-        self, bench: Bench, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None,
+        self, bench: BufferSet, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None,
         baseline: str,
     ) -> list[TimedCall]:  # fmt: skip
         """Return the calls of a candidate or baseline on a buffer set, one per input set."""
         prepared = calls(bench, self.workload(config, problem)[1])
         if built is None or candidate is None:
-            return [runs_as(self._baseline(baseline), problem, call.arguments) for call in prepared]
+            return [baseline_call(self._baseline(baseline), problem, call.arguments) for call in prepared]
         program = built.build(problem).program
         return [candidate.prepare(program, call).enqueue for call in prepared]

@@ -15,7 +15,7 @@ from cuda.bindings import driver
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.device.contract import BaselineResult
-from evokern.device.gpu.baselines import BaselineRunner, runs_as
+from evokern.device.gpu.baselines import BaselineRunner, baseline_call
 from evokern.device.gpu.between_calls import SharedMemory
 from evokern.device.gpu.cuda import Candidate, GpuRunner, check, context_error
 from evokern.device.gpu.evaluation import CandidateEvaluator, timings_of
@@ -26,11 +26,11 @@ from evokern.device.gpu.jobs import (
     HELD,
     PEAK,
     PLANNED,
+    CheckGate,
     Evaluate,
     GpuSettings,
     MeasureBaseline,
     MeasureRates,
-    Prove,
     Round,
     TimeFirstLaunches,
 )
@@ -40,10 +40,10 @@ from evokern.device.gpu.rounds import play_round
 from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.errors import DeviceError, EvokernError
 from evokern.gate import Gate, prove_power
-from evokern.gate.bench import Bench
+from evokern.gate.buffer_set import BufferSet
 from evokern.gate.check import RunFailed, calls
+from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.memory_plan import planned_bytes
-from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import Rates
@@ -107,7 +107,7 @@ class GpuWorker:
         address = check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice())))
         return device, Monitor(address.decode().strip("\0"))
 
-    def _own_kernels(self) -> OwnKernels | None:
+    def _own_kernels(self) -> DeviceKernels | None:
         """Return the kernels that seal and compare the gate's values."""
         return GateKernels(self._settings.context.profile)
 
@@ -157,15 +157,15 @@ class GpuWorker:
         self._evaluator.next_waits = next_waits
 
     def handle(
-        self, job: Prove | MeasureBaseline | TimeFirstLaunches | Evaluate | Round | MeasureRates
+        self, job: CheckGate | MeasureBaseline | TimeFirstLaunches | Evaluate | Round | MeasureRates
     ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | tuple[float, ...] | Rates | None:
         """Run one job while holding the GPU.
 
         Raises:
             MemoryError: the GPU's memory is full, and no candidate is the cause.
         """
-        with _told_as_memory_error(), self._exclusive_gpu():
-            if isinstance(job, Prove):
+        with _as_memory_error(), self._exclusive_gpu():
+            if isinstance(job, CheckGate):
                 self._prove()
                 return None
             if isinstance(job, MeasureBaseline):
@@ -242,7 +242,7 @@ class GpuWorker:
                 return self._attempt(job, again=again)
             except torch.OutOfMemoryError as error:
                 message = first_line(error)
-            self._let_go()
+            self._free_buffers()
         # Planned buffers plus the temporary memory of a reference.
         needed = sum(self._planned_bytes(job.config).values()) + self._peak_bytes - self._held_bytes
         room = self._total_bytes() - CONTEXT_BYTES
@@ -288,7 +288,7 @@ class GpuWorker:
         _unload(candidate)
         return evaluation, True
 
-    def _let_go(self) -> None:
+    def _free_buffers(self) -> None:
         """Release the buffers kept for candidates with the same tensors, and torch's cached memory."""
         for gate in self._gates.values():
             gate.forget()
@@ -336,7 +336,7 @@ class GpuWorker:
                 if not verdict.passed:
                     return BaselineResult(baseline.name, error=f"wrong: {verdict.evidence['message']}")
                 bench = self._runs.bench(tensors, problem)
-                sequence = [runs_as(baseline, problem, call.arguments) for call in calls(bench, launches)]
+                sequence = [baseline_call(baseline, problem, call.arguments) for call in calls(bench, launches)]
                 clock = self._runs.clock(sequence, bench, baseline.name)
                 clock.prepare()
                 measurement = measure([clock], self._settings.timing)
@@ -365,7 +365,7 @@ def _rates() -> Rates:
 
 
 @contextlib.contextmanager
-def _told_as_memory_error() -> Iterator[None]:
+def _as_memory_error() -> Iterator[None]:
     """Convert torch's out-of-memory error to `MemoryError`, which worker processes handle."""
     try:
         yield
@@ -378,7 +378,7 @@ def _unload(candidate: Candidate | None) -> None:
         candidate.unload()
 
 
-def _clear(bench: Bench) -> None:
+def _clear(bench: BufferSet) -> None:
     for output in bench.outputs().values():
         output.zero_()
 

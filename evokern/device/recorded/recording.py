@@ -20,7 +20,7 @@ from typing import Any
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.device.recorded.json_file import load_recording, number_of
 from evokern.device.recorded.table import FORMAT, Table, measured, table_of
-from evokern.errors import DeviceError, EvokernError, nearest
+from evokern.errors import DeviceError, EvokernError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.trial import Evaluation, Outcome
 
@@ -110,7 +110,7 @@ class Rows:
             for value in used:
                 if value not in values:
                     raise DeviceError(
-                        f"gene {name} has the undeclared value {value!r}; {nearest(str(value), map(str, values))}"
+                        f"gene {name} has the undeclared value {value!r}; {suggestion(str(value), map(str, values))}"
                     )
             kept = tuple(value for value in dict.fromkeys(values) if value in used)
             if not kept:
@@ -160,7 +160,7 @@ def _from_kernel_tuner(name: str, content: Mapping[str, Any]) -> Table:
     names = tuple(content.get("tune_params_keys") or declared)
     for gene in names:
         if gene not in declared:
-            raise DeviceError(f"tune_params_keys names the unknown gene {gene!r}: {nearest(gene, declared)}")
+            raise DeviceError(f"tune_params_keys names the unknown gene {gene!r}: {suggestion(gene, declared)}")
     rows = Rows(names)
     for key, record in content["cache"].items():
         where = f"configuration {key}"
@@ -220,14 +220,14 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
     own = metadata.get("evokern") or {}
     timeunit = str(metadata.get("timeunit", "seconds")).lower()
     if timeunit not in SECONDS:
-        raise DeviceError(f"metadata.timeunit is {timeunit!r}: {nearest(timeunit, SECONDS)}")
+        raise DeviceError(f"metadata.timeunit is {timeunit!r}: {suggestion(timeunit, SECONDS)}")
     names = tuple(gene["name"] for gene in own["genes"]) if own else tuple(results[0]["configuration"])
     rows = Rows(names, foreign=not own)
     for index, result in enumerate(results):
         where = f"result {index}"
         unknown = [gene for gene in result["configuration"] if gene not in names]
         if unknown:
-            raise DeviceError(f"{where} has the unknown gene {unknown[0]!r}: {nearest(unknown[0], names)}")
+            raise DeviceError(f"{where} has the unknown gene {unknown[0]!r}: {suggestion(unknown[0], names)}")
         answer = _t4_answer(where, result, SECONDS[timeunit])
         if answer is not None:
             rows.add(where, result["configuration"], answer)
@@ -285,7 +285,9 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
         outcome, evidence = _INVALID[invalidity]
         answer = Evaluation(outcome, evidence=evidence)
     else:
-        raise DeviceError(f"{where}: invalidity is {invalidity!r}: {nearest(str(invalidity), (*_INVALID, 'correct'))}")
+        raise DeviceError(
+            f"{where}: invalidity is {invalidity!r}: {suggestion(str(invalidity), (*_INVALID, 'correct'))}"
+        )
     return replace(answer, compile_s=compile_s, device_s=device_s)
 
 
@@ -295,7 +297,7 @@ def _t4_time_us(where: str, measurements: Mapping[str, Any], times: Mapping[str,
     if entry is not None and isinstance(entry["value"], int | float):
         unit = str(entry.get("unit") or "ms").lower()
         if unit not in SECONDS:
-            raise DeviceError(f"{where}: the unit of its time is {unit!r}: {nearest(unit, SECONDS)}")
+            raise DeviceError(f"{where}: the unit of its time is {unit!r}: {suggestion(unit, SECONDS)}")
         return 1e6 * SECONDS[unit] * number_of(f"{where}: its time", entry["value"], zero=False)
     runs = times.get("runtimes") or ()
     if not runs:

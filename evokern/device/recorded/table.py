@@ -86,12 +86,12 @@ class Table:
         if any(answer.outcome is Outcome.INFEASIBLE for answer in answers.values()):
             runs = frozenset(config for config, a in answers.items() if a.outcome is not Outcome.INFEASIBLE)
             return Space(self.genes, feasible=runs.__contains__)
-        if listed or self.sought_out:
+        if listed or self.is_partial_search:
             return Space(self.genes, table=tuple(answers))
         return Space(self.genes, feasible=answers.__contains__)
 
     @property
-    def sought_out(self) -> bool:
+    def is_partial_search(self) -> bool:
         """Whether the recording is a search over part of its space."""
         return self.visited is not None and self.visited < self.combinations
 

@@ -31,7 +31,7 @@ class SimSettings:
 
 
 @dataclass(frozen=True)
-class ProvePower:
+class CheckGateSensitivity:
     """Job that checks whether the gate distinguishes correct from wrong results of this workload."""
 
 

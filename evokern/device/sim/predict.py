@@ -140,7 +140,9 @@ class Predictor:
             for launch, chosen in zip(launches, counted, strict=True)
         )
         fault = stage.fault(self._kernel, self._tolerance, idle=bool(blocks)) if judged else None
-        fills = tuple(timemodel.fill(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors))
+        fills = tuple(
+            timemodel.predict_memset(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors)
+        )
         return Predicted(timemodel.total((*(part.prediction for part in parts), *fills)), parts, fault, fills)
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
@@ -223,7 +225,7 @@ class Predictor:
                 more = run(chosen, limit * len(chosen), None)
             every = spread.block_runs(entry, more)
             at = [more.blocks.index(block) for block in lines]
-            if spread.explains(launch.grid, every[at], blocks, runs):
+            if spread.predicts_samples(launch.grid, every[at], blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, warps, ranks=ranks).blocks]
                 instructions = spread.extrapolated(launch.grid, every[at].sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))

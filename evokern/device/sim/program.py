@@ -91,11 +91,11 @@ class SimulatedProgram:
 
         A run of only some blocks leaves a call incomplete, so the next call needs all variables restored.
         """
-        simt.restore(self.module, memory, every=every)
+        simt.restore_variables(self.module, memory, every=every)
 
     def changed(self, memory: simt.Memory) -> list[str]:
         """Return the source names of undeclared variables that a call changed."""
-        left = simt.changed(self.module, memory) - self.module.restored.keys()
+        left = simt.changed_variables(self.module, memory) - self.module.restored.keys()
         return sorted(variable_name(symbol) for symbol in left)
 
     def initial(self, name: str) -> bytes:
@@ -107,7 +107,7 @@ class SimulatedProgram:
     def keeps_state(self, memory: simt.Memory) -> bool:
         """Return whether a call changed variables with declared state."""
         declared = self.module.restored.keys()
-        return bool(declared and simt.changed(self.module, memory) & declared)
+        return bool(declared and simt.changed_variables(self.module, memory) & declared)
 
     @property
     def variables(self) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evokern.device.sim.predict import Predicted
-from evokern.simt.time_model.placement import EVEN
+from evokern.simt.time_model.placement import EQUAL_WORK_RATIO
 from evokern.simt.time_model.prediction import Prediction, total
 
 RECOUNTED = 32
@@ -38,7 +38,7 @@ class Ran:
 
 def is_short(predicted: Predicted, ran: Sequence[Ran]) -> bool:
     """Return whether blocks did more work than predicted, beyond the variation of equal blocks."""
-    return any(one.surplus(predicted) > EVEN for one in ran)
+    return any(one.surplus(predicted) > EQUAL_WORK_RATIO for one in ran)
 
 
 def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Predicted:
@@ -53,7 +53,7 @@ def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Pr
     for number, (before, after) in enumerate(zip(predicted.launches, recounted.launches, strict=True)):
         whole = [one for one in ran if one.launch == number and one.blocks is None]
         held = before.prediction
-        if after.expected(None) > EVEN * before.expected(None) or is_short(predicted, whole):
+        if after.expected(None) > EQUAL_WORK_RATIO * before.expected(None) or is_short(predicted, whole):
             scale = max([1.0, *(one.surplus(recounted) for one in whole)])
             held = max(held, _scaled(after.prediction, scale), key=lambda one: one.time_us)
         launches.append(replace(after, prediction=held))

@@ -9,15 +9,15 @@ from evokern.compile.cache import default_directory
 from evokern.compile.pool import NICENESS, PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.genes import Config
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
+from evokern.device._pipeline import COMPILE_DEADLINE_S, EXTERNAL_COMPILE_WAIT_S, CompiledRequest, Pipeline
 from evokern.device.contract import Answer, ExecutorState, Request, StartReport, StartStep, Task
 from evokern.device.sim.host_memory import workers_that_fit
-from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
+from evokern.device.sim.jobs import CheckGateSensitivity, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.hardware.profiles import Profile, chip, limits_for
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Evaluation
-from evokern.workers.backend import Backend, HostRoom, LocalBackend, PoolPlan
+from evokern.workers.backend import Backend, HostCapacity, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
@@ -106,13 +106,13 @@ class SimulatedDevice:
         first, remarks = first_candidate(task, profile)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
         # A source queued behind an external one in the same worker would wait for a compile that hangs.
-        depth, patience_s = (1, FOREIGN_PATIENCE_S) if task.foreign else (2, math.inf)
+        depth, patience_s = (1, EXTERNAL_COMPILE_WAIT_S) if task.foreign else (2, math.inf)
         name = "screening:ScreeningWorker" if self._screening else "worker:SimWorker"
         # The candidate is only data in the simulator, so it cannot end a worker.
         worker = WorkerSpec(f"evokern.device.sim.{name}", simulating, niceness=NICENESS, may_fault=False)
         workers: list[int] = []
 
-        def plans(room: HostRoom) -> dict[str, PoolPlan]:
+        def plans(room: HostCapacity) -> dict[str, PoolPlan]:
             workers.append(workers_that_fit(task.kernel, first, task.problems, room.cores, room.memory_bytes))
             return {
                 "compile": PoolPlan(compile_spec(compiling), max(1, workers[-1] // 2), depth, patience_s),
@@ -123,7 +123,7 @@ class SimulatedDevice:
         compilers, executors = pools["compile"], pools["execute"]
         self._workers = sum(workers)
         if not self._screening:  # screening does not use the gate
-            run_single_job(executors, ProvePower(), DEADLINE_S, "the check of the gate")
+            run_single_job(executors, CheckGateSensitivity(), DEADLINE_S, "the check of the gate")
         self._first_us = _default_time(task, compilers, executors, first)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known

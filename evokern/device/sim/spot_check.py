@@ -20,7 +20,7 @@ from evokern.device.sim.failure import failure
 from evokern.device.sim.predict import Predictor
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.device.sim.tail_risk import tail_risks
-from evokern.gate.tail_risk import fault
+from evokern.gate.tail_risk import margin_evidence
 from evokern.study.settings import InputSet, SimulationSettings
 
 BLOCKS = 8
@@ -76,7 +76,7 @@ class SpotCheck:
         for kind, stage in stages.items():
             for name, (found, of) in tail_risks(self._kernel, stage, kind, self._tolerance).items():
                 if found is not None and found.excessive:
-                    return fault(found, name, kind, of) | {"problem": problem.key}
+                    return margin_evidence(found, name, kind, of) | {"problem": problem.key}
                 if found is None and (message := stage.fault(self._kernel, self._tolerance)):  # too few errors
                     wrong = f"{message} ({kind} inputs)"
                     return {"check": "tolerance", "input_set": kind, "message": wrong, "problem": problem.key}

@@ -17,7 +17,7 @@ from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.data import torch_dtype
 from evokern.simt.memory.access_record import WriteRecord
 from evokern.study.settings import InputSet
-from evokern.wording import told_apart
+from evokern.wording import distinguishing_digits
 
 MOST_FLOPS_CHECKED = 1e10
 """Maximum number of operations for computing a float64 reference on the CPU to check sampled blocks."""
@@ -147,11 +147,11 @@ class ProblemBuffers:
         for name, everything, reference, written in self.results(kernel, marks):
             written_at_all |= bool(written.any())
             got, expected = everything[written], reference[written]
-            tolerance = tolerances[name].holding(self.tensors[name])
+            tolerance = tolerances[name].for_tensor(self.tensors[name])
             wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])
-                shown = told_apart(float(got[first]), float(expected[first]))
+                shown = distinguishing_digits(float(got[first]), float(expected[first]))
                 return (
                     f"{int(wrong.sum())} of {len(got)} elements of {name!r} written by {who} are wrong; the first "
                     f"is {shown[0]} instead of {shown[1]}"

@@ -12,7 +12,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.predict import Predicted
-from evokern.measurement.roofline import Floor, Work, below, floor, peak_rates, work
+from evokern.measurement.roofline import LowerBound, Work, below, floor, peak_rates, work
 from evokern.measurement.statistics import geometric_mean
 from evokern.study.trial import Timing
 
@@ -25,7 +25,7 @@ class StudyPrediction:
     """Problems of the study."""
     tasks: tuple[Work, ...]
     """Work of one call at each problem."""
-    floors: tuple[Floor, ...]
+    floors: tuple[LowerBound, ...]
     """Lower bound on the time of each problem on this chip."""
     predictions: tuple[Predicted, ...]
     """Predictions of the candidate."""

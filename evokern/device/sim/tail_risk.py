@@ -22,7 +22,7 @@ from evokern.device.sim.failure import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.gate.comparison import error_over_tolerance, independent_errors
-from evokern.gate.tail_risk import TailRisk, fault, tail_risk, undecided
+from evokern.gate.tail_risk import TailRisk, margin_evidence, tail_risk, undecided
 from evokern.hardware.profiles import Profile
 from evokern.study.settings import InputSet, SimulationSettings
 
@@ -69,7 +69,7 @@ class TailRiskProbe:
             found = self._sampled(problem, tensors, kind, program, launches[0])
             for name, one in found.items():
                 if one is not None and one.excessive:
-                    return fault(one, name, kind, _units(tensors[name], kind)) | {"problem": problem.key}
+                    return margin_evidence(one, name, kind, _units(tensors[name], kind)) | {"problem": problem.key}
         return None
 
     def _sampled(
@@ -125,7 +125,7 @@ def _errors(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each output with the ratio of error to tolerance for each unit; -1 for unwritten ones."""
     for name, got, reference, written in stage.results(kernel):
-        allowed = tolerance[name].holding(stage.tensors[name])
+        allowed = tolerance[name].for_tensor(stage.tensors[name])
         errors = error_over_tolerance(got, reference, allowed.atol + allowed.rtol * reference.abs())
         yield name, independent_errors(torch.where(written, errors, -1.0), kind)
 

@@ -23,11 +23,11 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems
+from evokern.device.sim.full_size_check import OwnProblemCheck
+from evokern.device.sim.full_size_runs import WHOLE_INSTRUCTIONS, FullSizeResult, OwnProblemRuns
 from evokern.device.sim.host_memory import COPIES
-from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
+from evokern.device.sim.jobs import CheckGateSensitivity, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
-from evokern.device.sim.own_problem import OwnProblemCheck
-from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS, OwnProblem, OwnProblemRuns
 from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import RECOUNTED, is_short, slower
@@ -65,10 +65,10 @@ class SimWorker:
         self._phases = PhaseClock()
         self.ready_report: dict[str, Any] = {}
 
-    def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
+    def handle(self, job: CheckGateSensitivity | Simulate) -> Evaluation | None:
         """Run one job."""
         began = time.perf_counter()
-        if isinstance(job, ProvePower):
+        if isinstance(job, CheckGateSensitivity):
             self._prove()
             return None
         self._phases.taken()  # discards phases of an aborted evaluation
@@ -144,8 +144,8 @@ class SimWorker:
         for at, (problem, prediction) in enumerate(zip(predicted.problems, predicted.predictions, strict=True)):
             with self._phases.phase("gate"):
                 found = self._own_problem(job, problem, prediction, WHOLE_INSTRUCTIONS if best else 0)
-            if found.against is not None:
-                return Evaluation(Outcome.WRONG, evidence=found.against, gate=reports)
+            if found.fault_evidence is not None:
+                return Evaluation(Outcome.WRONG, evidence=found.fault_evidence, gate=reports)
             own[problem.key] = found.as_dict()
             if is_short(prediction, found.ran):
                 with self._phases.phase("prediction"):
@@ -195,18 +195,18 @@ class SimWorker:
 
         return self._lines.run(job.config, job.built, problem, predict)
 
-    def _own_problem(self, job: Simulate, problem: Problem, predicted: Predicted, most: int) -> OwnProblem:
+    def _own_problem(self, job: Simulate, problem: Problem, predicted: Predicted, most: int) -> FullSizeResult:
         """Check a candidate at one of the study's problems."""
         counters = [launch.counters for launch in predicted.launches]
         each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in counters]
 
-        def check(built: Built) -> OwnProblem:
+        def check(built: Built) -> FullSizeResult:
             program = self._predictor.program(job.config, built, problem)
             return self._own.check(job.config, built, problem, program, each, most=most)
 
         return self._lines.run(job.config, job.built, problem, check)
 
-    def _recounted(self, job: Simulate, problem: Problem, predicted: Predicted, found: OwnProblem) -> Predicted:
+    def _recounted(self, job: Simulate, problem: Problem, predicted: Predicted, found: FullSizeResult) -> Predicted:
         """Return a new prediction for a candidate whose other blocks do more work than the counted ones."""
 
         def recount(built: Built) -> Predicted:

@@ -11,7 +11,7 @@ from evokern.analysis.profile.lines import LineProfile
 from evokern.analysis.profile.simulated import CandidateProfile
 from evokern.escaping import visible
 from evokern.templating import environment
-from evokern.wording import microseconds, several
+from evokern.wording import count_noun, microseconds
 
 HOT = 0.05
 """Minimum share of the launches' total time of a hot line."""
@@ -179,7 +179,7 @@ def _launch(launch: Any) -> dict[str, Any]:
     return {
         "entry": launch.entry,
         "shape": f"{blocks:,} blocks ({_extent(launch.grid)}) of {_extent(launch.block)} threads, "
-        f"{several(launch.blocks_per_sm, 'block')} per SM",
+        f"{count_noun(launch.blocks_per_sm, 'block')} per SM",
         "counted": f"counted on {len(launch.sampled_blocks):,} of {blocks:,} blocks",
         "time": microseconds(launch.time_us),
         "terms": [(name, microseconds(us), us / most) for name, us in terms if us > 0],

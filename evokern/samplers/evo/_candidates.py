@@ -47,7 +47,7 @@ LOOKED_AT = 240
 
 
 @dataclass(frozen=True)
-class Made:
+class CandidateSet:
     """Configurations with their origin."""
 
     rows: Rows
@@ -57,20 +57,20 @@ class Made:
     parents: npt.NDArray[np.intp]
     """Trial numbers of the parents, shape (n, 2); -1 for none."""
 
-    def take(self, kept: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Made:
+    def take(self, kept: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> CandidateSet:
         """Return a subset, by index or mask."""
-        return Made(self.rows[kept], self.operators[kept], self.parents[kept])
+        return CandidateSet(self.rows[kept], self.operators[kept], self.parents[kept])
 
     @staticmethod
-    def joined(parts: Sequence[Made]) -> Made:
+    def joined(parts: Sequence[CandidateSet]) -> CandidateSet:
         """Return the concatenation of several parts."""
-        return Made(
+        return CandidateSet(
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.operators for part in parts]),
             np.concatenate([part.parents for part in parts]),
         )
 
-    def distinct(self, genome: Genome, taken: Keys) -> Made:
+    def distinct(self, genome: Genome, taken: Keys) -> CandidateSet:
         """Return each configuration that is not in `taken` once, with its first operator."""
         keys = genome.keys(self.rows)
         _, first = np.unique(keys, return_index=True)
@@ -87,7 +87,7 @@ def elites_of(genome: Genome, seen: Observations) -> npt.NDArray[np.intp]:
     return np.array(list(dict.fromkeys(int(i) for i in chosen)), dtype=np.intp)
 
 
-def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
+def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> CandidateSet:
     """Return candidates made from elites or drawn from the whole space; may contain duplicates and infeasible ones."""
     elites = elites_of(pool.genome, seen)
     parts = [neighbours(pool.genome, seen.rows[elites[:SURROUNDED]], seen.numbers[elites[:SURROUNDED]])]
@@ -102,10 +102,10 @@ def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
     parts.append(_made(mixed, np.full(CROSSED, 2), seen.numbers[one], seen.numbers[two]))
     drawn = pool.anywhere(rng, DRAWN, seen.keys)
     parts.append(_made(drawn, np.full(len(drawn), OPERATORS.index("immigrant")), np.full(len(drawn), -1)))
-    return Made.joined(parts)
+    return CandidateSet.joined(parts)
 
 
-def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> Made:
+def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> CandidateSet:
     """Return candidates made from the best of a warm start; may contain duplicates and infeasible ones.
 
     Args:
@@ -119,7 +119,7 @@ def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> Made:
     count = rng.integers(1, 4, size=CROSSED)
     changed = pool.changed(elites[rng.integers(len(elites), size=CROSSED)], rng, count)
     first = elites[:SURROUNDED]
-    return Made.joined(
+    return CandidateSet.joined(
         [
             _made(elites, np.full(len(elites), OPERATORS.index("prior")), np.full(len(elites), -1)),
             neighbours(pool.genome, first, np.full(len(first), -1)),
@@ -134,7 +134,7 @@ def _mixed(genome: Genome, one: Rows, two: Rows, rng: np.random.Generator) -> Ro
     return genome.canonical(np.where(rng.random((len(one), len(genome))) < 0.5, one, two))
 
 
-def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Made:
+def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> CandidateSet:
     """Return all rows that differ from a given row in one gene, in canonical form."""
     gene = np.repeat(np.arange(len(genome)), genome.sizes)
     value = np.concatenate([np.arange(size) for size in genome.sizes]).astype(np.int16)
@@ -143,7 +143,9 @@ def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Mad
     return _made(genome.canonical(made), np.zeros(len(made), dtype=np.intp), np.repeat(numbers, len(gene)))
 
 
-def asked(pool: Pool, rows: Rows, score: Floats, found: int, most: int, least: int) -> npt.NDArray[np.intp]:
+def most_promising_feasible(
+    pool: Pool, rows: Rows, score: Floats, found: int, most: int, least: int
+) -> npt.NDArray[np.intp]:
     """Return the indices of the most promising feasible rows, best first.
 
     Args:
@@ -166,6 +168,6 @@ def asked(pool: Pool, rows: Rows, score: Floats, found: int, most: int, least: i
 
 def _made(
     rows: Rows, operators: npt.NDArray[np.intp], one: npt.NDArray[np.intp], two: npt.NDArray[np.intp] | None = None
-) -> Made:
+) -> CandidateSet:
     parents = np.stack([one, np.full(len(rows), -1) if two is None else two], axis=1).astype(np.intp)
-    return Made(rows.astype(np.int16), operators.astype(np.intp), parents)
+    return CandidateSet(rows.astype(np.int16), operators.astype(np.intp), parents)

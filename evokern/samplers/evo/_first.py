@@ -13,7 +13,7 @@ from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import NearestStudy, OtherStudies, StudyPrior, TimeModelPrior
+from evokern.samplers.evo._prior import NearestStudyPrior, SeveralStudiesPrior, StudyPrior, TimeModelPrior
 from evokern.samplers.genome import Rows
 
 TRIALS = 8
@@ -36,7 +36,7 @@ def size(pool: Pool, prior: StudyPrior | None) -> int:
         # With a time model or several studies, the model already knows more than a space-filling design.
         case TimeModelPrior():
             return FROM_PRIOR
-        case OtherStudies():
+        case SeveralStudiesPrior():
             return 1 + len(prior.leaders) + 1
     genome = pool.genome
     default, points = genome.rows([_default(genome.space)]), genome.rows(genome.space.starting_configs())
@@ -67,7 +67,7 @@ def propose(
         return left[:1], "starting_point"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
     share = PRIOR_SHARE if isinstance(prior, TimeModelPrior) else STUDY_SHARE
-    if isinstance(prior, TimeModelPrior | NearestStudy) and rng.random() < share:
+    if isinstance(prior, TimeModelPrior | NearestStudyPrior) and rng.random() < share:
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
     if not len(drawn):
         known = np.concatenate([default[pool.feasible(default)], seen.rows])
@@ -76,7 +76,7 @@ def propose(
         drawn = pool.first_left(seen.keys)
     if not len(drawn):
         return None
-    return drawn[[int(np.argmax(unknown(features, drawn, seen.rows)))]], operator
+    return drawn[[int(np.argmax(remaining_variance(features, drawn, seen.rows)))]], operator
 
 
 def _of_prior(prior: StudyPrior | None) -> list[tuple[Rows, int]]:
@@ -84,7 +84,7 @@ def _of_prior(prior: StudyPrior | None) -> list[tuple[Rows, int]]:
     match prior:
         case TimeModelPrior():
             return [(prior.best, FROM_PRIOR)]
-        case NearestStudy() | OtherStudies():
+        case NearestStudyPrior() | SeveralStudiesPrior():
             # Use only the best of the nearest study, because its best ones are similar and may all be slow here.
             return [(prior.best, 1), (prior.leaders, 1 + len(prior.leaders))]
         case None:
@@ -99,7 +99,7 @@ def _default(space: Space) -> Config:
     return space.default() if space.table is not None else space.first_feasible() or space.default()
 
 
-def unknown(features: Features, rows: Rows, shown: Rows) -> Floats:
+def remaining_variance(features: Features, rows: Rows, shown: Rows) -> Floats:
     """Return the variance of each row, as a share, for a model that knows only which rows were shown."""
     process = Process(features, prior_weights(features), features(shown), np.zeros(len(shown)), 0, linear=0.0)
     return process.candidates(features(rows)).left

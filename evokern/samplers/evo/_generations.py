@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.samplers.evo import _candidates
-from evokern.samplers.evo._candidates import Made
+from evokern.samplers.evo._candidates import CandidateSet
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Candidates
-from evokern.samplers.evo._model import Known, Model, fit, representative
+from evokern.samplers.evo._model import Model, TrainingTrials, fit, representative
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import OtherStudies, StudyPrior, TimeModelPrior
+from evokern.samplers.evo._prior import SeveralStudiesPrior, StudyPrior, TimeModelPrior
 from evokern.samplers.evo._validity import FailureCounts, Validity
 from evokern.samplers.genome import Keys
 from evokern.samplers.inert_genes import InertGenes
@@ -55,7 +55,7 @@ class Generation:
     """Number of the first trial."""
     latest: int
     """Number of the latest trial in the model."""
-    made: Made
+    made: CandidateSet
     """Feasible candidates."""
     keys: Keys
     """Keys of the candidates."""
@@ -135,7 +135,7 @@ class Generations:
         inert = InertGenes(self._genome, then.rows, then.fingerprints)
         finished = int(then.finished.sum())
 
-        def weight_of(made: Made) -> Floats:
+        def weight_of(made: CandidateSet) -> Floats:
             weight = np.log(validity(made.rows) + 1e-9)
             if isinstance(self._prior, TimeModelPrior):
                 weight += np.log(self._prior.preference(made.rows, finished))
@@ -152,18 +152,18 @@ class Generations:
         model: Model,
         then: Observations,
         inert: InertGenes,
-        weight_of: Callable[[Made], Floats],
+        weight_of: Callable[[CandidateSet], Floats],
         rng: np.random.Generator,
-    ) -> tuple[Made, Candidates]:
+    ) -> tuple[CandidateSet, Candidates]:
         """Return feasible candidates: bred ones, then neighbours of the most promising, in rounds."""
         taken = then.keys
-        parts: list[tuple[Made, Candidates, Floats]] = []
+        parts: list[tuple[CandidateSet, Candidates, Floats]] = []
         climbed: set[int] = set()
         for turn in range(1 + _candidates.ROUNDS):
             if turn == 0:
                 made = _candidates.bred(self._pool, then, rng)
-                if isinstance(self._prior, OtherStudies | TimeModelPrior):
-                    made = Made.joined([made, _candidates.bred_from(self._pool, self._prior.elites, rng)])
+                if isinstance(self._prior, SeveralStudiesPrior | TimeModelPrior):
+                    made = CandidateSet.joined([made, _candidates.bred_from(self._pool, self._prior.elites, rng)])
             else:
                 rows = np.concatenate([part[0].rows for part in parts])
                 parents = np.concatenate([part[0].parents[:, 0] for part in parts])
@@ -184,20 +184,20 @@ class Generations:
             score = model.forecast(looked).score + weight_of(made)
             place = min(turn, 1)
             limits = (_candidates.FOUND[place], _candidates.ASKED[place], _candidates.LEAST[place])
-            kept = _candidates.asked(self._pool, made.rows, score, *limits)
+            kept = _candidates.most_promising_feasible(self._pool, made.rows, score, *limits)
             parts.append((made.take(kept), looked.take(kept), score[kept]))
-        return Made.joined([part[0] for part in parts]), Candidates.joined([part[1] for part in parts])
+        return CandidateSet.joined([part[0] for part in parts]), Candidates.joined([part[1] for part in parts])
 
     def _logs_at(self, number: int, seen: Observations) -> Floats:
         if self._logs is None or self._logs[0] != number:
             self._logs = number, fit(self._features, self._known(self.visible(number, seen)))
         return self._logs[1]
 
-    def _known(self, then: Observations) -> Known:
+    def _known(self, then: Observations) -> TrainingTrials:
         """Return the trials for a model: this study's, and other studies' as far as space remains."""
         kept = representative(then.values, ~then.finished, MODEL_ROWS)
-        own = Known(then.rows[kept], then.values[kept], then.finished[kept], np.zeros(len(kept)))
-        if not isinstance(self._prior, OtherStudies):
+        own = TrainingTrials(then.rows[kept], then.values[kept], then.finished[kept], np.zeros(len(kept)))
+        if not isinstance(self._prior, SeveralStudiesPrior):
             return own
         return own.beside(self._prior.known(then, min(OTHERS_ROWS, MODEL_ROWS - len(kept))))
 

@@ -19,7 +19,7 @@ FIT_ROWS = 96
 """Maximum number of trials for fitting the length scales."""
 SPREAD = 1.5
 """Prior standard deviation of the groups' log weights: a few of dozens of genes matter much, many hardly."""
-HOPELESS = -9.0
+FLATTEN_BELOW = -9.0
 """Log expected improvement below which a candidate has little to gain."""
 FLATTENED = 0.02
 """Factor on score differences below that limit, so that failure risk matters more than tiny gains."""
@@ -94,7 +94,7 @@ def representative(values: Floats, must: npt.NDArray[np.bool_], most: int) -> np
 
 
 @dataclass(frozen=True)
-class Known:
+class TrainingTrials:
     """Trials that condition a model: finished ones first, then pending ones."""
 
     rows: Rows
@@ -107,21 +107,21 @@ class Known:
     """Distance of each trial's problem from this study's; 0 for its own."""
 
     @classmethod
-    def of(cls, rows: Rows, values: Floats, problem: Floats | None = None) -> Known:
+    def of(cls, rows: Rows, values: Floats, problem: Floats | None = None) -> TrainingTrials:
         """Return finished trials with times."""
         there = np.zeros(len(rows)) if problem is None else problem
         return cls(rows, values, np.ones(len(rows), dtype=bool), there)
 
-    def take(self, kept: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Known:
+    def take(self, kept: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> TrainingTrials:
         """Return a subset, by index or mask."""
-        return Known(self.rows[kept], self.values[kept], self.finished[kept], self.problem[kept])
+        return TrainingTrials(self.rows[kept], self.values[kept], self.finished[kept], self.problem[kept])
 
-    def beside(self, other: Known | None) -> Known:
+    def beside(self, other: TrainingTrials | None) -> TrainingTrials:
         """Return these trials with finished trials of other studies inserted before the pending ones."""
         if other is None:
             return self
         parts = self.take(self.finished), other, self.take(~self.finished)
-        return Known(
+        return TrainingTrials(
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.values for part in parts]),
             np.concatenate([part.finished for part in parts]),
@@ -129,7 +129,7 @@ class Known:
         )
 
 
-def fit(features: Features, known: Known) -> Floats:
+def fit(features: Features, known: TrainingTrials) -> Floats:
     """Return the length scales that best explain finished trials, at most `FIT_ROWS` each of this and other studies.
 
     Args:
@@ -154,7 +154,7 @@ class Forecast:
     """Predictions for candidates."""
 
     score: Floats
-    """Log expected improvement on the best time, in standard deviations; flattened below `HOPELESS`."""
+    """Log expected improvement on the best time, in standard deviations; flattened below `FLATTEN_BELOW`."""
     log_time: Floats
     """Predicted log(time)."""
 
@@ -162,7 +162,7 @@ class Forecast:
 class Model:
     """Predictor of candidate times that accepts additional pending trials."""
 
-    def __init__(self, features: Features, logs: Floats, known: Known, room: int) -> None:
+    def __init__(self, features: Features, logs: Floats, known: TrainingTrials, room: int) -> None:
         # words: `room` is a parameter name
         """Condition the model on trials.
 
@@ -193,7 +193,7 @@ class Model:
         """Return the predictions for candidates."""
         mean, sd = self._process.predict(candidates)
         score = _log_expected_improvement(self._best, mean, sd)
-        score = np.where(score < HOPELESS, HOPELESS + FLATTENED * (score - HOPELESS), score)
+        score = np.where(score < FLATTEN_BELOW, FLATTEN_BELOW + FLATTENED * (score - FLATTEN_BELOW), score)
         return Forecast(score, self._scale.expand(mean * self._spread + self._centre))
 
 

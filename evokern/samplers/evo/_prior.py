@@ -16,7 +16,7 @@ from evokern.declaration.genes import Config
 from evokern.samplers._prior import Entries, Prior
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process
-from evokern.samplers.evo._model import LINEAR, Known, fit, representative, standardised, targets_of
+from evokern.samplers.evo._model import LINEAR, TrainingTrials, fit, representative, standardised, targets_of
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.genome import Genome, Rows
 
@@ -38,7 +38,7 @@ SEVERAL = 3
 (docs/lab/2026-11-26-sampler.md)."""
 ELITES = 12
 """Number of fastest candidates of a time model or other studies used as parents."""
-APART = (0.5, 0.25, 1.5)
+PROBLEM_POSITIONS = (0.5, 0.25, 1.5)
 """Position of another study in the problem column (0 is this study): at the same problem, increase per power of two of
 distance, and maximum."""
 
@@ -53,12 +53,12 @@ class _SpreadPrior:
         """Configurations of the prior, best first, without those of nearly equal times."""
         self.leaders: Rows = genome.rows(prior.leaders)
         """Best candidates of further studies, nearest first."""
-        self.good: Rows = rows[_not_far_behind(genome, rows, values)]
+        self.good: Rows = rows[_near_best(genome, rows, values)]
         """Configurations close to the best, or to the best with the same code choice."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
         targets = standardised(targets_of(values[kept])[0])
-        logs = fit(features, Known.of(rows[kept], values[kept]))
+        logs = fit(features, TrainingTrials.of(rows[kept], values[kept]))
         self._process = Process(features, logs, features(rows[kept]), targets, 0, LINEAR)
         self._least, self._most = float(targets.min()) - BEYOND, float(targets.max()) + 1e-9
 
@@ -81,7 +81,7 @@ class TimeModelPrior(_SpreadPrior):
         return preference
 
 
-class NearestStudy(_SpreadPrior):
+class NearestStudyPrior(_SpreadPrior):
     """Results of another study, and the best of one or two more."""
 
     def expected(self, rows: Rows) -> Floats:
@@ -90,7 +90,7 @@ class NearestStudy(_SpreadPrior):
         return share
 
 
-class OtherStudies:
+class SeveralStudiesPrior:
     """Results of several other studies as observations of this study's model.
 
     Their times are scaled to this study by the candidates tried in both, at least the default.
@@ -106,7 +106,7 @@ class OtherStudies:
         self._rows: Rows = np.concatenate([genome.rows(config for config, _ in entries) for _, entries in studies])
         self._keys = genome.keys(self._rows)
         self._values = np.concatenate([_as_there(entries, nearest) for _, entries in studies])
-        least, each, most = APART
+        least, each, most = PROBLEM_POSITIONS
         self._problem = np.concatenate(
             [np.full(len(entries), min(least + each * distance, most)) for distance, entries in studies]
         )
@@ -118,7 +118,7 @@ class OtherStudies:
         _, first = np.unique(self._keys[order], return_index=True)
         return self._rows[order[np.sort(first)][:ELITES]]
 
-    def known(self, seen: Observations, most: int) -> Known | None:
+    def known(self, seen: Observations, most: int) -> TrainingTrials | None:
         """Return their trials scaled to this study, or None before this study has timed one of their candidates.
 
         Args:
@@ -135,20 +135,20 @@ class OtherStudies:
         if not behind:
             return None
         kept = representative(self._values, np.zeros(len(self._values), dtype=bool), most)
-        return Known.of(self._rows[kept], self._values[kept] + float(np.median(behind)), self._problem[kept])
+        return TrainingTrials.of(self._rows[kept], self._values[kept] + float(np.median(behind)), self._problem[kept])
 
 
-StudyPrior = TimeModelPrior | NearestStudy | OtherStudies
+StudyPrior = TimeModelPrior | NearestStudyPrior | SeveralStudiesPrior
 """A warm start in the form used by a study."""
 
 
 def study_prior(prior: Prior, genome: Genome, features: Features) -> tuple[StudyPrior, Features]:
     """Return a prior in the form used by a study, and the model's features extended for it."""
-    if prior.modelled:
+    if prior.from_time_model:
         return TimeModelPrior(prior, genome, features), features
     if 1 + len(prior.further) >= SEVERAL:
-        return OtherStudies(prior, genome), features.with_problems()
-    nearest = NearestStudy(prior, genome, features)
+        return SeveralStudiesPrior(prior, genome), features.with_problems()
+    nearest = NearestStudyPrior(prior, genome, features)
     return nearest, features.expecting(nearest.expected)
 
 
@@ -169,7 +169,7 @@ def _distinct_times(values: Floats) -> list[int]:
     return chosen
 
 
-def _not_far_behind(genome: Genome, rows: Rows, values: Floats) -> npt.NDArray[np.bool_]:
+def _near_best(genome: Genome, rows: Rows, values: Floats) -> npt.NDArray[np.bool_]:
     """Return a mask of rows close to the best, or to the best with the same code choice.
 
     An error of the prior affects all configurations with the same choice. Its best ones are similar and may all be bad,

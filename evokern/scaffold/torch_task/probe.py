@@ -199,7 +199,7 @@ def _described(
             if not (value.is_floating_point() or made.truth):
                 low, high = _bounds(draws, len(arguments), list(found.steps))
                 made = replace(made, low=low, high=high)
-            if not value.is_floating_point() and _hang_together([given[len(arguments)] for _, given in draws]):
+            if not value.is_floating_point() and _are_constrained([given[len(arguments)] for _, given in draws]):
                 made = replace(made, place=len(arguments))
             arguments.append(made)
         elif value is None or isinstance(value, (int, float)):
@@ -261,7 +261,7 @@ def _bounds(draws: Sequence[_Draw], place: int, fields: Sequence[str]) -> tuple[
     return min(lows), str(min(max(h for s, h in highs if s == sizes) for sizes, _ in highs))
 
 
-def _hang_together(draws: Sequence[Any]) -> bool:
+def _are_constrained(draws: Sequence[Any]) -> bool:
     """Return whether integers are constrained: always the same, sorted, or all different."""
     rows = [draw.reshape(-1, draw.shape[-1]) if draw.dim() else draw.reshape(1, 1) for draw in draws]
     if all(int(row.min()) == int(row.max()) or row.shape[-1] < 4 for row in rows):

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from evokern.declaration.torch_task import NEEDED
+from evokern.declaration.torch_task import REQUIRED_NAMES
 from evokern.errors import SourceError
 
 LIMIT_S = 300
@@ -40,7 +40,7 @@ def is_task(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     kinds = (ast.ClassDef, ast.FunctionDef)
-    return set(NEEDED) <= {node.name for node in tree.body if isinstance(node, kinds)}
+    return set(REQUIRED_NAMES) <= {node.name for node in tree.body if isinstance(node, kinds)}
 
 
 def draft_task(path: Path, name: str) -> DraftedTask:

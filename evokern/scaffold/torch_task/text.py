@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from evokern.scaffold.declaration_text import OPEN
+from evokern.scaffold.declaration_text import OPTIONAL_PARTS
 from evokern.scaffold.torch_task.probe import Probe, TaskTensor
 
 ENTRY = "forward"
@@ -163,7 +163,7 @@ def _kernel(name: str, made: Probe, tolerance: Tolerances) -> list[str]:
         '        baselines=(Baseline("torch", module),),',
         f"        small_problems=({small.rstrip()}),",
         "        cpp_reference=False,",
-        *OPEN,
+        *OPTIONAL_PARTS,
         "    ),",
         ")",
     ]

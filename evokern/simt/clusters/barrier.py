@@ -104,7 +104,7 @@ class ClusterBarrier:
                 return follow
         else:
             part = active
-        self._come_to(part.mask, self._arrived, self._arrived_at, number, aligned=aligned)
+        self._record_position(part.mask, self._arrived, self._arrived_at, number, aligned=aligned)
         # The reset covers whole warps: late or exited lanes of these warps waited in an earlier phase.
         self._waited_at[np.repeat(part.mask.reshape(-1, 32).any(1), 32)] = -1
         if aligned:
@@ -124,7 +124,7 @@ class ClusterBarrier:
         self.recheck()
         return follow
 
-    def _come_to(self, mask: Array, before: Array, at: Array, number: int, *, aligned: bool) -> None:
+    def _record_position(self, mask: Array, before: Array, at: Array, number: int, *, aligned: bool) -> None:
         """Record arrivals or waits; report warps at different instructions if at least one of these is aligned.
 
         Args:
@@ -157,10 +157,10 @@ class ClusterBarrier:
                 "barrier_divergence", number, np.flatnonzero(lost),
                 detail="Threads wait at the cluster's barrier although they have not arrived",
             )  # fmt: skip
-        self._come_to(active.mask, self._waited_at >= 0, self._waited_at, number, aligned=aligned)
+        self._record_position(active.mask, self._waited_at >= 0, self._waited_at, number, aligned=aligned)
         through = active.mask & self._passes
         if through.any():
-            self._pass(through)
+            self._release(through)
         held = active.mask & self._arrived
         if not held.any():
             return follow
@@ -173,7 +173,7 @@ class ClusterBarrier:
             self._schedule.push(key, Active(rest, int(np.count_nonzero(rest)), self._batch.live_count))
         return -1
 
-    def _pass(self, mask: Array) -> None:
+    def _release(self, mask: Array) -> None:
         """Let lanes continue after the phase that has ended."""
         self._passes &= ~mask
         if self._lifetime is not None:
@@ -210,7 +210,7 @@ class ClusterBarrier:
         self._waiting &= ~resumed
         if not resumed.any():
             return
-        self._pass(resumed)
+        self._release(resumed)
         for key in np.unique(self._follow[resumed]):
             mask = resumed & (self._follow == key)
             self._schedule.push(int(key), Active(mask, int(np.count_nonzero(mask)), self._batch.live_count))

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.errors import UsageError
-from evokern.hardware.profiles import CLUSTERS_FROM, PORTABLE_CLUSTER_BLOCKS
+from evokern.hardware.profiles import MIN_CLUSTER_CAPABILITY, PORTABLE_CLUSTER_BLOCKS
 from evokern.ptx.syntax import Function
 from evokern.simt.arrays import Array
 
 RANK_BITS = 24
 """Number of low bits of a shared::cluster address that are an offset; the rank is above them."""
-MOST_RANK = 255
+MAX_RANK = 255
 """Largest rank in a 32-bit address; larger ranks, which no cluster has, are stored as this value."""
 
 Three = tuple[int, int, int]
@@ -132,7 +132,7 @@ def cluster_of(
     extent, blocks = cluster.extent, cluster.blocks
     if blocks == 1:
         return cluster
-    if capability < 10 * CLUSTERS_FROM[0] + CLUSTERS_FROM[1]:
+    if capability < 10 * MIN_CLUSTER_CAPABILITY[0] + MIN_CLUSTER_CAPABILITY[1]:
         raise UsageError(f"{called}: clusters of {extent} need sm_90 or later, not sm_{capability}")
     if blocks > PORTABLE_CLUSTER_BLOCKS:
         raise UsageError(

@@ -76,7 +76,7 @@ class ClusterLifetime:
         there: Array = np.asarray(batch.live.reshape(-1, batch.geometry.width).any(1))[block]
         early = np.flatnonzero(~self._met[lanes])
         if early.size:
-            early = early[~self._knows_of(lanes[early], block[early])]
+            early = early[~self._has_seen(lanes[early], block[early])]
         for wrong, what in (
             (np.flatnonzero(~there), "has already exited"),
             (early, "may not have started: no cluster barrier comes before the access"),
@@ -91,7 +91,7 @@ class ClusterLifetime:
         self._place[block, mine] = place
         self._used = True
 
-    def _knows_of(self, lanes: Array, block: Array) -> Array:
+    def _has_seen(self, lanes: Array, block: Array) -> Array:
         """Return whether lanes have seen any access of these blocks' threads since the start."""
         width, ranks = self._order.block_width, self._order.ranks
         known = np.zeros(lanes.size, np.bool_)

@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from evokern.errors import InternalError, nearest
+from evokern.errors import InternalError, suggestion
 from evokern.simt.numerics import STORAGE
 from evokern.simt.numerics.formats import Array
 
@@ -166,7 +166,7 @@ def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
     """
     m, n, k = shape
     if operand not in ("a", "b", "c", "d"):
-        raise InternalError(f"wmma has no operand {operand!r}: {nearest(operand, 'abcd')}")
+        raise InternalError(f"wmma has no operand {operand!r}: {suggestion(operand, 'abcd')}")
     if shape not in {known for shapes in WMMA_SHAPES.values() for known in shapes}:
         raise InternalError(f"wmma has no shape m{m}n{n}k{k}; known: {WMMA_SHAPES}")
     if shape == (8, 32, 16):

@@ -31,7 +31,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from evokern.errors import InternalError, nearest
+from evokern.errors import InternalError, suggestion
 from evokern.simt.matrix.fragments import Shape
 from evokern.simt.numerics import STORAGE, decode, encode
 from evokern.simt.numerics.formats import Array
@@ -88,7 +88,7 @@ class Mma:
         if self.a_type != self.b_type and not any({self.a_type, self.b_type} <= family for family in families):
             raise InternalError(f"{name}: the two factors have incompatible types")
         if self.shape not in _SHAPES.get(self.a_type, ()):
-            known = nearest(self.a_type, _SHAPES) if self.a_type not in _SHAPES else f"known: {_SHAPES[self.a_type]}"
+            known = suggestion(self.a_type, _SHAPES) if self.a_type not in _SHAPES else f"known: {_SHAPES[self.a_type]}"
             raise InternalError(f"{name}: unsupported shape for .{self.a_type}; {known}")
         for accumulator in (self.c_type, self.d_type):
             if accumulator not in _ACCUMULATORS[self.a_type]:

@@ -13,10 +13,10 @@ from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
-class Site:
+class AllocationCache:
     """Cache of one instruction: the allocation that each launch accessed last."""
 
-    __slots__ = ("buffers", "frozen", "known", "load", "low", "room")
+    __slots__ = ("buffers", "known", "load", "low", "read_only", "smallest_size")
 
     def __init__(self) -> None:
         self.load = -1
@@ -25,16 +25,16 @@ class Site:
         """Launch → index of its allocation; −1 before its first access."""
         self.low: Array = np.zeros(0, np.int64)
         """Start of each lane's allocation."""
-        self.room = -1
+        self.smallest_size = -1
         """Bytes of the smallest of these allocations."""
-        self.frozen = False
+        self.read_only = False
         """Whether all of these allocations are read-only."""
         self.buffers: tuple[Buffer, ...] = ()
         """The allocations; empty if one access of a launch touched several."""
 
     def reset(self) -> None:
         """Clear the cache, so that the next access checks each lane."""
-        self.load, self.room, self.frozen, self.buffers = -1, -1, False, ()
+        self.load, self.smallest_size, self.read_only, self.buffers = -1, -1, False, ()
 
     @property
     def initialised(self) -> bool:
@@ -75,7 +75,15 @@ class GlobalSpace:
         return self.memory.view(width)
 
     def locate(
-        self, active: Active, address: Array, offset: int, width: int, number: int, site: Site, *, write: bool
+        self,
+        active: Active,
+        address: Array,
+        offset: int,
+        width: int,
+        number: int,
+        site: AllocationCache,
+        *,
+        write: bool,
     ) -> tuple[Active | None, Array]:
         """Check addresses and convert them to storage indices in units of the width; see `SharedSpace.locate`."""
         where = address.view(np.int64) - (GLOBAL_BASE - offset)
@@ -84,12 +92,12 @@ class GlobalSpace:
         if site.load == self.loads and lowest_bits(where) & (width - 1) == 0:
             # Below its allocation, a lane's distance wraps to a huge number, so one comparison checks both ends.
             distance = (where - active.pick(site.low)).view(np.uint64)
-            if int(distance.max()) <= site.room - width:
+            if int(distance.max()) <= site.smallest_size - width:
                 return active, where >> (width.bit_length() - 1)
         return self._locate(active, where, width, number, site, write)
 
     def _locate(
-        self, active: Active, where: Array, width: int, number: int, site: Site, write: bool
+        self, active: Active, where: Array, width: int, number: int, site: AllocationCache, write: bool
     ) -> tuple[Active | None, Array]:
         if lowest_bits(where) & (width - 1):
             good = misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
@@ -116,7 +124,7 @@ class GlobalSpace:
             active = writing
         return active, where >> (width.bit_length() - 1)
 
-    def _remember(self, active: Active, which: Array, site: Site, write: bool) -> None:
+    def _remember(self, active: Active, which: Array, site: AllocationCache, write: bool) -> None:
         """Cache the allocations of an access, unless a launch accessed several or may not write to one."""
         launches = active.pick(self._batch.launch)
         known = np.full(self._batch.geometry.launches, -1) if site.load != self.loads else site.known
@@ -128,8 +136,8 @@ class GlobalSpace:
             return
         site.load, site.known, site.buffers = self.loads, hit, buffers
         site.low = np.where(hit < 0, 1 << 62, self.starts[hit])[self._batch.launch]
-        site.room = min(buffer.size for buffer in buffers)
-        site.frozen = not any(buffer.writable for buffer in buffers)
+        site.smallest_size = min(buffer.size for buffer in buffers)
+        site.read_only = not any(buffer.writable for buffer in buffers)
 
     def _inputs(self, active: Active, where: Array, which: Array, number: int) -> tuple[Active | None, Array]:
         frozen = np.array([not item.writable for item in self.memory.buffers], np.bool_)
@@ -148,12 +156,12 @@ class GlobalSpace:
     # ---- shadow memory
 
     def note_read(
-        self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool
+        self, active: Active, index: Array, width: int, number: int, site: AllocationCache, *, synchronises: bool
     ) -> None:
         """Check and record reads; volatile and acquire reads instead take part in the order of blocks."""
         if self.memory.recorder is not None:
             self.memory.recorder.read(index, width)
-        if self.shadow is None or site.frozen:
+        if self.shadow is None or site.read_only:
             return
         if synchronises:
             self._synchronise(active, release=False, acquire=True)
@@ -167,7 +175,8 @@ class GlobalSpace:
                 self.within.read(active, *self.shadow.element(index, width), number)
 
     def note_write(
-        self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *,
+        self, active: Active, index: Array, width: int, number: int, site: AllocationCache,
+        values: Array | None = None, *,
         synchronises: bool, releases: bool = False,
     ) -> None:  # fmt: skip
         """Check and record writes; volatile and release writes take part in the order of blocks."""
@@ -189,13 +198,15 @@ class GlobalSpace:
         if not synchronises:
             if self.within.write(active, element, count, number, changed) and values is not None:
                 mine = active.pick(self.block_key)
-                self.shadow.collide(self._batch, active, mine, index, width, number, values)
+                self.shadow.report_collisions(self._batch, active, mine, index, width, number, values)
             return
         self.within.atomic(active, element, count, number)
         if self._order is not None and self.shadow.ordered:
             self._order.store_at(active, "global", index * width, releases=releases)
 
-    def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
+    def note_atomic(
+        self, active: Active, index: Array, width: int, number: int, site: AllocationCache, *, releases: bool
+    ) -> None:
         """Record atomic updates; they take part in the order of blocks and do not race with each other."""
         self.writes += 1
         if self.memory.recorder is not None:

@@ -7,11 +7,20 @@ function cites its section of the PTX ISA. Call them inside `quiet()`.
 """
 
 from evokern.simt.numerics.approximation import ERROR_BOUNDS
-from evokern.simt.numerics.binding import APPROXIMATE_OPERATIONS, EXACT_OPERATIONS, bind, bind_extreme
+from evokern.simt.numerics.binding import APPROXIMATE_OPERATIONS, EXACT_OPERATIONS, bind, bind_min_max
 from evokern.simt.numerics.bits import bfe, bfi, bfind, bit_length, brev, clz, lop3, popc, prmt, shf
 from evokern.simt.numerics.conversion import INTEGER_ROUNDINGS, convert, convert_packed, convert_pair
 from evokern.simt.numerics.encoding import encode, flush, saturate
-from evokern.simt.numerics.formats import CANONICAL_NAN, FORMATS, ROUNDINGS, STORAGE, FloatFormat, decode, quiet, stored
+from evokern.simt.numerics.formats import (
+    CANONICAL_NAN,
+    FORMATS,
+    ROUNDINGS,
+    STORAGE,
+    FloatFormat,
+    decode,
+    ignore_float_warnings,
+    stored,
+)
 from evokern.simt.numerics.integer import dp2a, dp4a, mul24, mul_hi, sad, saturated
 
 __all__ = [
@@ -28,7 +37,7 @@ __all__ = [
     "bfi",
     "bfind",
     "bind",
-    "bind_extreme",
+    "bind_min_max",
     "bit_length",
     "brev",
     "clz",
@@ -40,12 +49,12 @@ __all__ = [
     "dp4a",
     "encode",
     "flush",
+    "ignore_float_warnings",
     "lop3",
     "mul24",
     "mul_hi",
     "popc",
     "prmt",
-    "quiet",
     "sad",
     "saturate",
     "saturated",

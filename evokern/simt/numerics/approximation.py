@@ -81,7 +81,7 @@ F32_APPROXIMATIONS: Mapping[str, Callable[..., Array]] = {
 """f32 functions by name, on float32 arrays; `bind` adds `.ftz` and the canonical NaN."""
 
 
-def gross_f64(name: str, values: Array) -> Array:
+def approximate_f64(name: str, values: Array) -> Array:
     """Return `rcp.approx.ftz.f64` or `rsqrt.approx.ftz.f64`, which use only the upper 32 bits of operand and result.
 
     The ISA specifies: use the upper word of the operand, compute with at least 20 bits of fraction, and return a

@@ -11,12 +11,12 @@ from functools import cache
 
 import numpy as np
 
-from evokern.errors import InternalError, nearest
-from evokern.simt.numerics.approximation import F32_APPROXIMATIONS, gross_f64
+from evokern.errors import InternalError, suggestion
+from evokern.simt.numerics.approximation import F32_APPROXIMATIONS, approximate_f64
 from evokern.simt.numerics.arithmetic import f32_operation, f64_operation, flush_f32
 from evokern.simt.numerics.encoding import canonical, flush, saturate
 from evokern.simt.numerics.formats import Array
-from evokern.simt.numerics.halves import half_function, half_operation, packed, select_extreme
+from evokern.simt.numerics.halves import bind_min_max_of, half_function, half_operation, packed
 
 EXACT_OPERATIONS = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt")
 """Operations with one exact rounding."""
@@ -77,7 +77,7 @@ def bind(
 
 def _known(name: str, names: tuple[str, ...], kind: str) -> None:
     if name not in names:
-        raise InternalError(f"no floating-point operation {name!r} for .{kind}: {nearest(name, names)}")
+        raise InternalError(f"no floating-point operation {name!r} for .{kind}: {suggestion(name, names)}")
 
 
 def _bind_half(
@@ -95,7 +95,7 @@ def _bind_half(
 def _bind_f64(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
     if approx:
         _known(name, ("rcp", "rsqrt"), "f64")
-        return lambda values: gross_f64(name, values.view(np.float64))
+        return lambda values: approximate_f64(name, values.view(np.float64))
     _known(name, EXACT_OPERATIONS, "f64")
     operation = f64_operation(name, rounding)
     return lambda *operands: operation(*[operand.view(np.float64) for operand in operands])
@@ -127,7 +127,7 @@ def _dress_f32(core: Callable[..., Array], name: str, *, ftz: bool, sat: bool) -
 
 
 @cache
-def bind_extreme(
+def bind_min_max(
     name: str, kind: str, *, ftz: bool = False, nan: bool = False, xorsign: bool = False
 ) -> Callable[[Array, Array], Array]:
     """Return `min` or `max` of a floating-point type as a function of two storage arrays; see `halves.select_extreme`.
@@ -145,5 +145,5 @@ def bind_extreme(
     if name not in ("min", "max"):
         raise InternalError(f"no extremum {name!r}; known: min, max")
     base = kind.removesuffix("x2")
-    scalar = select_extreme(base, largest=name == "max", ftz=ftz, nan=nan, xorsign=xorsign)
+    scalar = bind_min_max_of(base, largest=name == "max", ftz=ftz, nan=nan, xorsign=xorsign)
     return packed(scalar) if base != kind else scalar

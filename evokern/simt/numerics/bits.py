@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from evokern.errors import InternalError, nearest
+from evokern.errors import InternalError, suggestion
 from evokern.simt.numerics.formats import Array
 
 # --------------------------------------------------------------------------------------------------------------- lop3
@@ -117,7 +117,7 @@ def prmt(a: Array, b: Array, selector: Array | int, mode: str = "") -> Array:
     """
     if mode:
         if mode not in _PRMT_MODES:
-            raise InternalError(f"prmt has no mode {mode!r}: {nearest(mode, _PRMT_MODES)}")
+            raise InternalError(f"prmt has no mode {mode!r}: {suggestion(mode, _PRMT_MODES)}")
         codes = [sum(byte << (4 * place) for place, byte in enumerate(row)) for row in _PRMT_MODES[mode]]
         selector = (
             codes[selector & 3] if isinstance(selector, int) else np.array(codes, np.uint32)[selector & np.uint32(3)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evokern.errors import InternalError, nearest
+from evokern.errors import InternalError, suggestion
 from evokern.simt.numerics.encoding import encode, flush, round_to_f32, saturate
 from evokern.simt.numerics.formats import STORAGE, Array, decode, stored
 
@@ -64,7 +64,7 @@ def convert(
             return _integer_to_integer(values, STORAGE[to], sat)
         return _integer_to_float(to, values, rounding or "rn", sat)
     if to not in STORAGE:
-        raise InternalError(f"unknown PTX type {to!r}: {nearest(to, STORAGE)}")
+        raise InternalError(f"unknown PTX type {to!r}: {suggestion(to, STORAGE)}")
     numbers = decode(source, values)
     if ftz and source == "f32":
         numbers = flush(numbers)
@@ -200,7 +200,7 @@ def _float_to_integer(source: str, to: str, numbers: Array, rounding: str) -> Ar
     9.7.9.21, Integer Notes).
     """
     if rounding not in INTEGER_ROUNDINGS:
-        raise InternalError(f".{rounding} is not a rounding to an integer: {nearest(rounding, INTEGER_ROUNDINGS)}")
+        raise InternalError(f".{rounding} is not a rounding to an integer: {suggestion(rounding, INTEGER_ROUNDINGS)}")
     target = STORAGE[to]
     limits = np.iinfo(target)
     wide = numbers.astype(np.float64)

@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 
-from evokern.errors import InternalError, nearest
-from evokern.simt.numerics.formats import CANONICAL_NAN, FORMATS, ROUNDINGS, Array, FloatFormat, quiet
+from evokern.errors import InternalError, suggestion
+from evokern.simt.numerics.formats import CANONICAL_NAN, FORMATS, ROUNDINGS, Array, FloatFormat, ignore_float_warnings
 
 
 def round_to_f32(values: Array, rounding: str = "rn") -> Array:
@@ -35,7 +35,7 @@ def round_to_f32(values: Array, rounding: str = "rn") -> Array:
         bits += np.where(back < values, np.where(np.signbit(nearest_even), -1, 1), 0).astype(np.int32)
     else:
         raise InternalError(
-            f".{rounding} is not a rounding from float64 to float32: {nearest(rounding, ROUNDINGS[:4])}"
+            f".{rounding} is not a rounding from float64 to float32: {suggestion(rounding, ROUNDINGS[:4])}"
         )
     return nearest_even
 
@@ -129,7 +129,7 @@ def _fp8_codes(kind: str, rounding: str, satfinite: bool, relu: bool) -> Array:
     therefore gives the same rounding as the whole float32.
     """
     upper = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
-    with quiet():
+    with ignore_float_warnings():
         return encode(kind, upper.astype(np.float64), rounding, satfinite=satfinite, relu=relu)
 
 

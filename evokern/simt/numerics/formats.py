@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evokern.errors import InternalError, nearest
+from evokern.errors import InternalError, suggestion
 
 Array = npt.NDArray[Any]
 
@@ -92,7 +92,7 @@ FORMATS: Mapping[str, FloatFormat] = {
 """Formats of PTX that `encode` supports."""
 
 
-def quiet() -> np.errstate:
+def ignore_float_warnings() -> np.errstate:
     """Return the context for these functions: no warnings for overflow, invalid or division by zero.
 
     Entering it costs about a microsecond, so the caller enters it once for many instructions.
@@ -112,7 +112,7 @@ def stored(kind: str, values: Array) -> Array:
     """
     dtype = STORAGE.get(kind)
     if dtype is None:
-        raise InternalError(f"unknown PTX type {kind!r}: {nearest(kind, STORAGE)}")
+        raise InternalError(f"unknown PTX type {kind!r}: {suggestion(kind, STORAGE)}")
     if values.dtype == dtype:
         return values
     if values.dtype.itemsize != dtype.itemsize:
@@ -121,7 +121,7 @@ def stored(kind: str, values: Array) -> Array:
 
 
 def _f16_table() -> Array:
-    with quiet():
+    with ignore_float_warnings():
         table: Array = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     return table
 

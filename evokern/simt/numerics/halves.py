@@ -121,7 +121,7 @@ def _minimum_or_maximum(largest: bool, a: Array, b: Array) -> Array:
     return result
 
 
-def select_extreme(
+def bind_min_max_of(
     kind: str, *, largest: bool, ftz: bool = False, nan: bool = False, xorsign: bool = False
 ) -> Callable[[Array, Array], Array]:
     """Return `min` or `max` for a floating-point type (PTX ISA 9.7.3.11 and 9.7.3.12; 9.7.4.7 and 9.7.4.8 for halves).

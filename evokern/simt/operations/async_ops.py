@@ -11,7 +11,7 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import RAW, Action, Active, Array
 from evokern.simt.binder import Binder
 from evokern.simt.memory.buffers import SHARED_WINDOW
-from evokern.simt.memory.global_space import Site
+from evokern.simt.memory.global_space import AllocationCache
 from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
@@ -51,7 +51,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
     source, source_offset = address_rows(i.operands[1], b, "global")
     generic = "shared" not in i.modifiers and not any(word.startswith("shared") for word in i.modifiers)
     ignore, size = _source_size(extra, b)
-    site, partial_site = Site(), Site()
+    site, partial_site = AllocationCache(), AllocationCache()
 
     def gather(active: Active) -> tuple[Active, Array, Array | None]:
         """Return the lanes that copy (all), their data, and source indices of whole copies."""
@@ -82,7 +82,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
             state.events.sectors(number, sound, index, width, write=False)
         found = state.globals.view(width).take(index, mode="clip")
         if where is None and sound is active:
-            return found, None if site.frozen else index
+            return found, None if site.read_only else index
         places = np.flatnonzero(where) if where is not None else np.arange(active.count)
         data[places[np.searchsorted(active.lanes, sound.lanes)]] = found
         return data, None

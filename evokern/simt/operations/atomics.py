@@ -18,8 +18,8 @@ from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.operations.memory_ops import address_rows, reaches_cluster, space_of, synchronises_near
-from evokern.simt.operations.spaces import AccessRules, AtomicAccess, GlobalAccess, SharedAccess, reach
+from evokern.simt.operations.memory_ops import address_rows, reaches_cluster, space_of, synchronises_in_block
+from evokern.simt.operations.spaces import AccessRules, AtomicAccess, GlobalAccess, SharedAccess, by_state_space
 from evokern.simt.operations.spaces import Update as Change
 from evokern.simt.operations.table import operation
 
@@ -64,7 +64,7 @@ def update_of(name: str, kind: str) -> Update:
         if name == "add":
             return numerics.bind("add", kind)
         if name in ("min", "max"):
-            return numerics.bind_extreme(name, kind)
+            return numerics.bind_min_max(name, kind)
     if name in _AT:
         function: Update = _AT[name]
         return function
@@ -123,11 +123,13 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     def changes(place: int, step: Update) -> Change:
         return lambda active, memory, index: apply(active, memory.view(dtype), index, place, step)
 
-    rules = AccessRules(releases=i.has("release", "acq_rel"), cluster=reaches_cluster(i), near=synchronises_near(i, b))
+    rules = AccessRules(
+        releases=i.has("release", "acq_rel"), cluster=reaches_cluster(i), block_scope=synchronises_in_block(i, b)
+    )
     shared = [(SharedAccess(b.state, b.pc, size, rules), changes(place, update)) for place in range(count)]
     memory = [(GlobalAccess(b.state, b.pc, size, rules), changes(place, in_memory)) for place in range(count)]
     updates: dict[str, Sequence[tuple[AtomicAccess, Change]]] = {"shared": shared, "global": memory, "local": memory}
-    reached = reach(b.state.batch, space, updates)
+    reached = by_state_space(b.state.batch, space, updates)
 
     def run() -> None:
         active = active_of()

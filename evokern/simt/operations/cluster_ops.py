@@ -7,7 +7,7 @@ import numpy as np
 from evokern.ptx.syntax import Instruction
 from evokern.simt.arrays import Action, Array
 from evokern.simt.binder import Binder
-from evokern.simt.clusters.layout import MOST_RANK, RANK_BITS
+from evokern.simt.clusters.layout import MAX_RANK, RANK_BITS
 from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
@@ -26,7 +26,7 @@ def mapa(i: Instruction, b: Binder) -> Action:
     window = dtype.type(0 if i.has("shared::cluster") else ~((1 << WINDOW_BITS) - 1) & (1 << 64) - 1)
 
     def mapped() -> Array:
-        named = np.minimum(rank, np.uint32(MOST_RANK)).astype(dtype)
+        named = np.minimum(rank, np.uint32(MAX_RANK)).astype(dtype)
         # A base slightly below the block's memory (an offset is added later) keeps its distance in the other block.
         found: Array = (address & window) + (named << shift) + ((address + half) & below) - half
         return found

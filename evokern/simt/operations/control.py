@@ -306,7 +306,7 @@ def _cluster_barrier(b: Binder, i: Instruction, fall: int) -> End:
     raise Unsupported(f"{i.name}")
 
 
-def _named_apart(active: Active, named: Array) -> Array | None:
+def _member_masks(active: Active, named: Array) -> Array | None:
     """Return the lanes in each active lane's mask as bits; None if all lanes of each warp name each other."""
     here = np.repeat(ballot(active.mask), 32)[active.lanes]
     members = np.broadcast_to(active.pick(named), here.shape)
@@ -319,7 +319,7 @@ def _warp_barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End
 
     def end(active: Active) -> int:
         if order is not None:
-            order.warp_barrier(active, _named_apart(active, named) if named is not None else None)
+            order.warp_barrier(active, _member_masks(active, named) if named is not None else None)
         return fall
 
     return end

@@ -120,7 +120,7 @@ def half_extreme(i: Instruction, b: Binder) -> Action:
 def _extreme(i: Instruction, b: Binder) -> Action:
     kind = kind_of(i)
     sources = [b.src(operand, kind) for operand in i.operands[1:]]
-    function = numerics.bind_extreme(i.opcode, kind, ftz=i.has("ftz"), nan=i.has("NaN"), xorsign=i.has("xorsign"))
+    function = numerics.bind_min_max(i.opcode, kind, ftz=i.has("ftz"), nan=i.has("NaN"), xorsign=i.has("xorsign"))
     out = b.dst(i.operands[0], kind)
     if len(sources) == 3:
         return assign(out, lambda: function(function(sources[0], sources[1]), sources[2]))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.operations.spaces import AccessRules, reach, space_accesses
+from evokern.simt.operations.spaces import AccessRules, by_state_space, space_accesses
 from evokern.simt.state import MachineState
 
 ElementAccess = Callable[[Active, Array, Array | None], Array]
@@ -25,7 +25,7 @@ def element_access(state: MachineState, number: int, space: str, width: int) -> 
         space: state space, or ``generic``.
         width: bytes of an element.
     """
-    reached = reach(state.batch, space, space_accesses(state, number, width, AccessRules(counted=False)))
+    reached = by_state_space(state.batch, space, space_accesses(state, number, width, AccessRules(counted=False)))
 
     def access(active: Active, address: Array, values: Array | None) -> Array:
         result = np.zeros(active.count, f"u{width}") if values is None else values

@@ -16,8 +16,8 @@ from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Regist
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.memory.global_space import Site
-from evokern.simt.operations.spaces import AccessRules, reach, space_accesses, widened
+from evokern.simt.memory.global_space import AllocationCache
+from evokern.simt.operations.spaces import AccessRules, by_state_space, space_accesses, widened
 from evokern.simt.operations.table import operation
 
 _SPACES = ("global", "shared", "local", "const", "param")
@@ -37,7 +37,7 @@ def reaches_cluster(i: Instruction) -> bool:
     return i.has("shared::cluster") or space_of(i) == "generic"
 
 
-def synchronises_near(i: Instruction, b: Binder) -> bool:
+def synchronises_in_block(i: Instruction, b: Binder) -> bool:
     """Return whether an instruction synchronises only in the scope of its block, which is smaller than the cluster.
 
     Raises:
@@ -90,14 +90,14 @@ def load(i: Instruction, b: Binder) -> Action:
     outs = _columns(i.operands[0], b, kind, count, store=False)
     size = TYPE_BYTES[kind]
     element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
-    feeds = feeds_swap(b.routine, i)
+    feeds = is_expected_value_load(b.routine, i)
     rules = AccessRules(
         races=not (feeds or i.has("relaxed", "acquire", "mmio")),
         synchronises=feeds or i.has("volatile", "relaxed", "acquire"),
         cluster=reaches_cluster(i),
-        near=synchronises_near(i, b),
+        block_scope=synchronises_in_block(i, b),
     )
-    reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, size * count, rules))
+    reached = by_state_space(b.state.batch, space, space_accesses(b.state, b.pc, size * count, rules))
 
     def run() -> None:
         active = active_of()
@@ -119,7 +119,7 @@ def load(i: Instruction, b: Binder) -> Action:
     return run
 
 
-def feeds_swap(routine: Routine, i: Instruction) -> bool:
+def is_expected_value_load(routine: Routine, i: Instruction) -> bool:
     """Return whether a load only provides the expected value of a compare-and-swap; a stale value causes a retry."""
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     compared = _compared(routine)
@@ -175,7 +175,7 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
     if not b.routine.function.is_entry:
         raise Unsupported("computed addresses of function parameters are not supported")
     row, offset = address_rows(address, b, "global")
-    site = Site()
+    site = AllocationCache()
     number = b.pc
     width = size * count
     element = np.dtype(DTYPES[typed])
@@ -212,7 +212,7 @@ def store(i: Instruction, b: Binder) -> Action:
         releases=i.has("release"),
         collisions=True,
         cluster=reaches_cluster(i),
-        near=synchronises_near(i, b),
+        block_scope=synchronises_in_block(i, b),
     )
     plain = np.dtype(DTYPES[f"u{8 * size}"])
 
@@ -228,7 +228,7 @@ def store(i: Instruction, b: Binder) -> Action:
 
     if space == "const":
         raise Unsupported("stores to constant memory are not supported")
-    reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, width, rules))
+    reached = by_state_space(b.state.batch, space, space_accesses(b.state, b.pc, width, rules))
 
     def run() -> None:
         active = active_of()

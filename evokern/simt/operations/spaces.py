@@ -1,7 +1,7 @@
 """Accesses of one instruction to a state space: every space locates, checks, counts and executes them alike.
 
 `SpaceAccess` is the interface; shared, local and global memory implement it. Generic addresses are sorted by their
-window (`reach`).
+window (`by_state_space`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.event_counter import EventCounter
 from evokern.simt.memory.buffers import WINDOW_BITS
-from evokern.simt.memory.global_space import Site
+from evokern.simt.memory.global_space import AllocationCache
 from evokern.simt.state import MachineState
 
 _Kind = TypeVar("_Kind")
@@ -43,7 +43,7 @@ class AccessRules:
     """Whether to report lanes that store different values to one address of shared memory at the same time."""
     cluster: bool = False
     """Whether addresses of shared memory may belong to other blocks of the cluster."""
-    near: bool = False
+    block_scope: bool = False
     """Whether the access synchronises only in the scope of its block, which is smaller than the cluster."""
     counted: bool = True
     """Whether wavefronts and local bytes are counted; False if elements move together and the caller counts."""
@@ -115,9 +115,9 @@ class SharedAccess(AtomicAccess):
         if self._shadow is not None and self._rules.races:
             self._shadow.read(sound, index, width, number, leaders)
         elif self._shadow is not None:
-            self._shadow.strong(sound, index, width, number, leaders, reads=True, writes=False)
+            self._shadow.synchronising_access(sound, index, width, number, leaders, reads=True, writes=False)
             if self._order is not None:
-                self._order.load_at(sound, "shared", index * width, near=self._rules.near)
+                self._order.load_at(sound, "shared", index * width, near=self._rules.block_scope)
         if self._events is not None:
             self._count(self._events, sound, index)
         return sound, self._space.view(width).take(index, mode="clip")
@@ -136,10 +136,10 @@ class SharedAccess(AtomicAccess):
             if self._rules.races:
                 collide = self._shadow.write(sound, index, width, number, leaders)
             else:
-                self._shadow.strong(sound, index, width, number, leaders, reads=False, writes=True)
+                self._shadow.synchronising_access(sound, index, width, number, leaders, reads=False, writes=True)
                 if self._order is not None:
                     self._order.store_at(
-                        sound, "shared", index * width, releases=self._rules.releases, near=self._rules.near
+                        sound, "shared", index * width, releases=self._rules.releases, near=self._rules.block_scope
                     )
         self._space.view(width)[index] = raw
         if collide and self._rules.collisions:
@@ -153,10 +153,10 @@ class SharedAccess(AtomicAccess):
         if sound is None:
             return
         if self._shadow is not None:
-            self._shadow.strong(sound, index, width, number, leaders, reads=True, writes=True)
+            self._shadow.synchronising_access(sound, index, width, number, leaders, reads=True, writes=True)
             if self._order is not None:
                 self._order.update_at(
-                    sound, "shared", index * width, releases=self._rules.releases, near=self._rules.near
+                    sound, "shared", index * width, releases=self._rules.releases, near=self._rules.block_scope
                 )
         if self._events is not None:
             self._count(self._events, sound, index)
@@ -233,7 +233,7 @@ class GlobalAccess(AtomicAccess):
     def __init__(self, state: MachineState, number: int, width: int, rules: AccessRules = PLAIN) -> None:
         self._space, self._number, self._width, self._rules = state.globals, number, width, rules
         self._events = state.events
-        self._site = Site()
+        self._site = AllocationCache()
 
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
         """Read an element per lane."""
@@ -296,7 +296,7 @@ def widened(address: Array) -> Array:
     return address if address.dtype.itemsize == 8 else address.astype(np.uint64)
 
 
-def reach(batch: Batch, space: str, accesses: Mapping[str, _Kind]) -> Reach[_Kind]:
+def by_state_space(batch: Batch, space: str, accesses: Mapping[str, _Kind]) -> Reach[_Kind]:
     """Return a function that sorts lanes by the state space of their addresses.
 
     Args:

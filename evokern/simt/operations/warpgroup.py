@@ -24,7 +24,7 @@ from evokern.simt.operations.table import operation
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
-MOST_GROUPS = 7
+MAX_WAIT_GROUPS = 7
 """Maximum number of groups that ``wgmma.wait_group`` may leave in flight."""
 
 
@@ -46,7 +46,7 @@ def wgmma(i: Instruction, b: Binder) -> Action:
     if i.has("commit_group"):
         return lambda: state.products.commit(active_of())
     if i.has("wait_group"):
-        most = _literal(i.operands[0], range(MOST_GROUPS + 1), i)
+        most = _literal(i.operands[0], range(MAX_WAIT_GROUPS + 1), i)
         return lambda: state.products.wait(active_of(), most)
     raise Unsupported(f"{i.name}")
 

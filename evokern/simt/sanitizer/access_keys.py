@@ -13,11 +13,11 @@ NUMBER = BitField(13, 19)
 """Instruction of the access."""
 THREAD = BitField(0, 13)
 """Thread of the access in its cluster (1024 in each of 8 blocks), or in its block without clusters."""
-NEVER = np.uint64(STAMP.pack(STAMP.most))
+NEVER_WRITTEN = np.uint64(STAMP.pack(STAMP.most))
 """Smallest key of words that were never written."""
 IN_FLIGHT = STAMP.most - 1
 """Stamp of words that an asynchronous copy is going to write."""
-FAR = np.uint64(STAMP.pack(IN_FLIGHT))
+NOT_READABLE = np.uint64(STAMP.pack(IN_FLIGHT))
 """Smallest key of words that were never written or that an asynchronous copy is going to write."""
 
 

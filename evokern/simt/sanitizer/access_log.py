@@ -23,7 +23,7 @@ _SEVERAL = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class Conflicts:
     """Pairs of accesses that are not ordered."""
 
     lanes: Array
@@ -34,7 +34,7 @@ class Meetings:
     """Keys of the earlier accesses."""
 
 
-NONE = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
+NONE = Conflicts(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
 """Empty result."""
 
 
@@ -110,14 +110,14 @@ class AccessLog:
         if self._period != self._order.period:
             self._clear()
         entry = element if element.base is None else element.copy(), count, lanes, keys
-        if self._order.ranks > 1 and self._stands_for_earlier(entry):
+        if self._order.ranks > 1 and self._replace_earlier(entry):
             return
         self._waiting.append(entry)
         self._entries += element.size * count
         if self._entries > ENTRIES:
-            self._shorten()
+            self._compact()
 
-    def _stands_for_earlier(self, entry: tuple[Array, int, Array, Array]) -> bool:
+    def _replace_earlier(self, entry: tuple[Array, int, Array, Array]) -> bool:
         """Replace an earlier access of the same threads to the same words; return whether there was one.
 
         Without this, loops fill the log in clusters, because the barriers of a cluster's blocks do not clear it.
@@ -132,7 +132,7 @@ class AccessLog:
     def copy(self, source: slice, target: slice, lanes: int) -> None:
         """Copy the records of a block to another block, whose lanes come `lanes` later."""
         self.latest[target] = self.latest[source]
-        self._absorb()
+        self._merge_pending()
         if self._table is not None and self._lane is not None:
             self._table[target], self._lane[target] = self._table[source], self._lane[source]
         for at in range(len(self._seen_words)):
@@ -145,7 +145,7 @@ class AccessLog:
 
     # ---- comparing
 
-    def meetings(self, active: Active, element: Array, count: int) -> Meetings:
+    def meetings(self, active: Active, element: Array, count: int) -> Conflicts:
         """Return accesses that race with the given access: by other threads of its block, and not seen by it."""
         if not self.used:
             return NONE
@@ -157,13 +157,13 @@ class AccessLog:
             return NONE
         row, part = np.nonzero(late)
         lanes, words = active.lanes[row], element[row] * count + part
-        self._absorb()
+        self._merge_pending()
         suspect = self._suspects(lanes, words)
         if not suspect.any():
             return NONE
         return self._exact(lanes[suspect], words[suspect])
 
-    def _absorb(self) -> None:
+    def _merge_pending(self) -> None:
         """Merge the pending accesses into the table."""
         if self._period != self._order.period:
             self._clear()
@@ -205,7 +205,7 @@ class AccessLog:
         found: Array = late.any(1)
         return found
 
-    def _exact(self, lanes: Array, words: Array) -> Meetings:
+    def _exact(self, lanes: Array, words: Array) -> Conflicts:
         """Compare with every access to the words."""
         order = self._order
         if self._mark is None:
@@ -228,11 +228,11 @@ class AccessLog:
         late = (mine // order.width == other // order.width) & (mine != other)
         mine, other, key, pair = mine[late], other[late], key[late], pair[late]
         unseen = STAMP.of(key) >= order.seen(mine, other % order.width)
-        return Meetings(mine[unseen], words[pair[unseen]], key[unseen])
+        return Conflicts(mine[unseen], words[pair[unseen]], key[unseen])
 
-    def _shorten(self) -> None:
+    def _compact(self) -> None:
         """Keep only the latest access of each thread to each word, if some thread may not have seen it yet."""
-        self._absorb()
+        self._merge_pending()
         words, lanes, keys = _latest(
             np.concatenate(self._seen_words), np.concatenate(self._seen_lanes), np.concatenate(self._seen_keys)
         )

@@ -13,7 +13,7 @@ import numpy as np
 from evokern.simt.arrays import Active, Array, sparse_zeros
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.access_keys import NUMBER, STAMP, THREAD, in_elements, repeated
-from evokern.simt.sanitizer.access_log import AccessLog, Meetings
+from evokern.simt.sanitizer.access_log import AccessLog, Conflicts
 from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
@@ -112,7 +112,7 @@ class BlockShadow:
         mine = (other != lanes) & (other // order.width == lanes // order.width)
         lanes, words, keys = lanes[mine], words[mine], keys[mine]
         race = STAMP.of(keys) >= order.seen(lanes, THREAD.of(keys))
-        self._report(number, Meetings(lanes[race], words[race], keys[race]), "written", reads=reads)
+        self._report(number, Conflicts(lanes[race], words[race], keys[race]), "written", reads=reads)
 
     def _against(
         self, active: Active, element: Array, count: int, number: int, kind: str, *, reads: bool = False
@@ -121,7 +121,7 @@ class BlockShadow:
         if log.used:
             self._report(number, log.meetings(active, element, count), kind, reads=reads)
 
-    def _report(self, number: int, met: Meetings, kind: str, *, reads: bool) -> None:
+    def _report(self, number: int, met: Conflicts, kind: str, *, reads: bool) -> None:
         if not met.lanes.size:
             return
         granularity = self._batch.program.global_granularity
@@ -131,7 +131,7 @@ class BlockShadow:
             for other in dict.fromkeys(others[chosen].tolist()):
                 mine = chosen & (others == other)
                 lanes = met.lanes[mine]
-                party = self._batch.party(int(lanes[0]), int(thread[mine][0]), warp=level == WARNING)
+                party = self._batch.describe_thread(int(lanes[0]), int(thread[mine][0]), warp=level == WARNING)
                 detail = f"The same word is also {kind} by {party}"
                 places = met.words[mine] * granularity
                 read = Reads(number, lanes, places) if reads else None

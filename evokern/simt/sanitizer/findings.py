@@ -38,7 +38,7 @@ HINTS: dict[str, str] = {
     "assert": "A device assert failed.",
 }
 """Kind → the usual cause and its fix."""
-OF_CLUSTERS = {
+CLUSTER_HINTS = {
     "shared_race": "__syncthreads() does not order blocks of a cluster: use cluster.sync() (barrier.cluster).",
     "barrier_divergence": "Every thread of a cluster must arrive once, then wait once. Aligned forms need the whole "
     "warp at the same instruction: keep both outside conditions.",
@@ -53,11 +53,11 @@ ERROR, WARNING = "error", "warning"
 Warnings do not change results on current hardware, or concern a value that is never used.
 """
 
-UNUSED = "The value read is never used"
+UNUSED_VALUE = "The value read is never used"
 """Prefix of the hint of a finding whose value is never used."""
 GRANULE = 4
 """Bytes: granularity of the recorded read addresses."""
-MOST_READS = 1 << 20
+MAX_READS = 1 << 20
 """Maximum number of recorded reads per finding, for the check of unused values; with more, a finding remains an error.
 """
 
@@ -196,7 +196,7 @@ class Collector:
             self.dropped += count
             return
         of_cluster = SAME_CLUSTER in detail or instruction.startswith("barrier.cluster")
-        cause = OF_CLUSTERS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
+        cause = CLUSTER_HINTS.get(kind, HINTS[kind]) if of_cluster else HINTS[kind]
         hint = f"{detail}. {cause}" if detail else cause
         finding = Finding(
             kind,
@@ -228,7 +228,7 @@ class Collector:
         known = self._reads.setdefault(key, {})
         if known is None:
             return
-        if reads is None or sum(who.size for parts in known.values() for who, *_ in parts) > MOST_READS:
+        if reads is None or sum(who.size for parts in known.values() for who, *_ in parts) > MAX_READS:
             self._reads[key] = None
         else:
             known.setdefault(reads[0], []).append(reads[1])
@@ -242,7 +242,7 @@ class Collector:
         keys = list(self._groups)
         for number in numbers:
             finding = self._groups[keys[number]][0]
-            hint = f"{UNUSED}. {finding.hint}"
+            hint = f"{UNUSED_VALUE}. {finding.hint}"
             self._groups[keys[number]][0] = replace(finding, level=WARNING, hint=hint)
 
     def _finish(self, key: _Key) -> Finding:

@@ -134,7 +134,7 @@ class GlobalShadow:
         view[element] = repeated(own, count)
         return changed
 
-    def collide(
+    def report_collisions(
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array
     ) -> None:
         """Report threads that write different values to one address with the same instruction of this batch."""

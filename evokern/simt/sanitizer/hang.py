@@ -22,7 +22,7 @@ REPEATS = "the state repeats, so this loop never ends"
 """Detail of the finding for a proven endless loop; without it, the kernel may only be slow."""
 PARTS = 8
 """Number of parts of the limit; in each part at least one state is stored."""
-UNWATCHED = 64
+FIRST_CHECK_FRACTION = 64
 """No state is stored in the first 1/64 of the limit, because most kernels end or hang before it."""
 STATE_BYTES = 64 << 20
 """Maximum bytes of a stored state; if the state is larger, only the limit ends a loop."""
@@ -55,7 +55,7 @@ class HangDetector:
     def load(self) -> None:
         """Reset the detector for new blocks."""
         self._part = self._options.instruction_limit // PARTS or 1
-        self._next = self._options.instruction_limit // UNWATCHED or 1
+        self._next = self._options.instruction_limit // FIRST_CHECK_FRACTION or 1
         self._lane_comparisons = self._state_comparisons = 0
         self._kept_waits: tuple[Any, ...] = ()
         self._kept_lane: list[Array] = []

@@ -73,5 +73,5 @@ class ProxyFences:
             self.check(active, index, width, number, LeaderLanes(active, EVERYTHING))
             return
         lanes = np.repeat(few.lanes[:, None], late.shape[1], 1)[late]
-        detail = f"The word was written by {self._batch.party(int(lanes[0]), int(thread[late][0]))}"
+        detail = f"The word was written by {self._batch.describe_thread(int(lanes[0]), int(thread[late][0]))}"
         shadow.report("proxy_fence", number, lanes, words[late], keys[late], detail)

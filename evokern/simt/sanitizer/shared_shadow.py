@@ -21,8 +21,17 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.access_keys import FAR, IN_FLIGHT, NEVER, NUMBER, STAMP, THREAD, in_elements, repeated
-from evokern.simt.sanitizer.access_log import AccessLog, Meetings
+from evokern.simt.sanitizer.access_keys import (
+    IN_FLIGHT,
+    NEVER_WRITTEN,
+    NOT_READABLE,
+    NUMBER,
+    STAMP,
+    THREAD,
+    in_elements,
+    repeated,
+)
+from evokern.simt.sanitizer.access_log import AccessLog, Conflicts
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
@@ -88,7 +97,7 @@ class SharedShadow:
     def load(self) -> None:
         """Clear the shadow for new blocks."""
         first = self._stretch(0)
-        self.writer[first] = NEVER
+        self.writer[first] = NEVER_WRITTEN
         for log in self._logs:
             log.load(first)
 
@@ -207,7 +216,7 @@ class SharedShadow:
         view[element] = keys
         return bool((view.take(element, mode="clip").view(np.uint64) != raw).any())
 
-    def strong(
+    def synchronising_access(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, reads: bool, writes: bool
     ) -> None:
         """Check and record atomic updates and relaxed, acquire or release accesses, which race only with plain ones.
@@ -230,15 +239,15 @@ class SharedShadow:
             if not leaders.complete:
                 self.order.classes.split_all()
                 everybody = LeaderLanes(active, EVERYTHING)
-                self.strong(active, index, width, number, everybody, reads=reads, writes=writes)
+                self.synchronising_access(active, index, width, number, everybody, reads=reads, writes=writes)
                 return
             self._report_all(number, found)
         self.order.dirty = True
         view, count = self._view(width)
         if writes:  # From now on the word is initialised, but not by a plain writer.
             keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-            if (keys >= NEVER).any():
-                words = (element[:, None] * count + np.arange(count))[keys >= NEVER]
+            if (keys >= NEVER_WRITTEN).any():
+                words = (element[:, None] * count + np.arange(count))[keys >= NEVER_WRITTEN]
                 self.writer[words] = 0
         log = self.atomics if writes else self.strong_reads
         log.add(few.lanes, element, count, self._keys(few, number, plain=False))
@@ -254,7 +263,7 @@ class SharedShadow:
         """Check and record reads that last from the stamp ``since`` until now; a write in between is a finding."""
         leaders = self.order.classes.leader_lanes(active, None)
         keys, words = self.writers(index[leaders.chosen], width)
-        late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER)
+        late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER_WRITTEN)
         if late.any():
             if not leaders.complete:
                 self.order.classes.split_all()
@@ -303,9 +312,9 @@ class SharedShadow:
         if not late.any():
             return True
         late &= thread != self.thread[lanes][:, None]
-        late |= seen >= FAR
+        late |= seen >= NOT_READABLE
         if act == "write":
-            late &= seen != NEVER
+            late &= seen != NEVER_WRITTEN
         return not late.any()
 
     def _examine(self, few: Active, seen: Array, element: Array, count: int, act: str, words_of: str) -> list[_Found]:
@@ -324,7 +333,7 @@ class SharedShadow:
         keys, lane, word = keys[usual], lane[usual], word[usual]
         thread = THREAD.of(keys)
         race = (thread != self._batch.cluster_thread[lane]) & (STAMP.of(keys) >= self.order.seen(lane, thread))
-        return found + self._races(Meetings(lane[race], word[race], keys[race]), words_of, act)
+        return found + self._races(Conflicts(lane[race], word[race], keys[race]), words_of, act)
 
     def _against(
         self, few: Active, element: Array, width: int, log: AccessLog, words_of: str, act: str
@@ -335,7 +344,7 @@ class SharedShadow:
     def _of_log(self, few: Active, element: Array, count: int, log: AccessLog, words_of: str, act: str) -> list[_Found]:
         return self._races(log.meetings(few, element, count), words_of, act)
 
-    def _races(self, met: Meetings, words_of: str, act: str) -> list[_Found]:
+    def _races(self, met: Conflicts, words_of: str, act: str) -> list[_Found]:
         """Return races by instruction of the other access; races within a warp are separate."""
         if not met.lanes.size:
             return []
@@ -346,7 +355,9 @@ class SharedShadow:
         for level, chosen in ((ERROR, ~within), (WARNING, within & ~np.isin(met.lanes, met.lanes[~within]))):
             for other in dict.fromkeys(number[chosen].tolist()):
                 mine = chosen & (number == other)
-                party = self._batch.party(int(met.lanes[mine][0]), int(thread[mine][0]), warp=level == WARNING)
+                party = self._batch.describe_thread(
+                    int(met.lanes[mine][0]), int(thread[mine][0]), warp=level == WARNING
+                )
                 detail = f"The same word is {words_of} {party}"
                 found.append(_Found("shared_race", met.lanes[mine], met.words[mine], met.keys[mine], detail, level, by))
         return found

@@ -85,7 +85,7 @@ class ThreadClocks:
         self.classes.load()
         self.now = max(self.now, start) + 1
         self.collective.fill(self.now)
-        self._level_out()
+        self._mark_all_seen()
 
     def _copy(self, source: int, target: int) -> None:
         if source in self._fine:
@@ -253,7 +253,7 @@ class ThreadClocks:
             self.near_level = near[0] if bool((near == near[0]).all()) else None
             self.near_floor = np.repeat(near, 32)
 
-    def _level_out(self) -> None:
+    def _mark_all_seen(self) -> None:
         """Record that all threads have seen everything."""
         self.clocks.fill(self.now)
         self._fine.clear()

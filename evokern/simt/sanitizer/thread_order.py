@@ -71,7 +71,7 @@ class ThreadOrder(ThreadClocks):
             self._block_of_cluster_barrier(mask, everyone)
             return
         if everyone and (mask.all() or int(np.count_nonzero(mask)) == self._batch.live_count):
-            self._level_out()
+            self._mark_all_seen()
             return
         active = self._ordering(mask)
         members = np.asarray(mask.reshape(self.blocks, self.warps, 32).any(2))
@@ -188,7 +188,7 @@ class ThreadOrder(ThreadClocks):
             else:
                 self._raise(cluster, threads, seen)
         if together == self.blocks:
-            self._level_out()
+            self._mark_all_seen()
         else:
             self._refloor()
 

@@ -172,7 +172,7 @@ class UsedValues:
             # The address of a variable named in the instruction is not evaluated: all its reads count as suspect.
             where = places[lanes] if isinstance(address.base, Register) else None
             bits = np.zeros(batch.lanes, np.uint64)
-            bits[lanes] = suspects.bits(number, batch.who(lanes), batch.stamp(), where, width)
+            bits[lanes] = suspects.bits(number, batch.global_lane_ids(lanes), batch.stamp(), where, width)
             self._put(targets, bits, mask)
 
         return [note, *main, mark]
@@ -205,7 +205,7 @@ def may_be_unused(program: PtxProgram, number: int) -> bool:
     )
 
 
-class SecondLook:
+class SecondRun:
     """The findings of a call at reads whose values may be unused.
 
     Attributes:

@@ -20,7 +20,7 @@ from evokern.ptx.syntax import Immediate, Instruction, Register, Symbol
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 
-DEEPEST = 9
+MAX_GROUPS = 9
 """Maximum number of distinguished groups, including the open one: more than any wait leaves in flight."""
 _State = tuple[tuple[int, int], ...]
 """(sums, factors) in flight as bits, by group: the open one first, then the latest."""
@@ -127,11 +127,11 @@ def _copied(instruction: Instruction) -> tuple[str, str] | None:
 
 def _ordered(instruction: Instruction, state: _State) -> _State:
     if instruction.has("commit_group"):
-        rest = state[DEEPEST - 2 :]
+        rest = state[MAX_GROUPS - 2 :]
         last = (0, 0)
         for sums, factors in rest:
             last = last[0] | sums, last[1] | factors
-        return ((0, 0), *state[: DEEPEST - 2], *([last] if rest else []))
+        return ((0, 0), *state[: MAX_GROUPS - 2], *([last] if rest else []))
     operand = instruction.operands[0] if instruction.has("wait_group") else None
     return state[: 1 + int(operand.value)] if isinstance(operand, Immediate) else state
 

@@ -80,7 +80,7 @@ class SegmentPlan:
 class MeanTimes:
     """Mean time of a segment after a given predecessor, over its simulations so far."""
 
-    walks: int = 0
+    simulations: int = 0
     """Number of simulations."""
     whole: float = 0.0
     """Clocks of an average warp, including waits for pipes and for the preceding barrier; summed over simulations."""
@@ -147,7 +147,7 @@ class Clocks:
         start = self.clock[at].copy()
         self._steps(plan, at, start)
         end = self.clock[at].copy()
-        known.walks += 1
+        known.simulations += 1
         known.inner += float((end - start).mean())
         late = self.ready[plan.results] if isinstance(at, slice) else self.ready[plan.results[:, None], at]
         known.late = (late - end).mean(1)[:, None]
@@ -155,7 +155,7 @@ class Clocks:
         known.whole += float(self.clock[at].mean()) - came
         known.waits += self._waits[:, at].mean(1) - waited
         if self.stalls is not None:
-            self.stalls.walked(known.stalls, start.size)
+            self.stalls.add_simulated(known.stalls, start.size)
 
     def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
         """Let warps run a segment in its mean time; ``whole`` if that includes waits for barriers and pipes."""
@@ -163,11 +163,11 @@ class Clocks:
         if not whole:
             self._pass_barrier(at)
         start = self.clock[at].copy()
-        self.clock[at] += (known.whole if whole else known.inner) / known.walks
+        self.clock[at] += (known.whole if whole else known.inner) / known.simulations
         of_causes = slice(None) if whole else slice(_MEMORY, _MEMORY + 1)
-        self._waits[of_causes, at] += (known.waits[of_causes] / known.walks)[:, None]
+        self._waits[of_causes, at] += (known.waits[of_causes] / known.simulations)[:, None]
         if self.stalls is not None:
-            self.stalls.skipped(known.stalls, start.size, known.walks, whole=whole)
+            self.stalls.add_skipped(known.stalls, start.size, known.simulations, whole=whole)
         ready = self.clock[at] + known.late
         for rows in (self.ready, self.early):
             if rows is not None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from evokern.simt.arrays import Array
 
-STRETCH = 32.0
+INTERVAL_CLOCKS = 32.0
 """Clocks of an interval, in which work is spread evenly; much shorter than the segments of a tuned kernel."""
-MOST = 1 << 16
+MAX_INTERVALS = 1 << 16
 """Maximum number of intervals. Beyond 2 million clocks, the interval doubles, and so on."""
 _ROUNDING = 1e-9
 
@@ -28,7 +28,7 @@ class Pipes:
             count: number of pipes.
         """
         self._taken = np.zeros((count, 256))
-        self._stretch = STRETCH
+        self._stretch = INTERVAL_CLOCKS
         self._last = 0.0
 
     @property
@@ -103,7 +103,7 @@ class Pipes:
         end = max(clock, self._last) + need
         while end // self._stretch + 2 > self._taken.shape[1]:
             kept = self._taken
-            if kept.shape[1] >= MOST:
+            if kept.shape[1] >= MAX_INTERVALS:
                 kept = kept.reshape(len(kept), -1, 2).sum(2)
                 self._stretch *= 2
             self._taken = np.concatenate([kept, np.zeros_like(kept)], 1)

@@ -3,7 +3,7 @@
 If sampled blocks differ, a line of blocks runs along each axis of the grid. An example is a causal mask, which leaves
 little work for the first rows of a sequence. The model assumes that the work of a block is the work at the origin plus
 a contribution of each of its coordinates. The sampled blocks, which are spread over all axes, show whether that holds
-(`explains`).
+(`predicts_samples`).
 
 Blocks start in the order of their ids, each on the SM with the most free space. Source: Gilman et al., "Demystifying
 the Placement Policies of the NVIDIA GPU Thread Block Scheduler for Concurrent Kernels", 2020. The first blocks are
@@ -23,9 +23,9 @@ from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 
-EVEN = 1.05
+EQUAL_WORK_RATIO = 1.05
 """Maximum ratio of warp instructions of the longest and the shortest sampled block for blocks that count as equal."""
-LINE = 16
+MAX_LINE_BLOCKS = 16
 """Maximum number of blocks that run along one axis; in between, work is interpolated."""
 UNEXPLAINED = 0.1
 """Maximum mean error of the lines for the sampled blocks, as a share of an average block's instructions."""
@@ -73,7 +73,7 @@ def block_runs(program: PtxProgram, counters: Counters) -> Array:
 def are_equal(runs: Array) -> bool:
     """Return whether blocks ran about the same number of instructions."""
     totals = runs.sum(1)
-    return bool(totals.max() <= EVEN * totals.min())
+    return bool(totals.max() <= EQUAL_WORK_RATIO * totals.min())
 
 
 def lines(grid: tuple[int, int, int]) -> dict[int, tuple[Array, tuple[int, ...]]]:
@@ -82,7 +82,7 @@ def lines(grid: tuple[int, int, int]) -> dict[int, tuple[Array, tuple[int, ...]]
     found = {}
     for axis, size in enumerate(grid):
         if size > 1:
-            at = np.unique(np.linspace(0, size - 1, min(size, LINE)).round().astype(np.int64))
+            at = np.unique(np.linspace(0, size - 1, min(size, MAX_LINE_BLOCKS)).round().astype(np.int64))
             found[axis] = at, tuple(int(coordinate) * strides[axis] for coordinate in at)
     return found
 
@@ -104,7 +104,7 @@ def extrapolated(grid: tuple[int, int, int], values: Sequence[float] | Array) ->
     return result.clip(min=0.0)
 
 
-def explains(grid: tuple[int, int, int], along: Array, sampled: Sequence[int], runs: Array) -> bool:
+def predicts_samples(grid: tuple[int, int, int], along: Array, sampled: Sequence[int], runs: Array) -> bool:
     """Return whether the blocks along the lines predict the work of the sampled blocks.
 
     Args:

@@ -142,7 +142,7 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     share, waves = _busiest(facts.blocks, resident, chip, facts.ranks)
     loaded = {"l2": _l2_us(facts, chip), "dram": _dram_us(facts, chip)}
     if facts.work is None:
-        terms, sm_us = _any_sm(facts, share, waves, chip)
+        terms, sm_us = _busiest_sm(facts, share, waves, chip)
     else:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
@@ -150,7 +150,7 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     return Prediction(launch + loaded["dram"] / waves + hidden, {**terms, **loaded, "launch": launch})
 
 
-def _any_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
+def _busiest_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
     """Return the components of an SM with the most blocks, for equal blocks, and its end; µs."""
     clocks = {name: work * share for name, work in block_clocks(facts.counters, chip).items()}
     walked = facts.longest_clocks if waves == 1 else waves * facts.block_clocks
@@ -172,7 +172,7 @@ def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -
     return terms, float(done[last]) / chip.clock_mhz
 
 
-def fill(bytes_: int, chip: Profile) -> Prediction:
+def predict_memset(bytes_: int, chip: Profile) -> Prediction:
     """Predict a memset, or a copy within the chip, that precedes a launch in the same graph.
 
     It costs an empty launch plus the transfer of its bytes at the rate of L2. Bytes beyond the size of L2 move at the

@@ -62,7 +62,7 @@ class Stalls:
             self._inner[number] = self._inner.get(number, 0.0) + waited * clocks / total
         self._late = []
 
-    def walked(self, mean: MeanStalls, warps: int) -> None:
+    def add_simulated(self, mean: MeanStalls, warps: int) -> None:
         """Add the records since the previous segment, and store their mean with the segment."""
         for found, means in ((self._met, (mean.whole,)), (self._inner, (mean.whole, mean.inner))):
             for number, clocks in found.items():
@@ -71,7 +71,7 @@ class Stalls:
                 self._add(number, clocks)
         self._met, self._inner = {}, {}
 
-    def skipped(self, mean: MeanStalls, warps: int, walks: int, *, whole: bool) -> None:
+    def add_skipped(self, mean: MeanStalls, warps: int, walks: int, *, whole: bool) -> None:
         """Add a segment that took its mean time; `whole` if that includes the barrier before it."""
         for number, clocks in (mean.whole if whole else mean.inner).items():
             self._add(number, clocks / walks * warps)

@@ -28,7 +28,7 @@ from evokern.simt.time_model.latencies import Latencies, cost_of
 from evokern.simt.time_model.pipes import Demands, Hold
 from evokern.simt.time_model.stalls import Stalls
 
-MOST_STEPS = 40_000
+MAX_STEPS = 40_000
 """Instructions simulated before every known segment takes its mean time, even with barriers and copies."""
 SETTLED = 8
 """Number of simulations of a segment with the same predecessor before its mean is used."""
@@ -102,9 +102,9 @@ class Timeline:
             plan = self._plans[segment]
             known = mean_times.setdefault((before, segment), MeanTimes())
             before = segment
-            if known.walks and done > MOST_STEPS:
+            if known.simulations and done > MAX_STEPS:
                 state.skip(plan, mask, known, whole=True)
-            elif known.walks >= SETTLED and plan.alone:
+            elif known.simulations >= SETTLED and plan.alone:
                 state.skip(plan, mask, known, whole=False)
             else:
                 state.run(plan, mask, known)

@@ -18,7 +18,7 @@ from evokern.device.gpu.gate_kernels import DTYPES, NONFINITE, SOURCE
 from evokern.gate import comparison
 from evokern.gate.comparison import Rule
 from evokern.gate.data import largest_finite, torch_dtype
-from evokern.gate.own_kernels import NonFinite
+from evokern.gate.device_kernels import NonFinite
 from evokern.gate.sealed import Sealed
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
@@ -114,7 +114,7 @@ def compared(rule: Rule, got: torch.Tensor, expected: torch.Tensor, parts: torch
 
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        patch.setattr(comparison, "TOGETHER", 0)
+        patch.setattr(comparison, "MAX_TOGETHER", 0)
         (found,) = comparison.compare_calls(
             {"o": got.view(1, -1)},
             {"o": rule},
@@ -144,7 +144,7 @@ def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, ju
     raw = got.view(torch.uint8).numpy()
     given = memory.allocate("values", raw, writable=False)
     references = memory.allocate("references", expected.numpy(), writable=False)
-    out = memory.allocate("out", np.zeros(comparison.PARTS * blocks), writable=True)
+    out = memory.allocate("out", np.zeros(comparison.NUMBERS_PER_PART * blocks), writable=True)
     tolerance, how = rule.tolerance, NONFINITE[asked(edges=edges, judged=judged)]
     numbers = [np.float64(x) for x in (tolerance.atol, tolerance.rtol, largest_finite(dtype))]
     result = simt.launch(
@@ -153,7 +153,9 @@ def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, ju
         memory=memory, instruction_limit=50_000_000,
     )  # fmt: skip
     assert (result.fatal, result.findings) == (None, ())
-    parts = torch.from_numpy(out.read().reshape(-1).view(np.float64).reshape(comparison.PARTS, blocks).copy())
+    parts = torch.from_numpy(
+        out.read().reshape(-1).view(np.float64).reshape(comparison.NUMBERS_PER_PART, blocks).copy()
+    )
     by_torch = compared(rule, got, expected, None, edges=edges)
     same(compared(rule, got, expected, parts, edges=edges), by_torch)
     wrong = ["wrong", "nan", "infinite", *(("no reference", "other infinity") if judged else ())]
@@ -168,11 +170,11 @@ def test_every_input_set_is_compared_by_the_kernel(dtype: str) -> None:
     class Own:
         def compare(self, *_: object, nonfinite: NonFinite) -> torch.Tensor:
             seen.append(nonfinite)
-            return torch.zeros((comparison.PARTS, 1), dtype=torch.float64)
+            return torch.zeros((comparison.NUMBERS_PER_PART, 1), dtype=torch.float64)
 
     got = torch.zeros((2, 4), dtype=torch_dtype(dtype))
     with pytest.MonkeyPatch().context() as patch:
-        patch.setattr(comparison, "TOGETHER", 0)
+        patch.setattr(comparison, "MAX_TOGETHER", 0)
         for judged in (False, True):
             comparison.compare_calls(
                 {"o": got}, {"o": replace(RULES[dtype], nonfinite=judged)}, [(0, 0), (0, 1)], [False, True],

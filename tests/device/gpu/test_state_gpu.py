@@ -111,7 +111,7 @@ def test_watching_and_overwriting_take_less_than_a_millisecond() -> None:
     for _ in range(20):
         for name, act in (
             ("watch", lambda: candidate.changed(0)),
-            ("overwrite", lambda: shared.disturb(made.builds[0].launches, use, partly=False)),
+            ("overwrite", lambda: shared.overwrite(made.builds[0].launches, use, partly=False)),
         ):
             torch.cuda.synchronize()
             began = time.perf_counter()
@@ -189,7 +189,7 @@ extern "C" __global__ void find(unsigned* found, int words) {
             find = Launch("find", blocks, 64, ("found", i32(words)), shared_bytes=size)
             candidate.prepare(0, Call((mark,), {})).enqueue()
             if overwritten:
-                shared._enqueue(shared.wholly(123))
+                shared._enqueue(shared.full_launch(123))
             candidate.prepare(0, Call((find,), {"found": found})).enqueue()
             torch.cuda.synchronize()
             seen[size, overwritten] = int(found)
@@ -226,7 +226,7 @@ def test_a_part_that_is_overwritten_leaves_marks_and_spoils_what_they_vouch_for(
     spoilt = []
     for _ in range(20):
         for partly in (False, True):
-            shared.disturb(launches, uses, partly=partly)
+            shared.overwrite(launches, uses, partly=partly)
             call.enqueue()
         torch.cuda.synchronize()
         spoilt.append(int((y.view(-1, 128) != 2).any(dim=1).sum()))

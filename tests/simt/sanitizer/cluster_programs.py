@@ -121,7 +121,7 @@ class Drawing:
         self.rng = random.Random(seed)
         self.program = Program(seed, self.rng.choice((2, 2, 4)), self.rng.choice((32, 64, 96)), space)
         self.block, self.ranks = self.program.block, self.program.ranks
-        self.everyone = tuple(range(self.program.threads))
+        self.thread_count = tuple(range(self.program.threads))
         self.defect = self.rng.random() < 0.6
         self.regions = list(range(ROOM // REGION))
 
@@ -132,7 +132,7 @@ class Drawing:
         return self.defect and self.rng.random() < chance
 
     def _if(self, threads: tuple[int, ...], what: str) -> str:
-        return what if threads == self.everyone else only(threads, what, "g")
+        return what if threads == self.thread_count else only(threads, what, "g")
 
     def access(
         self, kind: str, threads: tuple[int, ...], to: tuple[int, int], region: int, width: int,
@@ -196,8 +196,8 @@ class Drawing:
         """All threads of the cluster meet, in one of the ways there are."""
         how = self.rng.choice(("plain", "plain", "apart", "fenced", "overlapping"))
         if how == "apart":  # warps arrive one after the other, and wait so
-            cut = self.rng.randrange(1, len(self.everyone) // WARP) * WARP
-            parts = [self.everyone[:cut], self.everyone[cut:]]
+            cut = self.rng.randrange(1, len(self.thread_count) // WARP) * WARP
+            parts = [self.thread_count[:cut], self.thread_count[cut:]]
             for part in parts:
                 self.arrive(part)
             self.rng.shuffle(parts)
@@ -205,19 +205,19 @@ class Drawing:
             self.wait(parts[1], first=False)
             return
         if how == "fenced":
-            self.fence(self.everyone, near=self.lacks(0.2))
-            self.arrive(self.everyone, relaxed=True)
+            self.fence(self.thread_count, near=self.lacks(0.2))
+            self.arrive(self.thread_count, relaxed=True)
         else:
-            self.arrive(self.everyone, relaxed=self.lacks(0.2))
+            self.arrive(self.thread_count, relaxed=self.lacks(0.2))
         if how == "overlapping" and self.regions:
             region = self.regions[-1]
-            self.access("write", self.everyone, (1, 0), region, 4, (1, 0, self.block))
-        self.wait(self.everyone)
+            self.access("write", self.thread_count, (1, 0), region, 4, (1, 0, self.block))
+        self.wait(self.thread_count)
 
     def fence(self, threads: tuple[int, ...], *, near: bool) -> None:
         """Threads fence, for their block or for all."""
         text = "__threadfence_block();" if near else 'asm volatile("fence.acq_rel.cluster;" ::: "memory");'
-        self.program.steps.append(Step("fence", threads, near=near))
+        self.program.steps.append(Step("fence", threads, block_scope=near))
         self.program.lines.append(self._if(threads, text))
 
     def signal(self, number: int, thread: int, to: int, how: str, *, near: bool) -> None:
@@ -228,7 +228,7 @@ class Drawing:
             '"memory");'
         )
         place = partial(_in_block, to)
-        self.program.steps.append(Step("signal", (thread,), place, number=number, release=how, near=near))
+        self.program.steps.append(Step("signal", (thread,), place, number=number, release=how, block_scope=near))
         self.program.lines.append(self._if((thread,), text))
 
     def wait_for(self, number: int, threads: tuple[int, ...], to: int, *, near: bool) -> None:
@@ -238,7 +238,7 @@ class Drawing:
             f'{{ unsigned f; do asm volatile("ld.acquire.{scope}.shared::cluster.u32 %0, [%1];" : "=r"(f) : '
             f'"r"(map(at(&flags[{number}]), {to})) : "memory"); while (!f); }}'
         )
-        self.program.steps.append(Step("await", threads, partial(_in_block, to), number=number, near=near))
+        self.program.steps.append(Step("await", threads, partial(_in_block, to), number=number, block_scope=near))
         self.program.lines.append(self._if(threads, text))
 
     # ---- what is drawn
@@ -275,7 +275,7 @@ class Drawing:
     # ---- patterns
 
     def _own(self, kind: str, region: int, width: int, shift: int = 0) -> None:
-        self.access(kind, self.everyone, (1, 0), region, width, (1, shift, self.block))
+        self.access(kind, self.thread_count, (1, 0), region, width, (1, shift, self.block))
 
     def exchange(self) -> None:
         """Each block writes its own, all meet, and each reads a neighbour's; more than once."""
@@ -288,7 +288,7 @@ class Drawing:
                 self.block_barrier()
             shift = self.rng.choice((0, 1, 31, 32))
             self.access(
-                "read", self.everyone, (1, self.rng.randrange(1, self.ranks)), region, width, (1, shift, self.block)
+                "read", self.thread_count, (1, self.rng.randrange(1, self.ranks)), region, width, (1, shift, self.block)
             )
             if not self.lacks():
                 self.meet()
@@ -314,7 +314,7 @@ class Drawing:
             self._own(self.rng.choice(("read", "write")), region, 4)
             if not self.lacks():
                 self.meet()
-        self.access("write", self.everyone, to, region, 4, (1, 0, self.block))
+        self.access("write", self.thread_count, to, region, 4, (1, 0, self.block))
         if not self.lacks():
             self.meet()
         self._own("read", region, 4, self.rng.choice((0, 1)))
@@ -334,12 +334,12 @@ class Drawing:
                 self.meet()
             kind = self.rng.choice(("read", "write", "atomic"))
             to = (0, self.rng.randrange(self.ranks)) if kind != "write" else (1, 1)
-            self.access(kind, self.some(self.everyone), to, region, 4, (1, 0, self.block))
+            self.access(kind, self.some(self.thread_count), to, region, 4, (1, 0, self.block))
 
     def _halves(self) -> tuple[int, list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Return where the first warps of a block end, and by rank the threads of these and of the others."""
         half = self.block // WARP // 2 * WARP
-        starts = range(0, len(self.everyone), self.block)
+        starts = range(0, len(self.thread_count), self.block)
         return (
             half,
             [tuple(range(start, start + half)) for start in starts],
@@ -398,7 +398,7 @@ class Drawing:
         if self.rng.random() < 0.5:
             if not self.lacks():
                 self.meet()
-            self.access("read", self.some(self.everyone), (1, 1), region, 4, (1, 0, half))
+            self.access("read", self.some(self.thread_count), (1, 1), region, 4, (1, 0, half))
 
     def adding(self) -> None:
         """All add into one block's sums, which it reads once they have met."""
@@ -409,7 +409,7 @@ class Drawing:
             if not self.lacks():
                 self.meet()
         self.access(
-            "atomic", self.some(self.everyone), (0, target), region, 4, (1, 0, self.rng.choice((1, self.block)))
+            "atomic", self.some(self.thread_count), (0, target), region, 4, (1, 0, self.rng.choice((1, self.block)))
         )
         if not self.lacks():
             self.meet()
@@ -419,7 +419,7 @@ class Drawing:
         """Some threads read or write words of any block, with barriers of blocks and of the cluster between."""
         region = self.region()
         for _ in range(self.rng.randint(2, 4)):
-            kind, some = self.rng.choice(("read", "read", "write")), self.some(self.everyone)
+            kind, some = self.rng.choice(("read", "read", "write")), self.some(self.thread_count)
             one = len(some) == 1 or kind == "read"
             to = (0, self.rng.randrange(self.ranks)) if one else (1, self.rng.randrange(self.ranks))
             self.access(kind, some, to, region, 4, (1, self.rng.choice((0, 3)), self.block))
@@ -432,7 +432,7 @@ class Drawing:
         """One thread writes and publishes in another block; threads of one block wait for it and read."""
         region, number = self.region(), self.program.flags
         self.program.flags += 1
-        writer = self.rng.choice((0, 5, self.block, len(self.everyone) - 1))
+        writer = self.rng.choice((0, 5, self.block, len(self.thread_count) - 1))
         home, holder = self.rng.randrange(self.ranks), self.rng.randrange(self.ranks)
         self.access("write", (writer,), (0, home), region, 4, (0, 2, 8))
         how = self.rng.choice(("release", "relaxed"))
@@ -441,7 +441,7 @@ class Drawing:
         if self.lacks(0.2):
             self.access("write", (writer,), (0, home), region, 4, (0, 2, 8))
         self.signal(number, writer, holder, how, near=self.lacks(0.3))
-        readers = tuple(thread for thread in self.some(self.everyone) if thread // WARP != writer // WARP)
+        readers = tuple(thread for thread in self.some(self.thread_count) if thread // WARP != writer // WARP)
         if not readers or (len(readers) > 1 and readers != tuple(range(readers[0], readers[-1] + 1, _stride(readers)))):
             readers = (WARP + 3,) if writer < WARP else (3,)
         self.wait_for(number, readers, holder, near=self.lacks(0.3))

@@ -35,7 +35,7 @@ class Step:
     """signal: `release`, or `relaxed`, which publishes what was fenced before."""
     last_only: bool = False
     """The access belongs to whoever drew the last of the tickets."""
-    near: bool = False
+    block_scope: bool = False
     """fence, signal, await: in the scope of the thread's block alone, which is not its whole cluster."""
 
 
@@ -57,7 +57,7 @@ class Verdict:
         """`error`, `warning` or `clean`."""
         return "error" if self.across else "warning" if self.within else "clean"
 
-    def against(self, name: str, space: str, results: Sequence[LaunchResult], beside: str = "") -> str | None:
+    def fault_evidence(self, name: str, space: str, results: Sequence[LaunchResult], beside: str = "") -> str | None:
         """Return what a sanitizer says of the program's races otherwise; None where it agrees.
 
         Args:
@@ -179,7 +179,7 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int 
         elif step.kind == "fence":
             for thread in step.threads:
                 fenced_near[thread] = clock[thread].copy()
-                if not step.near:
+                if not step.block_scope:
                     fenced[thread] = clock[thread].copy()
                 untouched[thread] = True
                 advance(thread)
@@ -187,7 +187,7 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int 
             for thread in step.threads:
                 visit(thread, step)
                 release, home = step.release == "release", (step.number, thread // block)
-                wide = None if step.near else clock[thread] if release else fenced[thread]
+                wide = None if step.block_scope else clock[thread] if release else fenced[thread]
                 close = clock[thread] if release else fenced_near[thread]
                 wide, close = (None if known is None else known.copy() for known in (wide, close))
                 for known in (wide, close):  # who reads the flag knows that it was stored
@@ -209,7 +209,7 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int], block: int 
             for thread in step.threads:
                 nothing = [0] * threads
                 visit(thread, step)
-                if not step.near:
+                if not step.block_scope:
                     clock[thread] = list(map(max, clock[thread], published.get(step.number, nothing)))
                 if block:
                     clock[thread] = list(map(max, clock[thread], near.get((step.number, thread // block), nothing)))

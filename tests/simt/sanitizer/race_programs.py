@@ -78,7 +78,7 @@ class Drawing:
         self.rng, self.space = random.Random(seed), space
         self.threads = self.rng.choice((64, 96, 128))
         self.program = Program(seed, self.threads, space)
-        self.everyone = tuple(range(self.threads))
+        self.thread_count = tuple(range(self.threads))
         self.defect = self.rng.random() < 0.6
         self.regions = list(range(REGIONS))
 
@@ -89,7 +89,7 @@ class Drawing:
         self.program.lines.append(line)
 
     def _if(self, threads: tuple[int, ...], what: str) -> str:
-        return what if threads == self.everyone else only(threads, what, "t")
+        return what if threads == self.thread_count else only(threads, what, "t")
 
     def access(
         self, kind: str, threads: tuple[int, ...], region: int, width: int, place: tuple[int, int, int], *,
@@ -123,7 +123,7 @@ class Drawing:
 
     def block_barrier(self) -> None:
         """All threads meet."""
-        self._add(Step("bar", self.everyone), "__syncthreads();")
+        self._add(Step("bar", self.thread_count), "__syncthreads();")
 
     def warp_barrier(self, threads: tuple[int, ...], lanes: int = WARP) -> None:
         """Threads meet within their warps, or within groups of so many lanes."""
@@ -250,7 +250,7 @@ class Drawing:
         one = self.rng.choice((0, 1, 31, 32, 63, self.threads - 1))
         for _ in range(self.rng.randint(1, 2)):
             for _ in range(self.rng.randint(1, 2)):
-                self.access("read", self.some(self.everyone), region, 4, (0, 3, 4))
+                self.access("read", self.some(self.thread_count), region, 4, (0, 3, 4))
             for _ in range(self.rng.randint(0, 3)):
                 self.access("read", (one,), region, 4, (0, 3, 4))
             if not self.lacks(0.7):
@@ -265,10 +265,10 @@ class Drawing:
         single = self.lacks(0.5) or len(regions) == 1
         for turn in range(self.rng.randint(2, 4)):
             region = regions[0] if single else regions[turn % 2]
-            self.access("write", self.everyone, region, 4, (1, 0, self.threads))
+            self.access("write", self.thread_count, region, 4, (1, 0, self.threads))
             if not self.lacks(0.15):
                 self.block_barrier()
-            self.access("read", self.everyone, region, 4, (1, self.rng.choice((1, 32, 40)), self.threads))
+            self.access("read", self.thread_count, region, 4, (1, self.rng.choice((1, 32, 40)), self.threads))
             if len(regions) == 1:
                 self.block_barrier()
 
@@ -320,7 +320,7 @@ class Drawing:
         region, number = self.region(), self.program.flags
         self.program.flags += 1
         writer = self.rng.choice((0, 5, self.threads - 1))
-        readers = tuple(t for t in self.some(self.everyone) if t // WARP != writer // WARP)
+        readers = tuple(t for t in self.some(self.thread_count) if t // WARP != writer // WARP)
         if len(readers) < 1 or readers != tuple(range(readers[0], readers[-1] + 1, _stride(readers))):
             readers = (WARP + 3,) if writer < WARP else (3,)
         self.access("write", (writer,), region, 4, (0, 2, 8))
@@ -343,37 +343,37 @@ class Drawing:
             self.access("atomic", (one,), region, 4, (0, 1, 2))
         if not self.lacks(0.4):
             self.block_barrier()
-        self.access("atomic", self.some(self.everyone), region, 4, (0, 1, 2))
+        self.access("atomic", self.some(self.thread_count), region, 4, (0, 1, 2))
         if self.rng.random() < 0.5:
             self.access("atomic", (one,), region, 4, (0, 1, 2))
         if not self.lacks(0.4):
             self.block_barrier()
-        self.access("read", (one,) if self.rng.random() < 0.5 else self.some(self.everyone), region, 4, (0, 1, 2))
+        self.access("read", (one,) if self.rng.random() < 0.5 else self.some(self.thread_count), region, 4, (0, 1, 2))
 
     def bystander(self) -> None:
         """Two groups hand data over; a third one's data are there as well, and it may not have arrived."""
         region = self.region()
-        self.access("write", self.everyone, region, 4, (1, 0, self.threads))
-        group = self.everyone[WARP:] if self.lacks(0.6) else self.everyone
+        self.access("write", self.thread_count, region, 4, (1, 0, self.threads))
+        group = self.thread_count[WARP:] if self.lacks(0.6) else self.thread_count
         if self.rng.random() < 0.5:
             self.program.expected[2] = len(group)
             self.arrive_at(2, group)
-            self.wait_at(2, self.everyone[WARP:], 0)
+            self.wait_at(2, self.thread_count[WARP:], 0)
         else:
             self.named(12, group, len(group), waits=True)
-        self.access("read", self.everyone[WARP:], region, 4, (1, self.rng.choice((0, 32, 50)), self.threads))
+        self.access("read", self.thread_count[WARP:], region, 4, (1, self.rng.choice((0, 32, 50)), self.threads))
 
     def narrow(self) -> None:
         """Bytes and halves of one word belong to different threads; whoever reads the word has to wait."""
         region, width = self.region(), self.rng.choice((1, 2))
         modulus = self.threads if not self.lacks(0.3) else self.threads // 2
-        self.access("write", self.everyone, region, width, (1, 0, modulus))
+        self.access("write", self.thread_count, region, width, (1, 0, modulus))
         if self.rng.random() < 0.5:
-            self.access("read", self.everyone, region, width, (1, 0, self.threads))
+            self.access("read", self.thread_count, region, width, (1, 0, self.threads))
         if not self.lacks(0.5):
             self.block_barrier()
         wide = self.rng.choice((2, 4, 8))
-        self.access("read", self.some(self.everyone), region, wide, (1, 0, self.threads * width // wide))
+        self.access("read", self.some(self.thread_count), region, wide, (1, 0, self.threads * width // wide))
 
     def within_warp(self) -> None:
         """Lanes of a warp, or of a part of it, exchange what they wrote."""
@@ -395,14 +395,14 @@ class Drawing:
     def overwriting(self) -> None:
         """Words are written again by other threads, of the same warp or not, whole or in parts."""
         region, width = self.region(), self.rng.choice((1, 2, 4, 8))
-        self.access("write", self.everyone, region, width, (1, 0, self.threads))
+        self.access("write", self.thread_count, region, width, (1, 0, self.threads))
         shift = self.rng.choice((0, 1, 5, 32))
         near = shift < WARP and self.rng.random() < 0.5
         if not self.lacks(0.7):
             self._near_or_far(near)
         again = self.rng.choice([again for again in (1, 2, 4, 8) if again >= width])
         places = self.threads * width // again
-        writers = tuple(range(8)) if near else self.some(self.everyone[:places])
+        writers = tuple(range(8)) if near else self.some(self.thread_count[:places])
         self.access("write", writers, region, again, (1, shift * width // again, places))
         if not self.lacks(0.7):
             self._near_or_far(near)
@@ -410,7 +410,7 @@ class Drawing:
 
     def _near_or_far(self, near: bool) -> None:
         if near:
-            self.warp_barrier(self.everyone)
+            self.warp_barrier(self.thread_count)
         else:
             self.block_barrier()
 
@@ -418,7 +418,7 @@ class Drawing:
         """A counter is counted up, read and set back in any order, each by some threads."""
         region, one = self.region(), self.rng.choice((0, 7, 40))
         near = self.rng.random() < 0.5
-        counting = self.some(tuple(range(one // WARP * WARP, one // WARP * WARP + WARP)) if near else self.everyone)
+        counting = self.some(tuple(range(one // WARP * WARP, one // WARP * WARP + WARP)) if near else self.thread_count)
         self.access("write", (one,), region, 4, (0, 1, 2))
         for _ in range(self.rng.randint(1, 2)):
             acts = [("atomic", counting), ("read", self.some(counting)), ("write", (one,))]
@@ -431,12 +431,12 @@ class Drawing:
         """Every thread writes, fences, and draws a ticket; the last one reads everything."""
         region, number = self.region(), self.program.flags
         self.program.flags += 1
-        self.access("write", self.everyone, region, 4, (1, 0, self.threads))
+        self.access("write", self.thread_count, region, 4, (1, 0, self.threads))
         if not self.lacks(0.7):
-            self.fence(self.everyone)
-        self.tickets(number, self.everyone)
+            self.fence(self.thread_count)
+        self.tickets(number, self.thread_count)
         for place in self.rng.sample(range(self.threads), 3):
-            self.access("read", self.everyone, region, 4, (0, place, self.threads), last_only=True)
+            self.access("read", self.thread_count, region, 4, (0, place, self.threads), last_only=True)
 
 
 def _stride(threads: tuple[int, ...]) -> int:

@@ -47,7 +47,7 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
             name = f"seed {program.seed} ({', '.join(program.names)})"
             if lifetime != wanted:
                 wrong.append(f"{name}: lifetime {lifetime}, is {wanted}")
-            against = verdict.against(name, space, results, beside="cluster_lifetime")
+            against = verdict.fault_evidence(name, space, results, beside="cluster_lifetime")
             wrong += [against] if against else []
     return wrong, levels
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simt_tools import Defect, defects
 
-from evokern.simt.sanitizer.findings import HINTS, OF_CLUSTERS
+from evokern.simt.sanitizer.findings import CLUSTER_HINTS, HINTS
 
 ALL = defects()
 
@@ -19,8 +19,8 @@ def test_defect_is_named_at_its_line(defect: Defect) -> None:
     for finding in result.findings:
         assert finding.source == defect.source.splitlines()[finding.line - 1].strip()
         assert finding.count >= 1
-        of_cluster = defect.kind in OF_CLUSTERS and defect.name.startswith("cluster_")
-        assert finding.hint.endswith((OF_CLUSTERS if of_cluster else HINTS)[defect.kind])
+        of_cluster = defect.kind in CLUSTER_HINTS and defect.name.startswith("cluster_")
+        assert finding.hint.endswith((CLUSTER_HINTS if of_cluster else HINTS)[defect.kind])
 
 
 @pytest.mark.thorough

@@ -45,7 +45,7 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
             levels[verdict.level] += 1
             levels.update(f"across {kind}" for kind in verdict.across)
             levels.update(f"within {kind}" for kind in verdict.within)
-            against = verdict.against(f"seed {program.seed} ({', '.join(program.names)})", space, [result])
+            against = verdict.fault_evidence(f"seed {program.seed} ({', '.join(program.names)})", space, [result])
             wrong += [against] if against else []
     return wrong, levels
 

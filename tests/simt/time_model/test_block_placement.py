@@ -142,7 +142,7 @@ def test_lines_know_every_block_of_folded_rows(rows_fast: bool) -> None:
     grid = (16, heads, 1) if rows_fast else (heads, 16, 1)
     every = np.tile(rows, heads) if rows_fast else np.repeat(rows, heads)
     along = every[list(placement.line_blocks(grid))]
-    assert len(along) <= 2 * placement.LINE
+    assert len(along) <= 2 * placement.MAX_LINE_BLOCKS
     assert placement.extrapolated(grid, along).tolist() == every.tolist()
 
 
@@ -150,7 +150,7 @@ def test_a_long_axis_is_filled_in_evenly() -> None:
     """Between the blocks of a line, of which there are at most sixteen, work changes evenly."""
     grid = (1000, 1, 1)
     every = np.arange(1000.0)
-    assert len(placement.line_blocks(grid)) == placement.LINE
+    assert len(placement.line_blocks(grid)) == placement.MAX_LINE_BLOCKS
     assert placement.extrapolated(grid, every[list(placement.line_blocks(grid))]) == pytest.approx(every)
 
 
@@ -162,7 +162,7 @@ def test_work_that_lines_cannot_tell_is_not_guessed() -> None:
 
     def explained(every: np.ndarray) -> bool:
         runs = every.reshape(-1, 1).astype(float)
-        return placement.explains(grid, runs[list(placement.line_blocks(grid))], sampled, runs[list(sampled)])
+        return placement.predicts_samples(grid, runs[list(placement.line_blocks(grid))], sampled, runs[list(sampled)])
 
     assert explained(10 + 3 * x + y)
     assert not explained(10 + 3 * x * y)

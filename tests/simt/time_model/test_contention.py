@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evokern.simt.time_model import contention
-from evokern.simt.time_model.contention import STRETCH, Pipes
+from evokern.simt.time_model.contention import INTERVAL_CLOCKS, Pipes
 
 EXACT = 1e-6
 """Clocks by which sums of many stretches may differ."""
@@ -53,13 +53,13 @@ def test_a_pipe_does_no_more_than_it_has_clocks(asked: Sequence[tuple[float, flo
     """From clock 0 to the last end, and a stretch over which work is spread, no pipe is taken for longer than that."""
     pipes = Pipes(2)
     last = max(ask(pipes, 0.0, need, way) for _, need, way in asked)
-    assert pipes.taken.max() <= last + STRETCH
+    assert pipes.taken.max() <= last + INTERVAL_CLOCKS
 
 
 @given(st.integers(0, 40), needs.filter(bool))
 def test_equal_requests_at_the_same_time_end_one_after_the_other(stretch: int, need: float) -> None:
     """The second of two ends at twice the time, the third at three times."""
-    pipes, start = Pipes(1), stretch * STRETCH
+    pipes, start = Pipes(1), stretch * INTERVAL_CLOCKS
     assert [pipes.queue(0, start, need) - start for _ in range(3)] == pytest.approx([need, 2 * need, 3 * need])
 
 
@@ -69,7 +69,7 @@ def test_equal_requests_within_a_stretch_are_told_apart_to_a_stretch(start: floa
     pipes = Pipes(1)
     first, second = (pipes.queue(0, start, need) for _ in range(2))
     assert first == pytest.approx(start + need)
-    assert start + 2 * need - STRETCH <= second <= start + 2 * need + EXACT
+    assert start + 2 * need - INTERVAL_CLOCKS <= second <= start + 2 * need + EXACT
 
 
 @given(starts, st.lists(needs, min_size=1, max_size=30))
@@ -97,7 +97,7 @@ def test_the_order_of_service_does_not_change_when_the_last_is_done(
 
     def last(order: Sequence[tuple[int, float]]) -> float:
         pipes = Pipes(1)
-        return max(pipes.queue(0, stretch * STRETCH, need) for stretch, need in order)
+        return max(pipes.queue(0, stretch * INTERVAL_CLOCKS, need) for stretch, need in order)
 
     shuffled = asked.copy()
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ def test_shared_work_ends_with_the_pipe_that_has_the_least_room() -> None:
 
 def test_very_long_work_is_kept_in_longer_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory stays bounded in a long walk, no clock is lost, and room in the old stretches is still found."""
-    monkeypatch.setattr(contention, "MOST", 512)
+    monkeypatch.setattr(contention, "MAX_INTERVALS", 512)
     pipes = Pipes(1)
     assert pipes.queue(0, 3200.0, 1e6) == pytest.approx(1e6 + 3200)
     assert pipes.queue(0, 3200.0, 1e6) == pytest.approx(2e6 + 3200, rel=0.01)

@@ -139,7 +139,7 @@ def test_what_a_kernel_does_first_says_nothing_of_the_rest(
 ) -> None:
     """A record longer than the walk: loads at the start, which wait long, are not taken for the loop after them."""
     whole = _walk("load_then_compute", 60, 100, threads=threads, contention_factor=contention_factor)
-    monkeypatch.setattr(timeline, "MOST_STEPS", 300)
+    monkeypatch.setattr(timeline, "MAX_STEPS", 300)
     cut = _walk("load_then_compute", 60, 100, threads=threads, contention_factor=contention_factor)
     assert cut.blocks == pytest.approx(whole.blocks, rel=0.05)
     assert cut.waits == pytest.approx(whole.waits, abs=0.02 * whole.blocks[0])

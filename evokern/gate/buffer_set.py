@@ -10,39 +10,47 @@ import torch
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.errors import KernelError
-from evokern.gate.comparison import NUMBERS, Findings, Rule, Worst, compare_calls, found_worst, independent_errors
-from evokern.gate.data import may_be_zero, poison_byte
+from evokern.gate.comparison import (
+    NUMBERS_PER_CALL,
+    Findings,
+    Rule,
+    Worst,
+    compare_calls,
+    found_worst,
+    independent_errors,
+)
+from evokern.gate.data import can_be_zero, poison_byte
+from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.guarded_buffers import GuardedBuffers
-from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.references import References
 from evokern.gate.renewal import Renewal
 from evokern.gate.sealed import Sealed, wipe_free_memory
 from evokern.gate.slicing import Indices, SlicedTensors
 from evokern.study.settings import InputSet
 
-REPEATED_SETS = 2
+RERUN_SETS = 2
 """Number of input sets used by runs after the first; nondeterminism shows on any inputs."""
 
-ZERO_SETS = 2
+MAX_ZERO_SETS = 2
 """Maximum number of `edges` input sets with an all-zero input, a different input in each set."""
 
-REACHED = ("cuda",)
+EXPOSED_DEVICES = ("cuda",)
 """Devices whose memory candidates can read; secrets are sealed there."""
 
 
 def kinds_of_sets(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> tuple[InputSet, ...]:
     """Return the kind of each input set; up to three `edges` sets come last."""
-    able = sum(may_be_zero(tensor) for tensor in tensors.values() if tensor.given)
-    expanded = [kind for kind in kinds for _ in range(1 + min(able, ZERO_SETS) if kind == "edges" else 1)]
+    able = sum(can_be_zero(tensor) for tensor in tensors.values() if tensor.given)
+    expanded = [kind for kind in kinds for _ in range(1 + min(able, MAX_ZERO_SETS) if kind == "edges" else 1)]
     return tuple(sorted(expanded, key=lambda kind: kind == "edges"))
 
 
 def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
     """Return run and input set of each call: the calls of the first run, then those of later runs."""
-    return [(run, n) for run in range(runs) for n in range(sets) if run == 0 or n < REPEATED_SETS]
+    return [(run, n) for run in range(runs) for n in range(sets) if run == 0 or n < RERUN_SETS]
 
 
-class Bench:
+class BufferSet:
     """Set of buffers of one problem for several input sets and runs.
 
     `edges` inputs have up to three sets; after the first, each has one input that is all zero.
@@ -61,7 +69,7 @@ class Bench:
         generator: torch.Generator,
         secret: random.Random | None = None,
         renew_every: int = 1,
-        own: OwnKernels | None = None,
+        own: DeviceKernels | None = None,
     ) -> None:
         """Allocate the buffers; `refresh` fills them.
 
@@ -70,7 +78,7 @@ class Bench:
             problem: the problem.
             tensors: buffers of the workload at this problem.
             kinds: kinds of inputs.
-            runs: number of runs of the first `REPEATED_SETS` input sets; the other sets run once.
+            runs: number of runs of the first `RERUN_SETS` input sets; the other sets run once.
             tolerance: tolerance of each output.
             guard_bytes: size of the guard zone around each buffer.
             generator: private source of the inputs, on the device of the buffers.
@@ -103,10 +111,10 @@ class Bench:
                     f"kernel {kernel.name}: nonfinite names {name!r}, which is not an input; use {', '.join(given)}"
                 )
         declared = bool(kernel.workload.nonfinite)
-        self._rules = {n: Rule(t, tolerance[n].holding(t), nonfinite=declared) for n, t in self._results.items()}
+        self._rules = {n: Rule(t, tolerance[n].for_tensor(t), nonfinite=declared) for n, t in self._results.items()}
         self._inputs = GuardedBuffers(given, self.sets, guard_bytes, device)
         self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
-        sealed = device.type in REACHED
+        sealed = device.type in EXPOSED_DEVICES
         self._originals = Sealed(self.sets, self._inputs.memory.shape[1] // 8, device, secret, active=sealed,
                                  together=True, own=own)  # fmt: skip
         self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
@@ -117,8 +125,8 @@ class Bench:
         self._poison = {n: self._poison_bytes(t, declared) for n, t in written.items() if t.role != "inout"}
         self._damage: dict[int, str] = {}
         self._trusted = False
-        self._plain = False
-        self._wholes = 0
+        self._unsealed = False
+        self._whole_references = 0
         self._own = own
         self.generator = generator
         """Private source of the inputs, on the device of the buffers."""
@@ -159,7 +167,7 @@ class Bench:
             repetition: draw inputs for a repetition of the same candidate; some inputs always change.
         """
         if self.refreshes and (self.large or share < 1.0):  # otherwise all inputs are replaced
-            self.mend()
+            self.restore_inputs()
         renewed, sliced = self._renewal.renew(
             self._inputs.views, share, whole=whole or not self.refreshes, repetition=repetition
         )
@@ -168,15 +176,15 @@ class Bench:
         for index, one, at in sliced:
             self._references.changed(index, one, at)
         self.refreshes += 1
-        self._inputs.mend_guards()
+        self._inputs.restore_guards()
         touched = {*renewed, *(index for index, _, _ in sliced)}
         for index in touched:
             self.changes.pop(index, None)
         self._originals.put(touched, self._inputs.memory.view(torch.int64))
-        self._plain = self._plain and len(renewed) < self.sets
+        self._unsealed = self._unsealed and len(renewed) < self.sets
         self.conceal()
 
-    def mend(self) -> None:
+    def restore_inputs(self) -> None:
         """Restore the original inputs unless `verify` has checked them since the last run."""
         if not self._trusted:
             for rows, plain in self._originals.plain():
@@ -184,18 +192,18 @@ class Bench:
 
     def conceal(self) -> None:
         """Erase references and results from device memory before a candidate runs."""
-        if self._plain:
+        if self._unsealed:
             self._references.conceal()
-            if self.large and self._references.computed > self._wholes and self._device.type == "cuda":
+            if self.large and self._references.computed > self._whole_references and self._device.type == "cuda":
                 # A whole reference leaves so much free memory that overwriting it for every candidate is too slow.
                 torch.cuda.empty_cache()
-            self._wholes = self._references.computed
+            self._whole_references = self._references.computed
             wipe_free_memory(self._device)
-        self._plain = self._trusted = False
+        self._unsealed = self._trusted = False
 
     def poison(self) -> None:
         """Fill outputs and workspaces with poison, copy inputs of in-place outputs, and restore the guards."""
-        self._scratch.mend_guards()
+        self._scratch.restore_guards()
         for name, view in self._scratch.views.items():
             if self.tensors[name].role == "inout":
                 for row, (_, index) in enumerate(self.calls):
@@ -224,7 +232,7 @@ class Bench:
 
     def reference(self, index: int) -> dict[str, torch.Tensor]:
         """Return the unsealed float64 reference of a set by output; call it only while no candidate runs."""
-        self._plain = True
+        self._unsealed = True
         return self._references.of(index)
 
     def given(self, index: int) -> dict[str, torch.Tensor]:
@@ -243,7 +251,7 @@ class Bench:
             index: the input set; `reference` must have been called before its inputs were changed.
             part: the slice that was changed since; None computes the whole reference.
         """
-        self._plain = True
+        self._unsealed = True
         if part is None:
             return self._references.whole(self._inputs.set(index))
         found = {name: value.clone() for name, value in self._references.of(index).items()}
@@ -256,15 +264,15 @@ class Bench:
         """Return the rule for judging an output."""
         return self._rules[name]
 
-    def answer_by_reference(self) -> None:
+    def write_reference(self) -> None:
         """Write the reference, rounded to the dtype, into every output, and restore the guards."""
-        self._scratch.mend_guards()
+        self._scratch.restore_guards()
         for index in range(self.sets):
             expected = self.reference(index)
             for name, view in self.outputs().items():
                 for row, (_, of) in enumerate(self.calls):
                     if of == index:
-                        view[row].copy_(self._rules[name].answer(expected[name]))
+                        view[row].copy_(self._rules[name].clamp_reference(expected[name]))
 
     def prove_slices(self) -> None:
         """Check that each declared slice changes only its own outputs and that its reference is correct.
@@ -294,8 +302,8 @@ class Bench:
             self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference, self._own
         )
         parts: list[torch.Tensor] = [*compared, self._scratch.broken_guards()]
-        # Calls of later runs are stored run after run, each with the first `REPEATED_SETS` input sets.
-        repeated = min(self.sets, REPEATED_SETS)
+        # Calls of later runs are stored run after run, each with the first `RERUN_SETS` input sets.
+        repeated = min(self.sets, RERUN_SETS)
         for name in self._results:
             raw = self._scratch.bytes_of(name)
             for first in range(self.sets, len(self.calls), repeated):
@@ -309,7 +317,7 @@ class Bench:
             )
         self._trusted = True
         worst = found_worst(numbers, self.calls, {name: tensor.shape for name, tensor in self._results.items()})
-        left = numbers[NUMBERS * len(worst) :]
+        left = numbers[NUMBERS_PER_CALL * len(worst) :]
         count, later = len(self.calls), len(self.calls) - self.sets
         counts = list(map(int, left))
         differing = {name: tuple(counts[count + place * later :][:later]) for place, name in enumerate(self._results)}

@@ -10,21 +10,21 @@ from typing import Any
 
 from evokern.report.facts import Facts
 from evokern.report.gene_values import decisive_choice
-from evokern.report.marks import CONTROL, MARKS, REFUTED, SLOW, mark_of, outcome_words
+from evokern.report.plot_marks import CONTROL, MARKS, REFUTED, SLOW, mark_of, outcome_words
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
 from evokern.report.tables import TextTable
 from evokern.report.trial_counts import reasons
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import changed, factor_text, microseconds, several
+from evokern.wording import changed_genes_text, count_noun, factor_text, microseconds
 
 SHOWN = (1.5, 6.0)
 """Limits of the time axis as multiples of the shortest time, so that slow trials do not compress the plot."""
 
-LEAST_TOLD = 8
+MIN_TRIALS_FOR_PROGRESS = 8
 """Minimum number of evaluated trials for a statement about progress."""
 
-STILL = 0.01
+MIN_RECENT_GAIN = 0.01
 """Minimum gain in the last quarter of the trials for a search that is still improving."""
 LATE = 0.1
 """Fraction of trials at the end in which a new best counts as late."""
@@ -131,7 +131,7 @@ class Gains:
     @property
     def improving(self) -> bool:
         """Whether a longer search is likely to help."""
-        return self.quarter >= STILL or self.late
+        return self.quarter >= MIN_RECENT_GAIN or self.late
 
     @staticmethod
     def words(share: float) -> str:
@@ -147,7 +147,7 @@ def gains(facts: Facts) -> Gains | None:
     found = bests(trials, facts.refuted)
     curve = [(when.evaluated, time_us) for when, time_us in found]
     evaluated = sum(trial.outcome.evaluated for trial in trials)
-    if not curve or evaluated < LEAST_TOLD:
+    if not curve or evaluated < MIN_TRIALS_FOR_PROGRESS:
         return None
     last, time_us = curve[-1]
 
@@ -158,18 +158,18 @@ def gains(facts: Facts) -> Gains | None:
     return Gains(found[-1][0].trial, last, evaluated, gained(0.5), gained(0.75))
 
 
-def improvement(facts: Facts) -> str:
+def progress_text(facts: Facts) -> str:
     """Return when the best was found and what the last trials gained, as text; empty without a time."""
     told = gains(facts)
     if told is None:
         return ""
-    if told.quarter >= STILL:
+    if told.quarter >= MIN_RECENT_GAIN:
         verdict = "the search was still improving"
     else:
         verdict = "little gain, but the best came late" if told.improving else "the search had almost stopped improving"
     return (
         f"The sampler's best is trial {told.trial} (its {_nth(told.place)} "
-        f"of {several(told.evaluated, 'evaluated trial')}); "
+        f"of {count_noun(told.evaluated, 'evaluated trial')}); "
         f"the second half {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
     )
 
@@ -233,7 +233,7 @@ def outcomes(facts: Facts) -> dict[str, Any]:
     failed_or_not = sum(count for name, count in counted.items() if name not in good)
     examples = "; most common reasons with examples" if failed else ""
     return {
-        "about": f"{several(failed_or_not, 'trial')} {'failed or were not' if failed else 'not'} checked{examples}; "
+        "about": f"{count_noun(failed_or_not, 'trial')} {'failed or were not' if failed else 'not'} checked{examples}; "
         "rejected proposals",
         "outcomes": bars(
             "Trials by outcome",
@@ -256,13 +256,13 @@ def slow_trials(facts: Facts) -> str:
     control, sampler = f"{drawn} proposed by the control ({record.control})", f"{len(slow) - drawn} by the sampler"
     by = f", {control} and {sampler} ({record.sampler})"
     told = (
-        f"{len(slow)} of {several(len(facts.trials), 'trial')} {'was' if len(slow) == 1 else 'were'} slow"
+        f"{len(slow)} of {count_noun(len(facts.trials), 'trial')} {'was' if len(slow) == 1 else 'were'} slow"
         f"{by if facts.control is not None else ''}"
     )
-    return f"{told}: {slow_meaning(facts)}{_in_common(facts, slow)}"
+    return f"{told}: {slow_meaning(facts)}{_common_slow_values(facts, slow)}"
 
 
-def _in_common(facts: Facts, slow: Sequence[Trial]) -> str:
+def _common_slow_values(facts: Facts, slow: Sequence[Trial]) -> str:
     """Return the values of the most important gene that occur only in slow or failed trials, as text."""
     decisive = decisive_choice(facts)
     if decisive is None:
@@ -326,12 +326,12 @@ def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:
                 f"{facts.baseline[1] / time_us:.2f}×" if facts.baseline else "–",
                 str(max(r.registers for r in used)) if used else "–",
                 f"{100 * min(r.occupancy for r in used):.0f} %" if used else "–",
-                changed(first.config, facts.record.genes),
+                changed_genes_text(first.config, facts.record.genes),
             )
         )
     head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes (first trial)")
     return {
-        "about": f"{several(len(facts.trials), 'trial')}: {facts.ended}; sort, filter or open them",
+        "about": f"{count_noun(len(facts.trials), 'trial')}: {facts.ended}; sort, filter or open them",
         "trials": TextTable(head, rows, range(1, 5)),
         "tied": any(len(group) > 1 for group in groups[:most]),
     }

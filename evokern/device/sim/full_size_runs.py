@@ -1,6 +1,6 @@
 """Runs of some or all blocks of a candidate at one of the study's problems or at a smaller one.
 
-`evokern.device.sim.own_problem` decides which blocks run.
+`evokern.device.sim.full_size_check` decides which blocks run.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ COUNTED = 2
 
 
 @dataclass(frozen=True)
-class OwnProblem:
+class FullSizeResult:
     """Results of a candidate at one of the study's problems."""
 
-    against: Mapping[str, Any] | None
+    fault_evidence: Mapping[str, Any] | None
     """Evidence of a failed check, or None."""
     blocks: int = 0
     """Number of distinct blocks that ran, over all launches."""
@@ -181,7 +181,7 @@ class OwnProblemRuns:
         blocks: tuple[int, ...],
         known: Sequence[int] = (),
         covered: Mapping[str, Coverage] | None = None,
-    ) -> OwnProblem:
+    ) -> FullSizeResult:
         """Run some blocks of a candidate with one launch and independent blocks.
 
         Args:
@@ -207,9 +207,9 @@ class OwnProblemRuns:
         judged = has_reference(self.kernel, call.problem, call.tensors)
         message = stage.fault(self.kernel, self._tolerance, stage.written(record)) if judged else None
         against = _wrong(message, call.problem) if message else None
-        return OwnProblem(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
+        return FullSizeResult(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
-    def whole(self, call: CandidateCall, scaled: Problem | None = None) -> OwnProblem:
+    def whole(self, call: CandidateCall, scaled: Problem | None = None) -> FullSizeResult:
         """Run all blocks of all launches.
 
         Args:
@@ -241,7 +241,7 @@ class OwnProblemRuns:
                     found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
             message = stage.fault(self.kernel, self._tolerance, marks, "its blocks")
             against = _wrong(message, call.problem) if message else None
-        return OwnProblem(against, call.blocks, call.blocks, judged, found, scaled, ran)
+        return FullSizeResult(against, call.blocks, call.blocks, judged, found, scaled, ran)
 
     def buffers(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         """Return the buffers of a problem in their initial state."""

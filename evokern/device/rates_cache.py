@@ -17,7 +17,7 @@ from evokern.compile.cache import default_directory
 from evokern.measurement.roofline import Rates
 
 
-def kept_rates(uuid: str, driver: str) -> Rates | None:
+def load_rates(uuid: str, driver: str) -> Rates | None:
     """Return the cached rates of a GPU under a driver, or None.
 
     Args:
@@ -35,7 +35,7 @@ def kept_rates(uuid: str, driver: str) -> Rates | None:
     return rates if sound else None
 
 
-def keep_rates(uuid: str, driver: str, rates: Rates) -> None:
+def store_rates(uuid: str, driver: str, rates: Rates) -> None:
     """Store measured rates. Write errors, such as a full disk, are ignored."""
     path = _path(uuid, driver)
     if path is None:

@@ -25,10 +25,10 @@ from evokern.declaration.kernel import Problem
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import runnable
 from evokern.device.sim import coverage
-from evokern.device.sim.own_problem_runs import (
+from evokern.device.sim.full_size_runs import (
     WHOLE_INSTRUCTIONS,
     CandidateCall,
-    OwnProblem,
+    FullSizeResult,
     OwnProblemRuns,
     drawn_blocks,
 )
@@ -65,7 +65,7 @@ class OwnProblemCheck:
         instructions: Sequence[float],
         *,
         most: float,
-    ) -> OwnProblem:
+    ) -> FullSizeResult:
         """Check a candidate at one of the study's problems.
 
         Args:
@@ -82,7 +82,7 @@ class OwnProblemCheck:
         call = CandidateCall(problem, program, built.build(problem).launches, tensors_of(self._kernel, config, problem))
         return self._decided(config, call, instructions, self._rng(built, problem), most)
 
-    def at(self, config: Config, problem: Problem, *, most: float) -> OwnProblem:
+    def at(self, config: Config, problem: Problem, *, most: float) -> FullSizeResult:
         """Check a candidate at any problem: all blocks if they fit the budget, else samples.
 
         Args:
@@ -115,7 +115,7 @@ class OwnProblemCheck:
 
     def _decided(
         self, config: Config, call: CandidateCall, instructions: Sequence[float], rng: random.Random, most: float
-    ) -> OwnProblem:
+    ) -> FullSizeResult:
         cost = sum(each * launch.blocks for each, launch in zip(instructions, call.launches, strict=True))
         if not independent(call.tensors, call.program, call.launches):
             if cost <= max(most, CANDIDATE_INSTRUCTIONS):
@@ -125,7 +125,7 @@ class OwnProblemCheck:
             return self._runs.whole(call)
         blocks = call.sampled(rng)
         found = self._runs.sampled(call, blocks)
-        if found.against is not None:
+        if found.fault_evidence is not None:
             return found
         if not found.covered:
             return self._settled(config, call, found, cost, max(most, CANDIDATE_INSTRUCTIONS), rng)
@@ -133,39 +133,39 @@ class OwnProblemCheck:
             room = int(most / max(instructions[0], 1.0))
             more = call.drawn(room, rng, known=blocks)
             found = self._runs.sampled(call, more, known=blocks, covered=found.coverage)
-        if found.against is None and most and not found.judged:
+        if found.fault_evidence is None and most and not found.judged:
             return self._and_scaled(config, call, cost, most, found)
         return found
 
     def _settled(
-        self, config: Config, call: CandidateCall, found: OwnProblem, cost: float, most: float, rng: random.Random
-    ) -> OwnProblem:
+        self, config: Config, call: CandidateCall, found: FullSizeResult, cost: float, most: float, rng: random.Random
+    ) -> FullSizeResult:
         """Check a candidate whose sampled blocks do not cover its outputs."""
         if cost <= WHOLE_INSTRUCTIONS:
             return self._runs.whole(call)
         ran = call.sampled(rng)
         more = self._runs.sampled(call, call.drawn(DRAWN_AT_ONCE, rng, known=ran))
-        if more.against is not None:
+        if more.fault_evidence is not None:
             return more
         for name, one in more.coverage.items():
             if one.certain and one.elements - one.written >= MISSING_SHARE * one.elements:
                 where = f" (estimated from {more.blocks} blocks)"
-                return replace(more, against=coverage.evidence(name, one, call.problem, where))
+                return replace(more, fault_evidence=coverage.evidence(name, one, call.problem, where))
         return self._and_scaled(config, call, cost, most, more)
 
     def _and_scaled(
-        self, config: Config, call: CandidateCall, cost: float, most: float, found: OwnProblem
-    ) -> OwnProblem:
+        self, config: Config, call: CandidateCall, cost: float, most: float, found: FullSizeResult
+    ) -> FullSizeResult:
         """Return the result together with the result of a scaled-down problem."""
         scaled = self._scaled(config, call, cost, most)
-        return replace(found, against=found.against or scaled.against, scaled=scaled.scaled)
+        return replace(found, fault_evidence=found.fault_evidence or scaled.fault_evidence, scaled=scaled.scaled)
 
     def _rng(self, built: Built, problem: Problem) -> random.Random:
         """Return a random generator for a candidate at a problem, unpredictable for its source."""
         text = f"{self._secret} {built.fingerprint} {problem.key}"
         return random.Random(hashlib.sha256(text.encode()).digest())
 
-    def _scaled(self, config: Config, call: CandidateCall, cost: float, most: float) -> OwnProblem:
+    def _scaled(self, config: Config, call: CandidateCall, cost: float, most: float) -> FullSizeResult:
         """Run all blocks of a candidate at a problem that is scaled down to fit the budget."""
         flops = self._kernel.workload.flops
         work = max(flops(call.problem), 1.0)
@@ -177,7 +177,7 @@ class OwnProblemCheck:
                 continue
             whole = self._runs.whole(self._runs.call(config, problem, (rendered, call.program)), problem)
             return replace(whole, blocks=0, of=call.blocks, coverage={}, judged=False, ran=())
-        return OwnProblem(None, 0, call.blocks)
+        return FullSizeResult(None, 0, call.blocks)
 
     def smaller(self, config: Config, problem: Problem) -> Iterator[Problem]:
         """Yield smaller and smaller problems for a candidate; each step halves the field with the largest value.

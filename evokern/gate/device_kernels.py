@@ -9,12 +9,12 @@ import torch
 from evokern.declaration.kernel import Tolerance
 
 NonFinite = Literal["unexpected", "passed_over", "judged"]
-"""Treatment of elements whose reference is an infinity or NaN (`evokern.gate.comparison.Rule.prepared`).
+"""Treatment of elements whose reference is an infinity or NaN (`evokern.gate.comparison.Rule.prepare_pair`).
 
 `unexpected`: there are none; `passed_over`: they are ignored; `judged`: the output must have the same value."""
 
 
-class OwnKernels(Protocol):
+class DeviceKernels(Protocol):
     """Kernels for the device of the gate's buffers; their results equal those of torch."""
 
     def cipher(self, words: torch.Tensor, out: torch.Tensor, key: int) -> None:
@@ -39,6 +39,6 @@ class OwnKernels(Protocol):
             nonfinite: treatment of elements whose reference is an infinity or NaN.
 
         Returns:
-            Numbers of the parts, shape (`PARTS`, parts), in the order listed at `evokern.gate.comparison.PARTS`; None
-            if torch must compare this dtype.
+            Numbers of the parts, in the order listed at `evokern.gate.comparison.NUMBERS_PER_CALL`, one row for each
+            number and one column for each part; None if torch must compare this dtype.
         """

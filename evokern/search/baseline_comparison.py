@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evokern.device import Task
-from evokern.device.contract import Interleaving
+from evokern.device.contract import MeasuresRounds
 from evokern.measurement.playoff import effects
 from evokern.study.trial import Trial
 
@@ -25,8 +25,8 @@ SAMPLES = 7
 """Samples of each candidate per round."""
 
 
-def against_baseline(
-    device: Interleaving,
+def compare_with_baseline(
+    device: MeasuresRounds,
     task: Task,
     champion: Trial,
     baseline: str,

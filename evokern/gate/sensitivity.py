@@ -18,7 +18,7 @@ from evokern.gate.comparison import tolerances
 
 
 @dataclass(frozen=True)
-class _DegenerateKernel:
+class _TrivialKernel:
     """A runner that fills the buffers instead of launching anything."""
 
     fill: Callable[[Mapping[str, torch.Tensor]], None]
@@ -39,7 +39,7 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
         if not verdict.passed or (name.startswith("copies") and _is_exact(gate, degenerate, launches, tensors)):
             continue
         limits = tolerances(gate.kernel, gate.settings.atol, gate.settings.rtol)
-        own = {output: one.holding(tensors[output]) for output, one in limits.items()}
+        own = {output: one.for_tensor(tensors[output]) for output, one in limits.items()}
         listed = "; ".join(f"{output}: atol = {t.atol:g}, rtol = {t.rtol:g}" for output, t in own.items())
         raise KernelError(
             "the correctness check cannot distinguish correct from wrong results: "
@@ -50,14 +50,14 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
 
 
 def _is_exact(
-    gate: Gate, degenerate: _DegenerateKernel, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
+    gate: Gate, degenerate: _TrivialKernel, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
 ) -> bool:
     """Return whether a trivial kernel's output equals the reference exactly: the workload is then a copy."""
     settings = replace(gate.settings, atol=0.0, rtol=0.0)
     return Gate(gate.kernel, gate.problem, settings, gate.generator.device).check(degenerate, launches, tensors).passed
 
 
-def _degenerate_kernels(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _DegenerateKernel]]:
+def _degenerate_kernels(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _TrivialKernel]]:
     outputs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
     inputs = [name for name, tensor in tensors.items() if tensor.given]
 
@@ -68,8 +68,8 @@ def _degenerate_kernels(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _D
         for name in outputs:
             arguments[name].view(torch.uint8).zero_()
 
-    yield "does nothing", _DegenerateKernel(nothing)
-    yield "writes zeros", _DegenerateKernel(zeros)
+    yield "does nothing", _TrivialKernel(nothing)
+    yield "writes zeros", _TrivialKernel(zeros)
     for source in inputs:
 
         def copy(arguments: Mapping[str, torch.Tensor], source: str = source) -> None:
@@ -79,4 +79,4 @@ def _degenerate_kernels(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _D
                 length = min(len(given), len(taken))
                 taken[:length].copy_(given[:length])
 
-        yield f"copies its input {source!r}", _DegenerateKernel(copy)
+        yield f"copies its input {source!r}", _TrivialKernel(copy)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from evokern.gate.bench import Bench
-from evokern.gate.comparison import Rule, unravelled
-from evokern.wording import told_apart
+from evokern.gate.buffer_set import BufferSet
+from evokern.gate.comparison import Rule, unravel_index
+from evokern.wording import distinguishing_digits
 
 SLOTS = 96
 """Maximum number of recorded replays: the samples of a candidate (60 by default) and the untimed replays between."""
@@ -19,9 +19,9 @@ Turn = Literal["always", "even", "odd"]
 Version = Literal["new", "old"]
 _VERSIONS: tuple[Version, Version] = "new", "old"
 """Version of the inputs in even and in odd replays."""
-Answers = tuple[torch.Tensor, torch.Tensor]
+ExpectedValues = tuple[torch.Tensor, torch.Tensor]
 """Expected values of an output and their allowed errors, in float64."""
-Expected = dict[str, dict[Version, Answers]]
+Expected = dict[str, dict[Version, ExpectedValues]]
 """Output → expected values of the recorded pieces, shape (pieces, elements), for each version of the inputs.
 
 If inputs keep their values, only `old` is present. The values are in host memory, which candidates cannot read."""
@@ -55,12 +55,12 @@ class Piece:
     """Number of elements."""
 
 
-class KeptAnswers:
+class RecordedOutputs:
     """Recorded outputs of one call, with their expected values."""
 
     def __init__(
         self,
-        bench: Bench,
+        bench: BufferSet,
         index: int,
         pieces: Mapping[str, Sequence[Piece]],
         expected: Expected,
@@ -139,7 +139,7 @@ class KeptAnswers:
         versions = self._expected[name]
         expected, allowed = (part[:, :length].to(raw.device) for part in versions.get(version, versions["old"]))
         got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype)
-        got, _ = rule.prepared(got, expected, None)
+        got, _ = rule.prepare_pair(got, expected, None)
         # This form counts NaN as wrong.
         wrong = ~((got - expected).abs_() <= allowed)
         if not bool(wrong.any()):
@@ -152,7 +152,7 @@ class KeptAnswers:
             stale = bool(((got - before).abs_() <= room)[wrong].all())
         return {
             "output": name,
-            "index": unravelled(pieces[piece].start + element, rule.tensor.shape),
+            "index": unravel_index(pieces[piece].start + element, rule.tensor.shape),
             "got": float(got[slot, piece, element]),
             "expected": float(expected[piece, element]),
             "allowed": float(allowed[piece, element]),
@@ -165,7 +165,7 @@ class KeptAnswers:
         self, found: dict[str, Any], version: Version, changed: Sequence[str], graph_calls: int
     ) -> dict[str, Any]:
         got, expected, allowed = found["got"], found["expected"], found["allowed"]
-        shown = told_apart(got, expected)
+        shown = distinguishing_digits(got, expected)
         what = f"after {' and '.join(map(repr, changed))} changed" if changed else "on unchanged inputs"
         if version == "new":
             what += ", with parts of outputs and workspaces poisoned"
@@ -199,9 +199,9 @@ def pick(values: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
     return values.flatten()[starts[:, None] + torch.arange(pieces[0].count, device=values.device)]
 
 
-def expectation(rule: Rule, reference: torch.Tensor) -> Answers:
+def expectation(rule: Rule, reference: torch.Tensor) -> ExpectedValues:
     """Return the expected values, clamped to the range of the dtype, and the allowed errors."""
-    expected = rule.answer(reference.to(torch.float64))
+    expected = rule.clamp_reference(reference.to(torch.float64))
     return expected, rule.allowed(expected)
 
 
@@ -216,6 +216,6 @@ def _addresses(tensor: torch.Tensor, piece: Piece) -> Sequence[int]:
     if tensor.is_contiguous():
         return range(first + piece.start, first + piece.start + piece.count)
     return [
-        first + sum(at * stride for at, stride in zip(unravelled(flat, shape), strides, strict=True))
+        first + sum(at * stride for at, stride in zip(unravel_index(flat, shape), strides, strict=True))
         for flat in range(piece.start, piece.start + piece.count)
     ]
