@@ -276,7 +276,8 @@ def _nothing_ended(result: SearchResult) -> str:
     first_s = min(proposed.values())
     return (
         f"start-up took {duration(first_s)}, and no candidate finished in the remaining "
-        f"{duration(record.budget_s - first_s)}; increase --budget, or choose a smaller problem"
+        f"{duration(record.budget_s - first_s)}, because a candidate takes longer at this problem; increase --budget, "
+        "or choose a smaller problem of the same kind"
     )
 
 
