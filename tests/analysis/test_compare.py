@@ -180,9 +180,12 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "own.cu").write_text("// mine\nint main() {}\n")
     for words, message in (
         ((str(tmp_path / "old.db"), "gone.db"), "there is no file gone.db"),
-        ((str(tmp_path / "old.db"), f"{tmp_path / 'old.db'}:other"), "holds no study 'other'"),
+        ((str(tmp_path / "old.db"), f"{tmp_path / 'old.db'}:other"), "no study 'other'"),
         ((str(tmp_path / "own.cu"), str(tmp_path / "old.db")), "is not a program exported by evokern"),
-        ((str(tmp_path / "old.db"), str(tmp_path / "old.db"), "--level", "2"), "both are shares between 0 and 1"),
+        (
+            (str(tmp_path / "old.db"), str(tmp_path / "old.db"), "--level", "2"),
+            "--level 2.0 --threshold 0.03: both must be between 0 and 1",
+        ),
     ):
         code, _, told = invoke(*words)
         assert (code, message in told) == (2, True), told

@@ -503,7 +503,7 @@ def test_host_code_of_a_source_is_set_aside() -> None:
         (("--source", "nowhere.cu"), "nowhere.cu does not exist"),
         (("--source", "empty"), "has no .cu file"),
         (("--source", "fifo.cu"), "is not a regular file"),
-        (("--source", "one.cu", "--grid", "0"), "--grid '0' is no extent"),
+        (("--source", "one.cu", "--grid", "0"), "--grid '0' is not a valid extent"),
         (("--source", "one.cu", "--set", "NO_GENE=1"), "there is no gene 'NO_GENE'"),
         (("--source", "one.cu", "--problem", "1,2,3"), "more values than fields"),
         (("--source", "one.cu", "--device", "sim:none"), "none"),

@@ -132,8 +132,8 @@ def test_a_flushed_study_is_counted_with_empty_caches(here: Path) -> None:
 def test_the_text_names_bound_evidence_and_next_steps(here: Path) -> None:
     """A person reads what bounds the kernel and why, what to try, and each counter with its unit."""
     lines = CliRunner().invoke(app, ["profile"]).stdout.splitlines()
-    assert lines[0].endswith("on NVIDIA H200, counted by Nsight Compute")
-    assert "time 5.00 µs as searched, 5.63 µs under Nsight Compute" == lines[1]
+    assert "NVIDIA H200" in lines[0] and lines[0].endswith("by Nsight Compute")
+    assert lines[1].startswith("time 5.00 µs ") and lines[1].endswith(", 5.63 µs under Nsight Compute")
     assert lines[2].startswith("shared-memory-bound: the shared-memory pipe is busy 81 %")
     assert any(line.startswith("try next:  STRIDE ") for line in lines)  # its values, or what they were when tried
     assert max(map(len, lines)) <= 120
@@ -183,7 +183,7 @@ def test_genes_that_do_not_say_what_they_relieve_are_not_suggested(here: Path) -
     assert profile("silent")["verdict"]["try"] == []
     told = " ".join(CliRunner().invoke(app, ["profile", "silent"]).stdout.split())
     assert "reduce shared-memory wavefronts" in told
-    assert 'say it in kernel.py, for example Parameter(…, relieves=("shared-memory",))' in told
+    assert "in kernel.py" in told and 'Parameter(…, relieves=("shared-memory",))' in told
 
 
 def test_what_genes_may_relieve_is_what_bounds_kernels() -> None:

@@ -196,7 +196,7 @@ def test_a_kernel_without_end_is_told_with_the_way_out() -> None:
     path = DATA / "defects" / "hung_loop.cu"
     command = [str(path), "--block", "32", "--grid", "1", "--arg", "out:i32[32]", "--arg", "zero:i32[1]", "--json"]
     # With 50 instructions, the poll has not come round often enough to be known.
-    for limit, hint in (("50", "--limit above 50"), ("50000", "the state repeats: this loop never ends")):
+    for limit, hint in (("50", "--limit above 50"), ("50000", "this loop never ends")):
         code, out, _ = _sanitize(*command, "--limit", limit)
         finding = json.loads(out)["findings"][0]
         assert (1, "instruction_limit") == (code, finding["kind"])
@@ -242,15 +242,15 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
             [SAMPLE, "--entry", "count_bits", "--block", "128", "--arg", "in:u32[4]", "--arg", "out:u32[900000000]",
              "--arg", "i32=1"], "exceeds the simulator's limit",
         ),
-        ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is no extent"),
+        ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is not a valid extent"),
         ([*COUNT_BITS[:3], "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "the limit of 1024"),
         ([*COUNT_BITS, "--smem", "200000", *["--arg", "null"] * 2, "--arg", "i32=1"], "exceeds the limit of 101376"),
         ([*COUNT_BITS, "-D", "3=4"], "-D '3=4' is not a macro"),
         ([*COUNT_BITS, "-I", "absent"], "-I absent is not a folder"),
         ([*COUNT_BITS, "--arch", "sm_70"], "--arch 'sm_70' is not supported"),
-        ([*COUNT_BITS, "--set", "A=1"], "--set is for a kernel folder"),
+        ([*COUNT_BITS, "--set", "A=1"], "--set applies only to a kernel folder"),
         (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); give their folder with -I'),
-        (["rmsnorm", "--block", "32"], "--block is for a CUDA file"),
+        (["rmsnorm", "--block", "32"], "--block applies only to a CUDA file"),
         (["rmsnorm", "--set", "NO=1"], "there is no gene 'NO'"),
         (["rmsnorm", "--problem", "x"], "ROWS='x' is not a whole number"),
         (["no_such_kernel"], "there is no kernel 'no_such_kernel'"),

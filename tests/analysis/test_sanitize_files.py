@@ -37,7 +37,7 @@ def _sanitized(path: Path, *arguments: str) -> tuple[int, str]:
         ("m<modes::Mode::exact>", 0, "clean: nothing was found"),
         ("bad<T1>", 2, 'types.cu:6: class "T1" has no member "absent"'),
         ("even<3>", 2, 'types.cu:8: static assertion failed with "N must be even"'),
-        ("k<T2>", 2, "there is no entry point 'k<T2>' in the source: identifier \"T2\" is undefined"),
+        ("k<T2>", 2, "no entry point 'k<T2>': identifier \"T2\" is undefined"),
     ],
 )
 def test_an_entry_takes_types_of_the_file(tmp_path: Path, entry: str, code: int, told: str) -> None:

@@ -73,7 +73,7 @@ def _change(path: Path, old: str, new: str) -> None:
         (("search", "small", "--budget", "0s"), "'0s'"),
         (("verify", "--fuzz", "0s"), "'0s'"),
         (("search", "small", "--extend", "-5m"), "'-5m'"),
-        (("search", "small", "--budget", "9" * 400 + "h"), "hundred years"),
+        (("search", "small", "--budget", "9" * 400 + "h"), "100 years"),
         (("search", "small", "--seed", str(2**63)), "seed = 9223372036854775808"),
         (("search", "small", "--seed", str(10**400)), "64 bits"),
         (("search", "small", "--trials", str(2**63)), "2^63 - 1"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from emulated_gpu import evaluated, worker
-from exploit_checks import ANYWHERE, EMULATED, LIVE, Way, candidate_of, runs_alternately, nothing_around, run_cases
+from exploit_checks import ANYWHERE, EMULATED, LIVE, Way, candidate_of, nothing_around, run_cases, runs_alternately
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory

@@ -139,7 +139,7 @@ def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
     assert text.count("best so far, random (control)") == 2
     assert verdict
     assert verdict.replace("'", "&#39;") in text
-    assert "0.05 EUR (3.00 EUR an hour)" in text
+    assert "0.05 EUR (3.00 EUR per hour)" in text
 
 
 def test_a_gene_that_only_a_comment_names_is_not_marked(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_what_cannot_be_written_is_said(db: Path, tmp_path: Path) -> None:
     write_study(tmp_path / "empty.db", 0)
     empty = evokern.load_study(db=tmp_path / "empty.db")
     assert (empty.best, empty.trials) == (None, [])
-    with pytest.raises(evokern.EvokernError, match="nothing to trace"):
+    with pytest.raises(evokern.EvokernError, match=r"no trial yet.*`evokern search`"):
         empty.export(tmp_path / "x", "trace")
     assert "0 trials, none measured" in repr(empty)
     assert "no trial has been measured yet" in empty._repr_html_()

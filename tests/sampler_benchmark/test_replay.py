@@ -240,7 +240,7 @@ def test_progress_is_a_line_per_sampler() -> None:
         ((str(SMALL), "--samplers", "evi"), "did you mean 'evo'"),
         ((str(SMALL), "--samplers", ","), "names no sampler"),
         ((str(SMALL), "--plot", "/nowhere/out.html"), "folder /nowhere does not exist"),
-        ((str(SMALL), "--budget", "soon"), "'soon' is no duration"),
+        ((str(SMALL), "--budget", "soon"), "'soon' is not a duration"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(arguments: tuple[str, ...], message: str) -> None:

@@ -161,7 +161,7 @@ def test_a_draft_in_clusters_is_sound(here: Path) -> None:
     _write_references(here / "kernels" / "twice", "2 * ")
     code, told, _ = _invoke("check", "twice")
     assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "all checks passed")
-    assert "is right on" in told
+    assert "is correct on" in told
 
 
 def test_nothing_is_overwritten(here: Path) -> None:

@@ -115,7 +115,7 @@ def test_who_stops_the_verification_is_told_so_and_the_same_command_does_it(
         patch.setattr(ChampionVerification, "_verify", stopped)
         code, told = invoke("search", str(study), "--trials", "1", "--db", str(db))
         assert (code, "interrupted; all results are saved" in told) == (130, True)
-        assert "not verified: interrupted; `evokern verify tails" in told
+        assert "not verified: interrupted" in told and "`evokern verify tails" in told
     monkeypatch.setattr(ChampionVerification, "_verify", passes)
     code, told = invoke("search", str(study), "--trials", "1", "--db", str(db), "--no-verify")
     assert (code, verified) == (0, []), "not asked for"

@@ -368,4 +368,4 @@ def test_a_recording_has_nothing_to_export(undisturbed: Path, tmp_path: Path) ->
     sweep = sweep_of(tmp_path)
     words = ["sweep", "export", str(sweep.path), "-o", str(tmp_path / "out"), "--db", str(undisturbed)]
     done = CliRunner().invoke(app, words)
-    assert (1, 2) == (done.exit_code, done.stderr.count("was played from a recording"))
+    assert (1, 2) == (done.exit_code, done.stderr.count("replayed from a recording"))

@@ -267,10 +267,10 @@ def _why(text: str) -> str:
     """Return why there are no counters, with the remedy."""
     if "ERR_NVGPUCTRPERM" in text:
         return (
-            "no permission to read the GPU's counters (ERR_NVGPUCTRPERM): the driver restricts them to "
-            "administrators. Run this command as root (in a container with --cap-add=SYS_ADMIN), or allow all users: "
-            "write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to /etc/modprobe.d/nvidia-profiling.conf "
-            "and reboot"
+            "Nsight Compute has no permission to read the GPU's counters (ERR_NVGPUCTRPERM): the driver restricts "
+            "them to administrators. Run this command as root (in a container with --cap-add=SYS_ADMIN), or allow "
+            "all users: write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to "
+            "/etc/modprobe.d/nvidia-profiling.conf and reboot"
         )
     reported = [line[len(ERROR_PREFIX) :] for line in text.splitlines() if line.startswith(ERROR_PREFIX)]
     if reported:

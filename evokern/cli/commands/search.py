@@ -286,7 +286,8 @@ def _why_nothing_finished(result: SearchResult) -> str:
     first_s = min(proposed.values())
     return (
         f"start-up took {duration(first_s)}, and no candidate finished in the remaining "
-        f"{duration(record.budget_s - first_s)}; increase --budget, or choose a smaller problem"
+        f"{duration(record.budget_s - first_s)}, because a candidate takes longer at this problem; increase --budget, "
+        "or choose a smaller problem of the same kind"
     )
 
 
