@@ -306,10 +306,8 @@ def _control_text(control: str) -> str:
 def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest) -> dict[str, Any]:
     """Return the stored fields that neither the file nor the command line has changed."""
     fields = {"sampler": ("sampler", "sampler_options")} | {name: (name,) for name in ("seed", "window", "control")}
-    given = {
-        "window": request.max_in_flight,
-        **{name: getattr(request, name) for name in ("sampler", "seed", "control")},
-    }
+    given = {name: getattr(request, name) for name in ("sampler", "seed", "control")}
+    given["window"] = request.max_in_flight
     before = {"control": "none", **record.settings}  # older records have no control
     kept = {
         field: getattr(record, field)

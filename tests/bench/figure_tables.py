@@ -140,7 +140,7 @@ def curve_of(path: str, case: Case, line: Mapping[str, Any]) -> list[float | Non
     if "order" in line:
         answers = list(read_table(path).answers)
         for index in line["order"]:
-            value = case.clamp_reference(answers[index])[1]
+            value = case.answer(answers[index])[1]
             best = value if best is None else best if value is None else min(best, value)
             curve.append(best)
         return curve

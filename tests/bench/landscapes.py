@@ -62,7 +62,7 @@ class Case:
     """Name in tables."""
     space: Space
     """Genes and feasibility rules."""
-    clamp_reference: Callable[[Config], Answer]
+    answer: Callable[[Config], Answer]
     """Function that evaluates a configuration."""
     reference: float
     """log(time) at which the figure is 1."""
@@ -126,11 +126,11 @@ def with_errors(case: Case, error: float) -> Case:
     """Return a case with errors in its log times, fixed for each configuration."""
 
     def answer(config: Config) -> Answer:
-        outcome, value = case.clamp_reference(config)
+        outcome, value = case.answer(config)
         drawn = random.Random(config.key).gauss(0.0, error)
         return outcome, None if value is None else value + drawn
 
-    return replace(case, name=f"{case.name}@{error:g}", answer=answer, exact=case.clamp_reference)
+    return replace(case, name=f"{case.name}@{error:g}", answer=answer, exact=case.answer)
 
 
 def made_up(path: Path, seed: int) -> Case:

@@ -71,7 +71,7 @@ class Place:
     """Name in the results."""
     space: Space
     """Genes and feasibility rules."""
-    clamp_reference: Callable[[Config], Answer]
+    answer: Callable[[Config], Answer]
     """Function that evaluates a configuration."""
 
 
@@ -125,7 +125,7 @@ def places_of(transfer: str, work: Path) -> tuple[Place, Place]:
     """Return the source and the target of a transfer."""
     if ".json" in transfer:
         cases = [recorded(Path(path)) for path in transfer.split(":")]
-        one, two = (Place(case.name, case.space, case.clamp_reference) for case in cases)
+        one, two = (Place(case.name, case.space, case.answer) for case in cases)
         return one, two
     kernel, chip_name, *problems = transfer.split(":")
     made = [Predictions(kernel, chip_name, problem, work) for problem in problems]
@@ -142,13 +142,13 @@ def searched(place: Place, seed: int, trials: int, prior: Prior | None) -> list[
     for number in range(trials):
         while history.told <= number - in_flight(number):
             told = history.told
-            outcome, value = place.clamp_reference(history.pending[told])
+            outcome, value = place.answer(history.pending[told])
             history.tell(TrialResult(told, history.pending[told], outcome, value))
         proposal = sampler.propose(history, number)
         if proposal is None:
             break
         history.commit(number, proposal)
-        found.append((proposal.config, place.clamp_reference(proposal.config)[1]))
+        found.append((proposal.config, place.answer(proposal.config)[1]))
     return found
 
 

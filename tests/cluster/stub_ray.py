@@ -115,7 +115,7 @@ class Actor:
         self.up = True
         self.mades: dict[int, Any] = {}
         self.report, self.run_job, self.keep_spares, self.leave = map(
-            self._method, ("report", "do", "keep_spares", "leave")
+            self._method, ("report", "run_job", "keep_spares", "leave")
         )
         ray.actors.append(self)
 

@@ -251,7 +251,7 @@ def test_a_host_that_does_not_answer_is_ended(stack: ExitStack, monkeypatch: pyt
     rig = Rig(monkeypatch, {"a": 1, "b": 1})
     pool = rig.open(stack)
     monkeypatch.setattr(ray_pool, "_LATE_S", 0.3)
-    monkeypatch.setattr("evokern.cluster.host.Host.do", lambda *_: threading.Event().wait(30))
+    monkeypatch.setattr("evokern.cluster.host.Host.run_job", lambda *_: threading.Event().wait(30))
     pool.submit(0, ("echo", 1), 0.1)
     (result,) = collect(pool, 1).values()
     assert result.status == "lost"

@@ -23,7 +23,7 @@ DEPTH = 2
 class Scripted:
     """A pool that answers when told to, each job by a function."""
 
-    clamp_reference: Callable[[Any], Any]
+    answer: Callable[[Any], Any]
     jobs: list[tuple[int, Any]] = field(default_factory=list)
     fault: DeviceError | None = None
     closed: bool = False
@@ -50,7 +50,7 @@ class Scripted:
         if self.fault is not None and not self.closed:
             raise self.fault
         jobs, self.jobs = self.jobs[:1], self.jobs[1:]
-        return [JobResult(key, "done", self.clamp_reference(job), 0.01) for key, job in jobs]
+        return [JobResult(key, "done", self.answer(job), 0.01) for key, job in jobs]
 
 
 def measured(time_us: float) -> Evaluation:

@@ -62,9 +62,9 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
     gpus = SimpleNamespace(found=(gpu,), compile_workers=1, notes=list, open=lambda *_: (pool, members))
     replaced = {
         "run_single_job": run_single_job,
-        "require_built": lambda task, built: SimpleNamespace(machine_code=lambda: "code"),
+        "require_built": lambda task, built: SimpleNamespace(without_ptx=lambda: "code"),
         "Pipeline": lambda *_, **__: SimpleNamespace(begin=lambda: None),
-        "kept_rates": lambda *_: None,
+        "load_rates": lambda *_: None,
         "driver_version": lambda: "580",
     }
     for name, value in replaced.items():
@@ -80,7 +80,7 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
         ("timing the default candidate's first launches", 3, 6),
         ("baseline 1 of 2: one", 4, 6), ("baseline 2 of 2: two", 5, 6),
     ]  # fmt: skip
-    assert ["Config", "str", "Prove", "TimeFirstLaunches", "MeasureBaseline", "MeasureBaseline"] == [
+    assert ["Config", "str", "CheckGate", "TimeFirstLaunches", "MeasureBaseline", "MeasureBaseline"] == [
         type(one).__name__ for one in happened if not isinstance(one, StartStep)
     ]
     assert all(isinstance(one, StartStep) for one in happened[::2]), "each step is told before its job"
@@ -112,7 +112,7 @@ def test_a_simulated_device_tells_its_steps(monkeypatch: pytest.MonkeyPatch) -> 
     study = Study("s", "scale_rows", ("64,256",))
     device.start(Task(kernel, (kernel.problem("64,256"),), study, on_step=happened.append))
     assert [type(one).__name__ for one in happened] == [
-        "StartStep", "ProvePower", "StartStep", "Config", "StartStep", "Simulate",
+        "StartStep", "CheckGateSensitivity", "StartStep", "Config", "StartStep", "Simulate",
     ]  # fmt: skip
     assert [(one.done, one.of) for one in happened if isinstance(one, StartStep)] == [(0, 3), (1, 3), (2, 3)]
     assert device.stages() == (3, 1)

@@ -109,7 +109,7 @@ def test_who_stops_the_verification_is_told_so_and_the_same_command_does_it(
         assert end - time.monotonic() > champion.TIME_WITHOUT_BUDGET_S[True] - 5.0
         verified.append(trial.number)
         stages = {"own problem": {"state": "passed", "detail": "all", "share": 1.0, "covered": True}}
-        return self._found(JobResult(trial.number, "done", {"stages": stages}, 1.0))
+        return self._store_result(JobResult(trial.number, "done", {"stages": stages}, 1.0))
 
     with monkeypatch.context() as patch:
         patch.setattr(ChampionVerification, "_verify", stopped)

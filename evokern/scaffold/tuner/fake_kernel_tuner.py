@@ -1,6 +1,6 @@
 """Run a tuning script with a fake `kernel_tuner` module that records the call of `tune_kernel` and tunes nothing.
 
-    python stand_in.py SCRIPT OUT.json
+    python fake_kernel_tuner.py SCRIPT OUT.json
 
 `evokern.scaffold.tuner.script` starts this file. It imports nothing from evokern, and NumPy only for scripts that use
 it. The first call of `tune_kernel` ends the script. Large random arrays are replaced by views of one number to save

@@ -88,7 +88,7 @@ class TunerRequest:
 
 
 def from_call(call: Mapping[str, Any]) -> TunerRequest:
-    """Return the input of a script's `tune_kernel` call, as recorded by `stand_in`.
+    """Return the input of a script's `tune_kernel` call, as recorded by `fake_kernel_tuner`.
 
     Raises:
         SourceError: the script does not tune CUDA code, or generates its source with a function.

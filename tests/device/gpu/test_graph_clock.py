@@ -153,7 +153,7 @@ def test_steps_stand_where_the_plan_has_them_in_every_division_into_graphs(
         timed.calls = calls
 
     timed = SimpleNamespace(plan=plan, replays=0, settled=True)
-    around = SimpleNamespace(timed=timed, before=lambda n: told.append(f"step {n}"), behind=lambda n, _: told.append(n))
+    around = SimpleNamespace(timed=timed, before=lambda n: told.append(f"step {n}"), after=lambda n, _: told.append(n))
     monitor = SimpleNamespace(read=stream.state)
     found = GraphClock([stream.call] * SETS, TimingSettings(), monitor, None, 10.0, around)  # type: ignore[list-item,arg-type]
     found.prepare()
