@@ -173,7 +173,7 @@ COMMANDS: dict[str, Way] = {
     "make test-fast": HAND,
     "make test": HAND,
     "python docs/write_cli.py": Way("script", "write_cli"),
-    "python docs/draw_rooms.py": Way("script", "draw_rooms"),
+    "python docs/draw_packages.py": Way("script", "draw_packages"),
     "python docs/draw_panel.py": Way("script", "draw_panel"),
     # docs/time-model.md
     "python tests/scripts/model_accuracy.py runs.db:attention-s512": HAND,
@@ -462,9 +462,9 @@ def test_the_commands_page_is_up_to_date() -> None:
 
 
 @pytest.mark.thorough
-def test_the_picture_of_the_rooms_is_up_to_date() -> None:
-    """`docs/rooms.svg` is what the imports say; `python docs/draw_rooms.py` draws it anew."""
-    assert (DOCS / "rooms.svg").read_text(encoding="utf-8") == script("draw_rooms").draw()
+def test_the_picture_of_the_packages_is_up_to_date() -> None:
+    """`docs/packages.svg` is what the imports say; `python docs/draw_packages.py` draws it anew."""
+    assert (DOCS / "packages.svg").read_text(encoding="utf-8") == script("draw_packages").draw()
 
 
 def test_the_picture_of_the_panel_is_up_to_date() -> None:
@@ -481,12 +481,12 @@ def test_the_same_search_draws_the_same_picture() -> None:
     assert found == json.loads((DOCS / "panel.json").read_text(encoding="utf-8"))
 
 
-def test_rooms_that_import_each_other_are_no_picture() -> None:
+def test_import_order_that_import_each_other_are_no_picture() -> None:
     """A circle is told by name; an arrow that others imply is left out."""
-    rooms = script("draw_rooms")
-    with pytest.raises(ValueError, match="rooms import each other: a, b"):
-        rooms.layers_of({"a": {"b"}, "b": {"a"}, "c": set()})
-    assert rooms.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
+    packages = script("draw_packages")
+    with pytest.raises(ValueError, match="packages import each other: a, b"):
+        packages.layers_of({"a": {"b"}, "b": {"a"}, "c": set()})
+    assert packages.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
 
 
 @pytest.mark.gpu

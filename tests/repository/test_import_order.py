@@ -1,4 +1,4 @@
-"""The rooms of the package: imports run one way, no circles, privacy means something, one name has one meaning."""
+"""The packages of the package: imports run one way, no circles, privacy means something, one name has one meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paths import ROOT
 
 PACKAGE = ROOT / "evokern"
 
-ROOMS = (
+IMPORT_ORDER = (
     "version",
     "escaping",
     "errors",
@@ -56,7 +56,7 @@ ROOMS = (
     "cli",
     "__main__",
 )
-"""Rooms in import order: a room may import itself and those before it."""
+"""Rooms in import order: a package may import itself and those before it."""
 
 MOST_MODULES = 20
 """Modules that may stand side by side in a folder."""
@@ -87,8 +87,8 @@ def _imports() -> tuple[Import, ...]:
     return tuple(item for item in imports_of(PACKAGE) if item.module != item.importer)
 
 
-def _room(module: str) -> str:
-    """Return the room of a module: the first folder or file below the package."""
+def _package(module: str) -> str:
+    """Return the package of a module: the first folder or file below the package."""
     return module.split(".")[1] if "." in module else "evokern"
 
 
@@ -103,18 +103,18 @@ def _told(items: list[Import]) -> list[str]:
     ]
 
 
-def test_every_module_has_its_room() -> None:
+def test_every_module_has_its_package() -> None:
     """A new module or folder takes its place in the order, and none is named that is gone."""
-    assert {_room(module) for module in MODULES} - {"_data"} == {"evokern", *ROOMS}
+    assert {_package(module) for module in MODULES} - {"_data"} == {"evokern", *IMPORT_ORDER}
 
 
 def test_imports_run_one_way() -> None:
-    """No room imports a later one: not at the top, not inside a function, not by string, not for an annotation.
+    """No package imports a later one: not at the top, not inside a function, not by string, not for an annotation.
 
-    The package's own module offers the Python API, so it stands above all rooms but the command line.
+    The package's own module offers the Python API, so it stands above all packages but the command line.
     """
-    place = {name: number for number, name in enumerate(ROOMS)} | {"evokern": ROOMS.index("cli") - 0.5}
-    backwards = [item for item in _imports() if place[_room(item.module)] > place[_room(item.importer)]]
+    place = {name: number for number, name in enumerate(IMPORT_ORDER)} | {"evokern": IMPORT_ORDER.index("cli") - 0.5}
+    backwards = [item for item in _imports() if place[_package(item.module)] > place[_package(item.importer)]]
     assert _told(backwards) == []
 
 
@@ -123,9 +123,9 @@ def test_no_file_imports_itself_in_a_circle() -> None:
     assert circles([(item.importer, item.module) for item in _imports()]) == []
 
 
-def test_annotations_need_no_imports_of_their_own_inside_a_room() -> None:
-    """Under TYPE_CHECKING stand imports from other rooms alone: within a room they would hide a circle."""
-    hidden = [item for item in _imports() if item.annotation and _room(item.module) == _room(item.importer)]
+def test_annotations_need_no_imports_of_their_own_inside_a_package() -> None:
+    """Under TYPE_CHECKING stand imports from other packages alone: within a package they would hide a circle."""
+    hidden = [item for item in _imports() if item.annotation and _package(item.module) == _package(item.importer)]
     assert _told(hidden) == []
 
 
@@ -148,7 +148,7 @@ def test_private_names_stay_in_their_module() -> None:
 
 
 @pytest.mark.parametrize("top", ["evokern", "tests"])
-def test_folders_can_be_overlooked(top: str) -> None:
+def test_folders_stay_small(top: str) -> None:
     """No folder holds more than twenty modules of its own."""
     counts: dict[Path, int] = defaultdict(int)
     for path in (ROOT / top).rglob("*.py"):
@@ -182,18 +182,18 @@ def test_one_class_name_has_one_meaning() -> None:
 
 
 def test_one_exported_name_has_one_meaning() -> None:
-    """What other rooms import from a room has a name that no other room exports for something else.
+    """What other packages import from a package has a name that no other package exports for something else.
 
-    The names of a command and of the function behind it are the same on purpose: the command line is the last room
+    The names of a command and of the function behind it are the same on purpose: the command line is the last package
     and exports nothing.
     """
     definitions = _definitions()
     exporters: dict[str, set[str]] = defaultdict(set)
     for item in _imports():
-        crossing = _room(item.module) != _room(item.importer)
-        if crossing and item.name in definitions[item.module] and _room(item.module) != "cli":
-            exporters[item.name].add(_room(item.module))
-    assert {name: sorted(rooms) for name, rooms in exporters.items() if len(rooms) > 1} == {}
+        crossing = _package(item.module) != _package(item.importer)
+        if crossing and item.name in definitions[item.module] and _package(item.module) != "cli":
+            exporters[item.name].add(_package(item.module))
+    assert {name: sorted(packages) for name, packages in exporters.items() if len(packages) > 1} == {}
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -1,8 +1,8 @@
-"""Draw the rooms of the package and who imports whom, from the imports themselves, as `docs/rooms.svg`.
+"""Draw the packages of the package and who imports whom, from the imports themselves, as `docs/packages.svg`.
 
-    python docs/draw_rooms.py [--check]
+    python docs/draw_packages.py [--check]
 
-A room is a module or a folder directly below `evokern/`; it stands above every room that it imports. Imports inside
+A package is a module or a folder directly below `evokern/`; it stands above every package that it imports. Imports inside
 functions count, those that only a type checker sees do not. An arrow is drawn where no other path says the same
 (transitive reduction). No line count is in the picture, so that it changes with the imports alone.
 """
@@ -19,10 +19,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 PACKAGE = FOLDER.parent / "evokern"
-PICTURE = FOLDER / "rooms.svg"
+PICTURE = FOLDER / "packages.svg"
 
 Edges = dict[str, set[str]]
-"""Room → rooms that it imports."""
+"""Package → packages that it imports."""
 
 LINE = 15
 """Height of a line of text, pixels."""
@@ -39,7 +39,7 @@ SWEEPS = 12
 
 
 @dataclass(frozen=True)
-class Room:
+class Package:
     """A box of the picture."""
 
     name: str
@@ -61,8 +61,8 @@ class Room:
         return LINE * (1 + len(self.lines) + bool(self.parts)) + 14
 
 
-def rooms_of(package: Path) -> dict[str, Room]:
-    """Return the rooms of a package, in the order of their names."""
+def rooms_of(package: Path) -> dict[str, Package]:
+    """Return the packages of a package, in the order of their names."""
     found = {}
     for path in sorted(package.iterdir()):
         if path.name.startswith(("__", "_data")) or not (path.suffix == ".py" or (path / "__init__.py").is_file()):
@@ -73,7 +73,7 @@ def rooms_of(package: Path) -> dict[str, Room]:
         first = about.replace("\n", " ").split(". ")[0].rstrip(".").replace("`", "")
         first = first.split(": ", 1)[1] if first.lower().startswith(path.stem.replace("_", " ") + ": ") else first
         parts = [] if path.is_file() else [p.name for p in sorted(path.iterdir()) if (p / "__init__.py").is_file()]
-        found[path.stem] = Room(path.stem, tuple(parts), tuple(textwrap.wrap(first, WRAP)))
+        found[path.stem] = Package(path.stem, tuple(parts), tuple(textwrap.wrap(first, WRAP)))
     return found
 
 
@@ -91,30 +91,30 @@ def imports(tree: ast.AST) -> Iterator[str]:
         yield from imports(node)
 
 
-def edges_of(package: Path, rooms: Mapping[str, Room]) -> Edges:
-    """Return which room imports which."""
-    edges: Edges = {name: set() for name in rooms}
+def edges_of(package: Path, packages: Mapping[str, Package]) -> Edges:
+    """Return which package imports which."""
+    edges: Edges = {name: set() for name in packages}
     for path in sorted(package.rglob("*.py")):
-        room = path.relative_to(package).parts[0].removesuffix(".py")
-        if room in rooms:
+        package = path.relative_to(package).parts[0].removesuffix(".py")
+        if package in packages:
             for name in imports(ast.parse(path.read_text("utf-8"))):
                 parts = name.split(".")
-                if parts[0] == package.name and len(parts) > 1 and parts[1] in rooms and parts[1] != room:
-                    edges[room].add(parts[1])
+                if parts[0] == package.name and len(parts) > 1 and parts[1] in packages and parts[1] != package:
+                    edges[package].add(parts[1])
     return edges
 
 
 def layers_of(edges: Edges) -> dict[str, int]:
-    """Return the layer of each room: one above the highest that it imports.
+    """Return the layer of each package: one above the highest that it imports.
 
     Raises:
-        ValueError: rooms import each other.
+        ValueError: packages import each other.
     """
     layers: dict[str, int] = {}
     while len(layers) < len(edges):
         ready = [name for name in edges if name not in layers and edges[name] <= layers.keys()]
         if not ready:
-            raise ValueError(f"rooms import each other: {', '.join(sorted(edges.keys() - layers.keys()))}")
+            raise ValueError(f"packages import each other: {', '.join(sorted(edges.keys() - layers.keys()))}")
         layers |= {name: 1 + max((layers[other] for other in edges[name]), default=-1) for name in ready}
     return layers
 
@@ -161,12 +161,14 @@ def arranged(edges: Edges, layers: Mapping[str, int]) -> list[list[str]]:
 
 
 def draw(package: Path = PACKAGE) -> str:
-    """Return the picture of a package's rooms as SVG."""
-    rooms = rooms_of(package)
-    edges = edges_of(package, rooms)
+    """Return the picture of a package's packages as SVG."""
+    packages = rooms_of(package)
+    edges = edges_of(package, packages)
     shown, layers = with_passages(reduced(edges), layers_of(edges))
     rows = arranged(shown, layers)
-    size = {name: (rooms[name].width, rooms[name].height) if name in rooms else (PASSAGE, 0.0) for name in shown}
+    size = {
+        name: (packages[name].width, packages[name].height) if name in packages else (PASSAGE, 0.0) for name in shown
+    }
     width = max(sum(size[name][0] + GAP for name in row) for row in rows) + 2 * EDGE
     place: dict[str, tuple[float, float, float]] = {}
     y = float(EDGE)
@@ -175,7 +177,7 @@ def draw(package: Path = PACKAGE) -> str:
         spare = (width - 2 * EDGE - sum(size[name][0] for name in row)) / len(row)
         x = EDGE + spare / 2
         for name in row:
-            own = size[name][1] if name in rooms else tallest
+            own = size[name][1] if name in packages else tallest
             place[name] = x + size[name][0] / 2, y, y + own
             x += size[name][0] + spare
         y += tallest + RISE
@@ -187,13 +189,13 @@ def draw(package: Path = PACKAGE) -> str:
         '<path d="M0 0 L8 4 L0 8 z" fill="#7a8699"/></marker></defs>',
         f'<rect width="{width:.0f}" height="{height:.0f}" rx="8" fill="#f7f8fa" stroke="#c9d0da"/>',
     ]
-    svg += [_arrow(shown, place, name, other) for name in rooms for other in sorted(shown[name])]
-    svg += [_box(room, place[name][0] - room.width / 2, place[name][1]) for name, room in rooms.items()]
+    svg += [_arrow(shown, place, name, other) for name in packages for other in sorted(shown[name])]
+    svg += [_box(package, place[name][0] - package.width / 2, place[name][1]) for name, package in packages.items()]
     return "\n".join([*svg, "</svg>", ""])
 
 
 def _arrow(edges: Edges, place: Mapping[str, tuple[float, float, float]], name: str, other: str) -> str:
-    """Return an arrow from a room down to another one, through the passages between."""
+    """Return an arrow from a package down to another one, through the passages between."""
     x, _, y = place[name]
     path = f"M{x:.0f} {y:.0f}"
     while True:
@@ -207,13 +209,13 @@ def _arrow(edges: Edges, place: Mapping[str, tuple[float, float, float]], name: 
         x, y, other = x2, bottom, next(iter(edges[other]))
 
 
-def _box(room: Room, x: float, y: float) -> str:
-    lines = [f'<tspan x="{x + 10:.0f}" font-size="14" font-weight="bold" fill="#1d3557">{escape(room.name)}</tspan>']
-    if room.parts:
-        parts = escape(" · ".join(room.parts))
+def _box(package: Package, x: float, y: float) -> str:
+    lines = [f'<tspan x="{x + 10:.0f}" font-size="14" font-weight="bold" fill="#1d3557">{escape(package.name)}</tspan>']
+    if package.parts:
+        parts = escape(" · ".join(package.parts))
         lines.append(f'<tspan x="{x + 10:.0f}" dy="{LINE}" fill="#9a3412">{parts}</tspan>')
-    lines += [f'<tspan x="{x + 10:.0f}" dy="{LINE}" fill="#333a45">{escape(line)}</tspan>' for line in room.lines]
-    frame = f'<rect x="{x:.0f}" y="{y:.0f}" width="{room.width:.0f}" height="{room.height:.0f}" rx="5"'
+    lines += [f'<tspan x="{x + 10:.0f}" dy="{LINE}" fill="#333a45">{escape(line)}</tspan>' for line in package.lines]
+    frame = f'<rect x="{x:.0f}" y="{y:.0f}" width="{package.width:.0f}" height="{package.height:.0f}" rx="5"'
     return f'{frame} fill="#ffffff" stroke="#4a6fa5"/><text y="{y + LINE + 3:.0f}">{"".join(lines)}</text>'
 
 
