@@ -1,10 +1,10 @@
-"""Draw the packages of the package and who imports whom, from the imports themselves, as `docs/packages.svg`.
+"""Draw the subpackages of evokern and their imports as `docs/packages.svg`.
 
     python docs/draw_packages.py [--check]
 
-A package is a module or a folder directly below `evokern/`; it stands above every package that it imports. Imports inside
-functions count, those that only a type checker sees do not. An arrow is drawn where no other path says the same
-(transitive reduction). No line count is in the picture, so that it changes with the imports alone.
+A package is a module or a folder directly below `evokern/`. It is drawn above every package that it imports. Imports
+inside functions count; imports for a type checker do not. An arrow is omitted if other arrows imply it (transitive
+reduction). The picture contains no line counts, so it changes only with the imports.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Package:
     parts: tuple[str, ...]
     """Folders inside it."""
     lines: tuple[str, ...]
-    """What it is for, wrapped."""
+    """Purpose, wrapped."""
 
     @property
     def width(self) -> float:
@@ -61,10 +61,10 @@ class Package:
         return LINE * (1 + len(self.lines) + bool(self.parts)) + 14
 
 
-def rooms_of(package: Path) -> dict[str, Package]:
-    """Return the packages of a package, in the order of their names."""
+def packages_of(root: Path) -> dict[str, Package]:
+    """Return the subpackages and modules directly below a folder, sorted by name."""
     found = {}
-    for path in sorted(package.iterdir()):
+    for path in sorted(root.iterdir()):
         if path.name.startswith(("__", "_data")) or not (path.suffix == ".py" or (path / "__init__.py").is_file()):
             continue
         about = (
@@ -78,7 +78,7 @@ def rooms_of(package: Path) -> dict[str, Package]:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the modules of the package that a module imports, apart from what only a type checker sees."""
+    """Yield the modules that a module imports, without imports for a type checker."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             continue
@@ -91,15 +91,15 @@ def imports(tree: ast.AST) -> Iterator[str]:
         yield from imports(node)
 
 
-def edges_of(package: Path, packages: Mapping[str, Package]) -> Edges:
+def edges_of(root: Path, packages: Mapping[str, Package]) -> Edges:
     """Return which package imports which."""
     edges: Edges = {name: set() for name in packages}
-    for path in sorted(package.rglob("*.py")):
-        package = path.relative_to(package).parts[0].removesuffix(".py")
+    for path in sorted(root.rglob("*.py")):
+        package = path.relative_to(root).parts[0].removesuffix(".py")
         if package in packages:
             for name in imports(ast.parse(path.read_text("utf-8"))):
                 parts = name.split(".")
-                if parts[0] == package.name and len(parts) > 1 and parts[1] in packages and parts[1] != package:
+                if parts[0] == root.name and len(parts) > 1 and parts[1] in packages and parts[1] != package:
                     edges[package].add(parts[1])
     return edges
 
@@ -160,10 +160,10 @@ def arranged(edges: Edges, layers: Mapping[str, int]) -> list[list[str]]:
     return rows
 
 
-def draw(package: Path = PACKAGE) -> str:
-    """Return the picture of a package's packages as SVG."""
-    packages = rooms_of(package)
-    edges = edges_of(package, packages)
+def draw(root: Path = PACKAGE) -> str:
+    """Return the picture of the packages below a folder as SVG."""
+    packages = packages_of(root)
+    edges = edges_of(root, packages)
     shown, layers = with_passages(reduced(edges), layers_of(edges))
     rows = arranged(shown, layers)
     size = {
