@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from evokern.declaration.constraint import LEFT_OVER
 from evokern.declaration.genes import Config
 from evokern.errors import InternalError
 from evokern.wording import in_gib
@@ -208,6 +209,8 @@ class Evaluation:
                 return str(e["reason"])
             case Outcome.INFEASIBLE if e.get("reason") and (e["needed"], e["available"]) == (1, 0):  # a condition
                 return f"{e['constraint']}: {e['reason']}"
+            case _ if str(e.get("unit", "")).endswith(LEFT_OVER):
+                return f"{e['constraint']}: {e['needed']:g} {e['unit']}, must be 0"
             case _ if e.get("unit") == "bytes" and e["needed"] >= 2**30:
                 return f"{e['constraint']}: needs {in_gib(e['needed'])}, has {in_gib(e['available'])}"
             case _:

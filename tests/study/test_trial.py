@@ -24,3 +24,9 @@ def test_a_condition_that_does_not_hold_says_its_reason(
     found = Evaluation(Outcome.INFEASIBLE, evidence=evidence)
     assert found.reason == told
     assert SourceResult("a.cu", found, predicted=True).reason == told + whole
+
+
+def test_a_remainder_is_reported_as_left_over() -> None:
+    """A divisibility constraint states the remainder with its unit."""
+    evidence = {"constraint": "whole_rows", "needed": 80, "available": 0, "unit": "rows left over", "reason": "tiles"}
+    assert Evaluation(Outcome.INFEASIBLE, evidence=evidence).reason == "whole_rows: 80 rows left over, must be 0"

@@ -31,7 +31,7 @@ def simulated_run(folder: Folder) -> Results:
     small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
     place = next(((problem, chip) for problem in small if (chip := _chip(kernel, config, problem)) is not None), None)
     if place is None:
-        yield None, "skipped: the default candidate is infeasible at every small problem"
+        yield None, "skipped: the default candidate is infeasible on every small problem"
         return
     problem, chip = place
     if _bytes(kernel, problem) > MOST_BYTES:
@@ -79,8 +79,8 @@ def _run_check(
     except RunFailed as failed:
         reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
         return False, f"{where} {failed.outcome.value}: {reason}"
-    except KernelError:
-        return None, "skipped: the Python reference fails"
+    except KernelError as error:
+        return None, f"skipped because of an error in kernel.py: {str(error).splitlines()[0]}"
     except UsageError as error:
         return None, f"skipped: {error}"
 
@@ -96,7 +96,7 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
         return False, f"{where}: {found.fault_evidence['message']}"
     ran = f"{found.blocks} of {found.of} blocks ran" + (" and are correct" if found.judged else "")
     covered = "every output is written" if found.covered else "could not confirm that every output is written"
-    return True, f"{where}: {ran}; {covered}" + (f"; ran completely at {found.scaled}" if found.scaled else "")
+    return True, f"{where}: {ran}; {covered}" + (f"; all blocks ran on the problem scaled down to {found.scaled}" if found.scaled else "")
 
 
 def _bytes(kernel: Kernel, problem: Problem) -> int:
@@ -139,7 +139,7 @@ def check_small_problems(folder: Folder) -> Results:
     kernel, config = folder.kernel, folder.kernel.space.default()
     able = [problem for problem in folder.small if _chip(kernel, config, problem) is not None]
     if not able:
-        yield None, "skipped: the default candidate is infeasible at every small problem"
+        yield None, "skipped: the default candidate is infeasible on every small problem"
         return
     doubts = [*_one_block(kernel, config, able), *_square(kernel, able), *_without_tails(kernel, config, able)]
     for doubt in doubts:
@@ -151,7 +151,7 @@ def check_small_problems(folder: Folder) -> Results:
 def _one_block(kernel: Kernel, config: Config, problems: list[Problem]) -> Iterator[str]:
     if all(launch.blocks == 1 for problem in problems for launch in launches_of(kernel, config, problem)):
         yield (
-            f"every small problem is one block of the default candidate ({_listed(problems)}), which hides bugs "
+            f"every small problem needs only one block of the default candidate ({_listed(problems)}), which hides bugs "
             "between blocks; add a larger one"
         )
 

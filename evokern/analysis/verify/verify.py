@@ -114,7 +114,7 @@ def verify(
                           subject.record.secret)  # fmt: skip
     stages.insert(1, sanitizer_stage(candidate))
     if device.predicted:
-        on_stage(f"{count_noun(len(subject.problems), 'problem')} at full size, complete or some blocks")
+        on_stage(f"{count_noun(len(subject.problems), 'problem')} at full size, running all or some blocks")
         stages.append(own_problem_stage(candidate, INSTRUCTIONS))
     if fuzz_s > 0:
         seed = random.SystemRandom().getrandbits(32) if seed is None else seed
@@ -140,7 +140,7 @@ def gate_stage(evaluation: Evaluation) -> Stage:
 def playoff_stage(played: Playoff | None, players: list[str], number: int) -> Stage:
     """Return the result of the playoff stage; it passes even if another trial wins."""
     if played is None:
-        missing = "there is no other correct elite and no baseline to compare with"
+        missing = "there are fewer than two programs to compare: elites that pass the gate, and baselines"
         return Stage("playoff", "skipped", missing)
     best = played.champion
     how = f"in {played.rounds} rounds"

@@ -21,9 +21,9 @@ _MARKS = {True: "ok", False: "FAILED", None: "-"}
 def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) -> int:
     """Check a kernel folder without a GPU.
 
-    The checks cover entry points, macros, constraints and compilation for every architecture. They compare both
-    references and test whether rounding stays within the tolerance. They also run the default candidate on a small
-    problem, simulated. The exit code is 1 if a check fails; warnings do not count.
+    The checks cover entry points, macros, constraints and compilation for every architecture. They compare the Python
+    reference with reference.h, and test whether rounding stays within the tolerance. They also simulate the default
+    candidate on a small problem. The exit code is 1 if a check fails; warnings do not affect it.
     """
     from evokern.analysis.check.soundness import check_kernel
     from evokern.study.discovery import find_kernel
@@ -51,5 +51,5 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
 
 
 def _sound(name: str) -> str:
-    sanitize = command_line("sanitize", name)
-    return f"all checks passed; next, run it at other sizes with `{sanitize}`, or start `evokern search`"
+    sanitize = command_line("sanitize", name, "--problem")
+    return f"all checks passed; next, run other sizes with `{sanitize} PROBLEM`, or run `evokern search STUDY`"
