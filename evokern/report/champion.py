@@ -219,9 +219,9 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
     if name == OWN_PROBLEM and isinstance(shapes, Mapping) and len(shapes) > 1:
         least = min(shapes, key=lambda one: float(shapes[one][0] / shapes[one][1]))
         blocks, of = shapes[least]
-        return f"{detail}; fewest for {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks"
+        return f"{detail}; smallest share for {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks ran"
     if name == "fuzz" and "cases" in stage:
-        near = f" and {len(stage['near'])} close to the study's own" if stage.get("near") else ""
+        near = f" and {len(stage['near'])} close to the full-size problem" if stage.get("near") else ""
         return (
             f"{count_noun(stage['cases'], 'case')} at {count_noun(stage['problems'], 'small shape')}{near}; none failed"
         )

@@ -35,8 +35,8 @@ WORDS = (
     ("control", "random search for every second trial, which shows whether the sampler beats chance"),
     (
         "verified",
-        "passed the sanitizer, fuzzing and a run of the full-size problem; on a GPU, the gate is also repeated with "
-        "new inputs and more runs, and a playoff with the next best is held; predicted times need no playoff",
+        "passed the sanitizer, fuzzing and a run of the full-size problem; on a GPU also the gate with new inputs and "
+        "more runs, and a playoff against the next-fastest trials; predicted times need no playoff",
     ),
     ("playoff", "interleaved measurements of the fastest trials (finalists) to find the fastest one"),
     ("locked, barred", "locked: only one value of a gene works; barred: a value never works"),

@@ -41,7 +41,10 @@ class ReportServer:
             UsageError: The port number is invalid or the port is in use.
         """
         if not 0 <= port <= MOST_PORT:
-            raise UsageError(f"invalid port {port}; use --serve with 1 to {MOST_PORT}, or alone for a free port")
+            raise UsageError(
+                f"invalid port {port}; use `--serve PORT` with a port from 1 to {MOST_PORT}, or `--serve` alone for a "
+                "free one"
+            )
         self._study = study
         self._token = secrets.token_urlsafe(18)
         self._ended = False

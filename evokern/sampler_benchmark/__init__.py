@@ -57,7 +57,7 @@ def replay(
 
     settings = Settings(str(source), trials, window, None if budget is None else parse_duration(budget), oracle)
     if repeats < 1 or jobs < 1:
-        raise UsageError(f"repeats = {repeats}, jobs = {jobs}; give at least 1 of each")
+        raise UsageError(f"repeats = {repeats}, jobs = {jobs}; use at least 1 for each")
     table = open_recording(settings.source)
     optimum = table.optimum_us
     assert optimum is not None  # open_recording rejects recordings without a time

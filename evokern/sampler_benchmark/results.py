@@ -115,9 +115,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.trials < 1:
-            raise UsageError(f"trials = {self.trials}; give at least 1")
+            raise UsageError(f"trials = {self.trials}; use at least 1")
         if self.window is not None and not 1 <= self.window <= 1024:
-            raise UsageError(f"max_in_flight = {self.window}; give 1 to 1024")
+            raise UsageError(f"max_in_flight = {self.window}; use a number from 1 to 1024")
 
     @property
     def in_flight(self) -> TrialSchedule:

@@ -79,7 +79,7 @@ def make_sampler(
         rest = {option: value for option, value in options.items() if option != "guard"}
         guarded = options.get("guard", True)
         if not isinstance(guarded, bool):
-            raise StudyError(f"sampler {name}: guard = {guarded!r}; write true or false")
+            raise StudyError(f"sampler {name}: guard = {guarded!r}; use true or false")
         _build(name, optuna_class(name), rest, seed=seed, constraints_func=None)
         return OptunaSampler(name, rest, seed, named, guarded=guarded)
     raise StudyError(f"there is no sampler {name!r}: {suggestion(name, SAMPLERS)}")
@@ -100,9 +100,12 @@ def _check_option(sampler: str, option: str, value: object, annotation: str) -> 
         sound = isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= MOST_OPTION
         wanted += f" from 0 to {MOST_OPTION}"
     else:
-        raise StudyError(f"sampler {sampler}: {option} = {value!r} is not allowed, because it expects code; remove it")
+        raise StudyError(
+            f"sampler {sampler}: {option} = {value!r} is not allowed; this option takes Python code, which a study "
+            "file cannot contain; remove it"
+        )
     if not sound:
-        raise StudyError(f"sampler {sampler}: {option} = {value!r}; give {wanted}")
+        raise StudyError(f"sampler {sampler}: {option} = {value!r}; use {wanted}")
 
 
 def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any:

@@ -335,7 +335,7 @@ def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) 
     if not any(touch.extent for touch in touches):
         return DraftTensor(argument.name, argument.dtype, ("1",), "input", "no run accesses it")
     shape = tuple(f"p.{field.name}" for field in plan.fields)
-    why = "runs access more elements than any product of fields has"
+    why = "runs access more elements than any product of fields covers"
     return DraftTensor(argument.name, argument.dtype, shape, "output" if written else "input", why)
 
 

@@ -120,7 +120,7 @@ class Prober:
         *,
         config: Mapping[str, Any] | None = None,
         limit: int = 4,
-        room: int = 0,
+        capacity: int = 0,
         exact: Mapping[str, int] | None = None,
         keep: bool = False,
         sanitize: bool = False,
@@ -133,7 +133,7 @@ class Prober:
             problem: field → value.
             config: gene → value; None for the defaults.
             limit: upper limit of random integers.
-            room: elements to allocate per buffer; 0 to derive the number from the problem.
+            capacity: elements to allocate per buffer; 0 to derive the number from the problem.
             exact: exact number of elements of each buffer, if known; an access beyond it ends the run.
             keep: whether to return the contents of the buffers.
             sanitize: whether a sanitizer finding fails the run.
@@ -155,7 +155,7 @@ class Prober:
             return Run({}, program)
         memory = simt.Memory()
         given: dict[str, Any] = {}
-        elements = room or _room(plan, problem)
+        elements = capacity or _room(plan, problem)
         for position, argument in enumerate(plan.arguments):
             if argument.is_tensor:
                 most = exact[argument.name] if exact else elements

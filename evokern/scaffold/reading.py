@@ -127,7 +127,7 @@ def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
 
 def _macro_gene(macro: Macro) -> DraftGene:
     if macro.number is None:
-        return DraftGene(macro.name, (1,), 1, "the file gives no value; list the possible values")
+        return DraftGene(macro.name, (1,), 1, "the file contains no value; list the possible values")
     return DraftGene(macro.name, neighbours(macro.number), macro.number, "half and double the file's value")
 
 
@@ -297,7 +297,7 @@ def _block(
                 name,
                 block_values(numbers[name]),
                 numbers[name],
-                "" if known else "the file gives no value",
+                "" if known else "the file contains no value",
                 BLOCK_DOC,
             )
             for name, known in launch.block_genes.items()
@@ -389,7 +389,9 @@ def _arguments(
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
     """Return the plan with numbers that size nothing as constant arguments."""
     arguments = tuple(
-        replace(a, expression=str(values.get(a.name.upper(), 1)), why="no buffer size depends on it, so no field")
+        replace(
+            a, expression=str(values.get(a.name.upper(), 1)), why="not a field, because no buffer size depends on it"
+        )
         if a.expression and a.expression.removeprefix("p.") in names
         else a
         for a in plan.arguments

@@ -62,12 +62,15 @@ def scaffold(
     if is_script(text):
         if not trust:
             raise UsageError(
-                f"{path} is a Python program, which runs up to its tune_kernel call; inspect it and pass --trust"
+                f"{path} is a Python program, which would run up to its call to tune_kernel; inspect it and pass "
+                "--trust"
             )
         return write(draft_of(run_script(path)), name, path.name, root)
     if is_task(text):
         if not trust:
-            raise UsageError(f"{path} is a Python program, which runs as a child process; inspect it and pass --trust")
+            raise UsageError(
+                f"{path} is a Python program, which would run in a subprocess; inspect it and pass --trust"
+            )
         return write_task(draft_task(path, name), text, name, root)
     return write(draft(read(path, include), entry), name, path.name, root)
 
@@ -146,7 +149,7 @@ def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confir
 
 def _to_confirm(made: Draft) -> list[str]:
     plan = made.plan
-    notes = ["kernel.py: write `reference`, and the same in double precision in reference.h"]
+    notes = ["kernel.py: write `reference`; reference.h: write the same computation in double precision"]
     guessed = [tensor.name for tensor in made.tensors if tensor.why]
     notes.append("kernel.py: confirm shapes and roles of " + ", ".join(tensor.name for tensor in made.tensors))
     if guessed:

@@ -103,7 +103,7 @@ def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -
         ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "takes 3 arguments"),
         ("kernel.py", 'args=("x", "y"', 'args=("x", "z"', "entry points", "argument 'z' is not a tensor"),
         ("kernel.py", "i32(p.N))", '"x")', "entry points", "int n needs a Scalar"),
-        ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "the launch passes 2: x, y"),
+        ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "launch passes 2: x, y"),
         ("kernel.py", '("x", "y", i32', '("y", "x", i32', "entry points", "x is const but receives the output 'y'"),
         ("kernel.py", "-(-p.N // (width(c) * c.THREADS))", "p.N / 4", "constraints", "whole numbers, not 256.0"),
         ("kernel.py", "block=c.THREADS", "block=c.THREADS - 128", "constraints", "block is empty: -64 along x, for"),
@@ -112,7 +112,7 @@ def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -
         ("kernel.py", "divides(width(c), p.N)", "None", "constraints", "whole_vectors returned None"),
         ("kernel.py", 'tolerance={"y"', 'tolerance={"z"', "workload", "['z'], but the outputs are ['y']"),
         ("kernel.py", 'Parameter("THREADS"', 'Parameter("IDLE", (1, 2)), Parameter("THREADS"', "macros", "uses IDLE"),
-        ("kernel.cu", "|| !defined(THREADS)", "", "macros", "no #error in kernel.cu when THREADS is not defined"),
+        ("kernel.cu", "|| !defined(THREADS)", "", "macros", "kernel.cu has no #error for an undefined THREADS"),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision"),
         ("kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];", "compiler", 'identifier "j" is undefined'),
         ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": 2 * t["x"][:5]}', "reference", "has shape"),
@@ -222,7 +222,7 @@ def test_a_starting_point_that_runs_nowhere_is_found(folder: Path) -> None:
     _change(folder / "kernel.py", "block=c.THREADS", "block=c.THREADS if c.THREADS == 128 else 2048")
     said = _failures("scale")[1]["starting points"]
     assert said.startswith(
-        "number 1 (THREADS=512) is feasible on no chip, for example on l4 at N=1024: block_extent: needs"
+        "number 1 (THREADS=512) is not feasible on any chip, for example on l4 at N=1024: block_extent: needs"
     )
 
 
@@ -257,7 +257,7 @@ def test_a_small_space_is_counted_whole(folder: Path) -> None:
     said = CliRunner().invoke(app, ["check", "scale"]).stdout
     distinct = len(list(load_kernel(folder).space.grid()))
     assert distinct < 50
-    assert f"of {distinct} candidates: " in said
+    assert f"of {distinct} sampled candidates: " in said
 
 
 def _warnings(*arguments: str) -> tuple[int, dict[str, str]]:
@@ -307,7 +307,7 @@ def test_a_launch_that_contradicts_its_kernel_is_found(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ('("256", "200")', "every small problem is one block of the default candidate (N=256; N=200)"),
+        ('("256", "200")', "every small problem needs only one block of the default candidate (N=256; N=200)"),
         ('("1024", "2048")', "no small problem has a tail in N (N=1024; N=2048)"),
         ('("1024", "1001")', ""),
     ],
@@ -399,7 +399,7 @@ def test_work_that_contradicts_the_tensors_is_a_warning(folder: Path) -> None:
     _change(folder / "kernel.py", "bytes=lambda p: 8 * p.N", "bytes=lambda p: 8e-9 * p.N")
     code, warned = _warnings("scale")
     assert (code, set(warned)) == (0, {"workload"})
-    assert "1e+09 too few" in warned["workload"]
+    assert "too low by a factor of 1e+09" in warned["workload"]
 
 
 @pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")

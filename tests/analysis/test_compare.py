@@ -103,7 +103,7 @@ def test_problems_of_one_run_alone_are_left_out_and_said() -> None:
     """A study with more problems is compared at the common ones."""
     found = compare(stored_run("old", [5.4, 9.0], 1), stored_run("new", [5.4], 2))
     assert [line.problem for line in found.lines] == ["p0"]
-    assert found.remarks == ("skipped p1: only old was timed there",)
+    assert found.remarks == ("skipped p1: only old has a time for it",)
 
 
 def test_problems_are_told_by_whichever_run_knows_their_names() -> None:
@@ -111,7 +111,7 @@ def test_problems_are_told_by_whichever_run_knows_their_names() -> None:
     old = stored_run("old", [5.4, 9.0], 1, words={"p0": "B=2 S=512", "p1": "B=2 S=1024"})
     found = compare(old, stored_run("new", [5.4], 2))
     assert [found.in_words(line) for line in found.lines] == ["B=2 S=512"]
-    assert found.remarks == ("skipped B=2 S=1024: only old was timed there",)
+    assert found.remarks == ("skipped B=2 S=1024: only old has a time for it",)
     assert "| B=2 S=512 |" in markdown(found)
     assert found.as_dict()["problems"][0]["problem"] == "p0"
     with pytest.raises(UsageError, match="old has B=2 S=512 and B=2 S=1024, new has q"):

@@ -118,7 +118,7 @@ def test_what_did_not_run_is_said(ran: int, covered: bool, share: float, doubt: 
     scaled = Evaluation(Outcome.MEASURED, 2.0, evidence=evidence)
     fields = (ProblemField("ROWS"), ProblemField("COLS"))
     doubtful = SourceResult("a.cu", scaled, predicted=True, fields=fields).doubt
-    assert ("all of them at ROWS=5 COLS=96" in doubtful) is bool(doubt)
+    assert ("scaled down to ROWS=5 COLS=96" in doubtful) is bool(doubt)
     wrong = SourceResult("a.cu", Evaluation(Outcome.WRONG, evidence={"check": "guard", **evidence}), predicted=True)
     assert (wrong.share, wrong.covered, wrong.doubt) == (None, None, "")
 

@@ -221,7 +221,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
         (["absent.cu", "--block", "32"], "no CUDA file at absent.cu"),
         ([SAMPLE, "--block", "32"], "with --entry: count_bits, finish, transpose"),
         ([SAMPLE, "--entry", "count_bit", "--block", "32"], "did you mean 'count_bits'?"),
-        ([*COUNT_BITS[:3], *["--arg", "null"] * 2, "--arg", "i32=1"], "--block is missing; give the threads"),
+        ([*COUNT_BITS[:3], *["--arg", "null"] * 2, "--arg", "i32=1"], "--block is missing; set the threads"),
         ([str(FILES / "torch_extension.cu"), "--entry", "rms_norm_kernel"], "rms_norm_kernel takes 5 arguments"),
         (COUNT_BITS, "(const word_t * in, word_t * out, int n); give one --arg for each"),
         ([*COUNT_BITS, "--arg", "i32=1", "--arg", "out:u32[4]", "--arg", "i32=1"], "the parameter is a pointer"),
@@ -249,7 +249,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
         ([*COUNT_BITS, "-I", "absent"], "-I absent is not a folder"),
         ([*COUNT_BITS, "--arch", "sm_70"], "--arch 'sm_70' is not supported"),
         ([*COUNT_BITS, "--set", "A=1"], "--set applies only to a kernel folder"),
-        (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); give their folder with -I'),
+        (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); add the folder with -I'),
         (["rmsnorm", "--block", "32"], "--block applies only to a CUDA file"),
         (["rmsnorm", "--set", "NO=1"], "there is no gene 'NO'"),
         (["rmsnorm", "--problem", "x"], "ROWS='x' is not a whole number"),
@@ -359,7 +359,7 @@ def test_a_header_that_is_left_out_is_named(tmp_path: Path) -> None:
     (tmp_path / "one.cu").write_text('#include "absent.h"\n__global__ void one(int* y) { *y = 1; }\n')
     code, told, remarks = _sanitize(str(tmp_path / "one.cu"), "--block", "1", "--arg", "out:i32[1]")
     assert code == 0
-    assert 'skipped missing headers: "absent.h" (line 1); give their folder with -I' in told + remarks
+    assert 'skipped missing headers: "absent.h" (line 1); add the folder with -I' in told + remarks
     assert "--grid not given; using 1 block, one thread" in told + remarks
 
 

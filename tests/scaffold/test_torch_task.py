@@ -192,7 +192,7 @@ def test_sizes_that_must_be_equal_are_one_field() -> None:
     ("change", "said"),
     [
         (("return [features, scale]", "raise OSError('no such data')"), "OSError: no such data"),
-        (("rows = 64", "import os\nos._exit(7)\nrows = 64"), "ended with 7"),
+        (("rows = 64", "import os\nos._exit(7)\nrows = 64"), "exited with 7"),
         (("1.5]", "'text']"), "cannot be run"),
     ],
 )

@@ -117,7 +117,7 @@ def test_each_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
         ('name = "tpe"\nn_ei_candidates = -1', "n_ei_candidates = -1; give a whole number from 0"),
         ('name = "nsga2"\npopulation_size = 4000000000', "population_size = 4000000000; give a whole number from 0"),
         ('name = "nsga2"\nmutation_prob = "high"', "mutation_prob = 'high'; give a number"),
-        ('name = "random"\nguard = "no"', "guard = 'no'; write true or false"),
+        ('name = "random"\nguard = "no"', "guard = 'no'; use true or false"),
         ('name = "evo"\nelites = 4', "sampler evo has no option 'elites'"),
     ],
 )

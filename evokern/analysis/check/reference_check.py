@@ -30,7 +30,7 @@ def workload_tensors(kernel: Kernel, problem: Problem) -> dict[str, Tensor]:
         raise
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
-            f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} at {problem}"
+            f"kernel {kernel.name}: tensors raised {type(error).__name__} for {problem}: {error}"
         ) from error
 
 
@@ -69,7 +69,7 @@ def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Ten
         results: Mapping[str, Any] = kernel.workload.reference(problem, inputs)
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
-            f"kernel {kernel.name}: reference raised {type(error).__name__}: {error} at {problem}"
+            f"kernel {kernel.name}: reference raised {type(error).__name__} for {problem}: {error}"
         ) from error
     wanted = {name: tensor for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
     if not isinstance(results, Mapping) or set(results) != set(wanted):
@@ -89,7 +89,7 @@ def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Ten
         if result.dtype != torch.float64:
             raise KernelError(f"kernel {kernel.name}: reference[{name!r}] is {result.dtype}; it must be torch.float64")
         if not bool(torch.isfinite(result).all()):
-            raise KernelError(f"kernel {kernel.name}: reference[{name!r}] has NaN or infinity at {problem}")
+            raise KernelError(f"kernel {kernel.name}: reference[{name!r}] contains NaN or infinity for {problem}")
     return {name: results[name] for name in wanted}
 
 

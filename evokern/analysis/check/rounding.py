@@ -175,7 +175,7 @@ def _tolerance_results(
     name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rounding], *, other: bool = False
 ) -> Results:
     if not reached:
-        yield True, f"{name} is an integer output: it has no rounding"
+        yield True, f"{name} is an integer output, so it has no rounding errors"
         return
     shares = ", ".join(f"{_share(one)} in {_LONG[kind]}" for kind, one in reached.items())
     accumulator, one = next(iter(reached.items()))
@@ -183,9 +183,13 @@ def _tolerance_results(
     which = f"{name} in {_LONG.get(dtype, dtype)}" if other else name
     said = f"{which}: largest rounding error relative to {given}: {shares}"
     if not one.finite:
-        yield "warning", f"{said}; a sum may overflow its type: set Tensor's large= to the largest input to support"
+        yield (
+            "warning",
+            f"{said}; a sum may overflow its type: set Tensor's large= to the largest input that the kernel must "
+            "support",
+        )
     elif one.share > 1:
-        yield "warning", f"{said}; correct candidates would fail: use {room}"
+        yield "warning", f"{said}; correct candidates would fail; use {room}"
     elif one.least < LOOSE_SHARE:
         yield "warning", f"{said}; wrong results may pass: {room} is enough for rounding"
     else:

@@ -96,7 +96,9 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
         return False, f"{where}: {found.fault_evidence['message']}"
     ran = f"{found.blocks} of {found.of} blocks ran" + (" and are correct" if found.judged else "")
     covered = "every output is written" if found.covered else "could not confirm that every output is written"
-    return True, f"{where}: {ran}; {covered}" + (f"; all blocks ran on the problem scaled down to {found.scaled}" if found.scaled else "")
+    return True, f"{where}: {ran}; {covered}" + (
+        f"; all blocks ran on the problem scaled down to {found.scaled}" if found.scaled else ""
+    )
 
 
 def _bytes(kernel: Kernel, problem: Problem) -> int:
@@ -151,8 +153,8 @@ def check_small_problems(folder: Folder) -> Results:
 def _one_block(kernel: Kernel, config: Config, problems: list[Problem]) -> Iterator[str]:
     if all(launch.blocks == 1 for problem in problems for launch in launches_of(kernel, config, problem)):
         yield (
-            f"every small problem needs only one block of the default candidate ({_listed(problems)}), which hides bugs "
-            "between blocks; add a larger one"
+            f"every small problem needs only one block of the default candidate ({_listed(problems)}), which hides "
+            "bugs between blocks; add a larger one"
         )
 
 

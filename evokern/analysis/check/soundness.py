@@ -64,10 +64,10 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         return
     if not problems:
         yield CheckResult(
-            "problems", False, "no problem is known; add some to the workload's small_problems or to a study"
+            "problems", False, "no problem is known; add one to the workload's small_problems or to a study"
         )
         return
-    yield CheckResult("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
+    yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
     reported: dict[str, str] = {}
     for name, check in _CHECKS.items():
         try:
@@ -78,7 +78,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
                 raise  # a bug in evokern, not in the kernel
             defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
             if defect in reported:
-                yield CheckResult(name, None, f"skipped: stopped by the error under {reported[defect]!r}")
+                yield CheckResult(name, None, f"skipped because of the error reported under {reported[defect]!r}")
             else:
                 reported[defect] = name
                 yield CheckResult(name, False, _error_text(error, place))
@@ -126,7 +126,7 @@ def _functions(folder: Folder) -> Results:
     shares = ", ".join(f"{name} {100 * count / len(sample):.0f} %" for name, count in feasible.items())
     if negative:
         yield False, f"launches returns an invalid launch; add a constraint that rejects the candidate: {negative}"
-    yield any(feasible.values()), f"feasible share of {len(sample)} candidates: {shares}"
+    yield any(feasible.values()), f"feasible share of {len(sample)} sampled candidates: {shares}"
 
 
 def _default_feasible(folder: Folder) -> Results:
@@ -153,7 +153,7 @@ def _default_feasible(folder: Folder) -> Results:
         notes.setdefault(f"feasible {where}; {chip}: {why}", []).append(problem)
     if anywhere:
         everywhere = len(problems) - sum(map(len, notes.values()))
-        yield True, f"feasible at {everywhere} of {len(problems)} problems on every chip"
+        yield True, f"feasible on every chip for {everywhere} of {len(problems)} problems"
     for note, noted in notes.items():
         yield None if anywhere else False, f"{' and '.join(map(_text, noted))}: {note}"
 
@@ -175,7 +175,8 @@ def _starting_points(folder: Folder) -> Results:
             where = f"for example on {name} at {_text(problem)}"
             yield (
                 False,
-                f"number {number} ({changed_genes_text(point, genes)}) is feasible on no chip, {where}: {violation}",
+                f"number {number} ({changed_genes_text(point, genes)}) is not feasible on any chip, {where}: "
+                f"{violation}",
             )
     if good:
         yield True, f"{count_noun(len(good), 'starting point')}: {'; '.join(good)}"
@@ -208,7 +209,7 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     chip = _chip_for(architecture)
     possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
     if not possible:
-        return architecture, None, "skipped: the default candidate is infeasible there"
+        return architecture, None, "skipped: the default candidate is infeasible on this architecture"
     program = render(kernel, default, possible[0])
     target = architecture + program.architecture_suffix
     built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
@@ -256,7 +257,7 @@ def _python_reference(folder: Folder) -> Results:
     problems = (*folder.small, *folder.choice_variants)
     for problem in problems:
         python_reference(folder.kernel, problem, workload_tensors(folder.kernel, problem))
-    yield True, f"correct shapes, float64 and finite at {len(problems)} small problems"
+    yield True, f"shapes are correct, and values are float64 and finite, on {len(problems)} small problems"
 
 
 def _cpp_reference(folder: Folder) -> Results:
@@ -303,7 +304,7 @@ def _slices(folder: Folder) -> Results:
     for problem in problems:
         gate = Gate(folder.kernel, problem, GateSettings(), torch.device("cpu"), seed=0)
         gate.prove_slices(workload_tensors(folder.kernel, problem))
-    yield True, f"{len(declared)} agree with the full reference at {len(problems)} problems"
+    yield True, f"{len(declared)} agree with the full reference on {len(problems)} problems"
 
 
 _CHECKS: dict[str, Callable[[Folder], Results]] = {

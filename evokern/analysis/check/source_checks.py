@@ -42,8 +42,8 @@ def entries(folder: Folder) -> Results:
                 given = ", ".join(a if isinstance(a, str) else f"{a.dtype} {a.value}" for a in launch.args)
                 yield (
                     False,
-                    f"{entry.signature} takes {len(entry.parameters)} arguments, the launch passes {len(launch.args)}: "
-                    f"{given}",
+                    f"{entry.signature} takes {len(entry.parameters)} arguments, but the launch passes "
+                    f"{len(launch.args)}: {given}",
                 )
                 return
             for parameter, argument in zip(entry.parameters, launch.args, strict=True):
@@ -57,7 +57,7 @@ def entries(folder: Folder) -> Results:
                     want, got = ("a tensor", argument) if parameter.pointer else ("a Scalar", argument)
                     yield (
                         False,
-                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, the launch passes {got}",
+                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, but the launch passes {got}",
                     )
                     return
                 if isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
@@ -114,7 +114,7 @@ def gene_macros(folder: Folder) -> Results:
         wrong.append(f"{kernel.source} never uses {', '.join(unused)}, so changing it has no effect")
     if lenient:
         wrong.append(
-            f"no #error in {kernel.source} when {', '.join(lenient)} is not defined; add one, because a silent default "
+            f"{kernel.source} has no #error for an undefined {', '.join(lenient)}; add one, because a silent default "
             "may apply"
         )
     if wrong:
@@ -166,8 +166,8 @@ def static_asserts(folder: Folder) -> Results:
     if missing:
         yield (
             False,
-            f"static_assert {', '.join(missing)} has no constraint of that name, so candidates would fail to compile; "
-            "add the constraint",
+            f"static_assert {', '.join(missing)} has no constraint of the same name, so candidates would fail to "
+            "compile; add the constraint",
         )
         return
     conditions = " ".join(re.findall(r"static_assert\s*\(([^;]*?)\)\s*;", text))

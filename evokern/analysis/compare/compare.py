@@ -205,7 +205,7 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
             f"the runs have no problem in common: {', '.join(shapes)}; see each run's times with `evokern show`"
         )
     remarks = [
-        f"skipped {readable_problem(name, run)}: only {run.label} was timed there"
+        f"skipped {readable_problem(name, run)}: only {run.label} has a time for it"
         for run, other in ((old, new), (new, old))
         for name in run.readings
         if name not in other.readings
@@ -214,7 +214,9 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
         clocks = old.readings[name].clock_mhz, new.readings[name].clock_mhz
         if clocks[0] and clocks[1] and abs(clocks[0] / clocks[1] - 1) > 0.03:
             told = readable_problem(name, new, old)
-            remarks.append(f"at {told} the SM clock was {clocks[0]:.0f} MHz in the old run, {clocks[1]:.0f} in the new")
+            remarks.append(
+                f"at {told}, the SM clock was {clocks[0]:.0f} MHz in the old run and {clocks[1]:.0f} MHz in the new run"
+            )
     return common, remarks
 
 
@@ -244,7 +246,7 @@ def _line(problem: str, before: ComparedRun, now: ComparedRun, threshold: float,
         if old.ci95_us is None or new.ci95_us is None:
             told = readable_problem(problem, now, before)
             raise UsageError(
-                f"at {told} one run has neither samples nor a confidence interval; measure both runs again"
+                f"at {told}, one run has neither samples nor a confidence interval; measure both runs again"
             )
         certain = old.ci95_us[1] < new.ci95_us[0] or new.ci95_us[1] < old.ci95_us[0]
     change: Change = "same"

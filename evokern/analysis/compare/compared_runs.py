@@ -44,7 +44,7 @@ def split(text: str) -> tuple[Path, str | None]:
     file, colon, study = text.rpartition(":")
     if colon and is_file(Path(file)):
         return Path(file), study
-    raise UsageError(f"there is no file {file or text}; give FILE.db, FILE.db:STUDY or an exported FILE.cu")
+    raise UsageError(f"there is no file {file or text}; use FILE.db, FILE.db:STUDY or an exported FILE.cu")
 
 
 def _studied(reader: Reader, label: str, name: str | None) -> ComparedRun:

@@ -289,5 +289,5 @@ def _problem(kernel: Kernel, given: str | Mapping[str, Value | bool] | None) -> 
     known = known_problems(kernel)
     if not known:
         fields = ",".join(kernel.field_names)
-        raise KernelError(f"no problem of kernel {kernel.name} is known; give one with --problem {fields}")
+        raise KernelError(f"no problem of kernel {kernel.name} is known; set one with --problem {fields}")
     return known[0]

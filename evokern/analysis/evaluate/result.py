@@ -83,7 +83,8 @@ class SourceResult:
         if self.share is None or (self.share == 1 and self.covered):
             return ""
         scaled = ", ".join(words_of(self.fields, problem) for problem in self.evaluation.scaled_problems)
-        told = f"{100 * self.share:.2g} % of its blocks ran" + (f", and all of them at {scaled}" if scaled else "")
+        told = f"{100 * self.share:.2g} % of its blocks ran"
+        told += f", and all blocks ran on the problem scaled down to {scaled}" if scaled else ""
         return told if self.covered else f"{told}; could not confirm that every output is written"
 
     @property

@@ -99,7 +99,7 @@ def ablate(
         raise StudyError(no_changes_message(subject))
     with running_device(device, subject.task()) as report:
         runs = _Runs(subject, device)
-        on_step(f"resetting each changed gene alone on {device.identity}: {len(genes)}")
+        on_step(f"resetting the changed genes one at a time on {device.identity}: {len(genes)} in total")
         singles = {name: space.with_changes(champion, {name: default[name]}) for name in genes}
         runs.evaluate([champion, default, *singles.values()])
         if runs.time(champion) is None:
@@ -110,7 +110,7 @@ def ablate(
             default=None,
         )
         if isinstance(device, MeasuresRounds):
-            on_step("measuring all rows and the champion in interleaved rounds")
+            on_step("measuring all variants and the champion in interleaved rounds")
             fastest = runs.measure(device, fastest, [champion, *singles.values(), *(config for _, config in steps)])
     table = _Table(runs, champion, fastest[0] if fastest else None)
     alone = [

@@ -191,7 +191,7 @@ def profile_command(
         for key in missing:
             places[key] += found[0].get(key) is None
     if not found:
-        raise DeviceError("this version of Nsight Compute knows no counters of this GPU; install a newer version")
+        raise DeviceError("this version of Nsight Compute has no counters for this GPU; install a newer version")
     unknown = tuple(key for key in places if found[0].get(key) is None)
     launches = tuple({key: launch.get(key) for key in places} for launch in found)
     return CountedRun(launches, first, unknown)

@@ -117,7 +117,7 @@ def _stored(request: ProfileRequest, scratch: Path) -> ProfileSubject | None:
             raise StudyError(
                 f"there is no database {request.db} to read "
                 f"{'a trial' if request.trial is not None else 'a study'} from; "
-                "use --db FILE, or give a study or kernel without --trial, for example attention-s512"
+                "use --db FILE, or name a study or kernel without --trial, for example attention-s512"
             )
         return None
     with open_readonly(request.db) as reader:
@@ -137,7 +137,7 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
         )
     study, sessions, trial = study_of(record), reader.sessions(record), None
     if request.changes:
-        otherwise = "give the kernel's folder instead of the study to profile the current code"
+        otherwise = "to profile the current code, use the kernel's folder instead of the study"
         kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust, otherwise=otherwise)
         config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
@@ -172,7 +172,7 @@ def _declared(request: ProfileRequest) -> ProfileSubject:
         kernel = _kernel(name, request.trust)
         known = (kernel.problem(request.problem),) if request.problem else known_problems(kernel)[:1]
         if not known:
-            raise KernelError(f"no problem of {kernel.name} is known; give one with --problem")
+            raise KernelError(f"no problem of {kernel.name} is known; set one with --problem")
         problem, device, title = known[0], request.device or "auto", kernel.name
         study = Study(kernel.name, kernel.name, (dict(problem),))
     config = _changed(kernel, request)

@@ -211,18 +211,18 @@ def _mismatch(argument: Argument, declared: Parameter, param: Param) -> str:
     """Return why an argument does not match a parameter, or an empty string."""
     plain = ELEMENT_TYPES.get(declared.base)
     if declared.pointer and argument.role == "scalar":
-        return "the parameter is a pointer; give a buffer such as in:f32[1024], or null"
+        return "the parameter is a pointer; use a buffer such as in:f32[1024], or null"
     if not declared.pointer and plain and argument.role != "scalar":
-        return f"the parameter is a number; give for example {_suggestion(declared)}"
+        return f"the parameter is a number; use for example {_suggestion(declared)}"
     size = 8 if argument.is_buffer or argument.role == "null" else argument.bytes
     if size != param.size:
         structure = " (a structure by value, which --arg does not support)" if param.type == "b8" and not plain else ""
-        return f"the parameter has {param.size} bytes{structure}, the argument {size}"
+        return f"the parameter has {param.size} bytes{structure}, but the argument has {size}"
     if argument.role == "scalar" and param.type[0] in "fsu":
         real = param.type[0] == "f"
         if real != (argument.dtype in _FLOATS):
             kind = "a floating-point number" if real else "an integer number"
-            return f"the parameter is {kind}; give for example {_suggestion(declared)}"
+            return f"the parameter is {kind}; use for example {_suggestion(declared)}"
     return ""
 
 

@@ -150,7 +150,10 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     """Return why a compile failed; missing headers come first, because they may cause the first error."""
     hints = []
     if not source.missing_includes and source.suspicious_includes:
-        hints.append(f"skipped as host headers: {_listed(source.suspicious_includes)}; give their folder with -I")
+        skipped = _listed(source.suspicious_includes)
+        hints.append(
+            f"treated as host headers and skipped: {skipped}; if the kernel needs one, give its folder with -I"
+        )
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
@@ -160,7 +163,7 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
     told = f"{message} ({'; '.join(hints)})" if hints else message
     if not source.missing_includes:
         return told
-    return f"not found: {_listed(source.missing_includes)}; give their folder with -I. Compiler error: {told}"
+    return f"not found: {_listed(source.missing_includes)}; add the folder with -I. Compiler error: {told}"
 
 
 def _listed(includes: Sequence[Include]) -> str:
@@ -180,7 +183,7 @@ def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chi
         bounds = compiled.reqntid or compiled.maxntid
         threads = extent_text(bounds) if bounds else "128"
         known = "its bound is" if bounds else "for example"
-        raise UsageError(f"--block is missing; give the threads of a block of {entry.qualified} ({known} {threads})")
+        raise UsageError(f"--block is missing; set the threads per block of {entry.qualified} ({known} {threads})")
     grid = wanted.grid or (_blocks(wanted.arguments, wanted.block), 1, 1)
     static = compiled.static_shared
     launch = Launch(compiled.name, grid, wanted.block, (), wanted.shared_bytes, static, cluster=wanted.cluster)
@@ -200,7 +203,7 @@ def _clustered(launch: Launch, wanted: FileLaunch, entry: KernelFunction, progra
         UsageError: the launch contradicts the kernel, or no chip supports such a cluster.
     """
     function, called = program.entry(launch).entry, entry.qualified
-    cluster = cluster_of(function, launch.cluster, program.capability, called, "give one with --cluster")
+    cluster = cluster_of(function, launch.cluster, program.capability, called, "set one with --cluster")
     if wanted.grid is None:
         launch = replace(launch, grid=cluster.whole_grid(launch.grid))
     cluster.require_whole(launch.grid, called)
@@ -236,14 +239,14 @@ def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, laun
     """Return notes for the user about the launch."""
     remarks = []
     if source.missing_includes:
-        remarks.append(f"skipped missing headers: {_listed(source.missing_includes)}; give their folder with -I")
+        remarks.append(f"skipped missing headers: {_listed(source.missing_includes)}; add the folder with -I")
     largest = _largest(wanted.arguments)
     if wanted.grid is None:
         why = f"one thread for each element of {largest.text}" if largest else "no output"
         remarks.append(f"--grid not given; using {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
     dynamic = [array.name for array in source.shared if array.dynamic and array.function == entry.name]
     if dynamic and not wanted.shared_bytes:
-        remarks.append(f"{', '.join(dynamic)} is dynamic shared memory of 0 bytes; give its size with --smem")
+        remarks.append(f"dynamic shared memory ({', '.join(dynamic)}) has a size of 0 bytes; set its size with --smem")
     threads = launch.blocks * launch.threads
     if threads > LONG_RUN:
         remarks.append(f"{threads:,} threads run on the CPU; smaller shapes show the same bugs sooner")

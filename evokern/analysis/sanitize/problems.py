@@ -30,7 +30,7 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
         listed = "; ".join(kernel.workload.small_problems) or "none is declared"
         example = templates[0] if templates else " ".join(f"{name}=…" for name in kernel.field_names)
         raise KernelError(
-            f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed}); give "
+            f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed}); set "
             f"one with --problem, for example --problem '{example}'"
         )
     return problems

@@ -97,7 +97,7 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     detail += " with correct results" if judged else "; results not compared because the reference takes too long"
     detail += "; every output is written" if covered else "; could not confirm that every output is written"
     scaled = [str(one.scaled) for one in found if one.scaled]
-    detail += f"; ran completely at {', '.join(scaled)}" if scaled else ""
+    detail += f"; all blocks ran on the problem scaled down to {', '.join(scaled)}" if scaled else ""
     blocks = {problem.key: [one.blocks, one.of] for problem, one in zip(candidate.problems, found, strict=True)}
     facts = {"share": ran / total, "covered": covered, "judged": judged, "problems": blocks}
     return Stage(OWN_PROBLEM, "passed", detail, facts)

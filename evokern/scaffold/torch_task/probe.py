@@ -205,7 +205,7 @@ def _described(
         elif value is None or isinstance(value, (int, float)):
             arguments.append(value)
         else:
-            raise SourceError(f"{name}: get_inputs passes a {type(value).__name__}, which kernels do not support")
+            raise SourceError(f"{name}: get_inputs returns a {type(value).__name__}, which kernels do not support")
     parameters = [
         _tensor(_unused(own_name, used), value, next(formulas), own_name)
         for own_name, value in module.named_parameters()
@@ -219,8 +219,9 @@ def _described(
         label = "out" if len(answer) == 1 else f"out_{place}"
         outputs.append(_tensor(_unused(label, used), value, next(formulas)))
         if not value.is_floating_point():
-            notes.append(f"kernel.py: output {label} has integers, which must match exactly; if several are valid "
-                         "(an index among equal values), define in `reference` which one is correct")  # fmt: skip
+            notes.append(f"kernel.py: output {label} contains integers, which must match exactly; if several values "
+                         "are valid (such as an index among equal values), make `reference` choose the same one as "
+                         "the kernel")  # fmt: skip
     if not answer:
         raise SourceError(f"{name}: forward returns no tensor")
     if not found.steps:

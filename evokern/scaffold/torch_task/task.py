@@ -70,7 +70,9 @@ def draft_task(path: Path, name: str) -> DraftedTask:
             raise SourceError(f"{path} did not finish within {LIMIT_S} s; use smaller sizes") from None
         if done.returncode or not out.is_file():
             lines = done.stderr.strip().splitlines()
-            how = f"ended with {done.returncode}" if done.returncode >= 0 else f"was killed ({-done.returncode})"
+            how = (
+                f"exited with {done.returncode}" if done.returncode >= 0 else f"was killed by signal {-done.returncode}"
+            )
             raise SourceError(f"{path} {how}: {lines[-1] if lines else 'without a message'}")
         try:
             answer = json.loads(out.read_text(encoding="utf-8"))

@@ -51,7 +51,8 @@ def draft_of(request: TunerRequest) -> Draft:
         raise SourceError(f"the tuned source has no kernel {request.kernel!r}; its kernels: {known}")
     if len(function.parameters) != len(request.arguments):
         raise SourceError(
-            f"{function.signature} has {len(function.parameters)} parameters, the tuner passes {len(request.arguments)}"
+            f"{function.signature} has {len(function.parameters)} parameters, but the tuner passes "
+            f"{len(request.arguments)} arguments"
         )
     reading = _reading(request, source, function)
     reading = _with_whole_vectors(_with_sizes_as_fields(reading))
@@ -84,7 +85,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
             match = next((name for name, value in literals.items() if value == size), None)
             name = match or unused_name(f"SIZE_{'XYZ'[axis]}", text)
             if match is None:
-                fields.append(DraftField(name, why="no macro or argument has the tuner's problem size"))
+                fields.append(DraftField(name, why="no macro or argument equals the tuner's problem size"))
                 literals[name] = size
             on_axis[axis] = f"p.{name}"
     grid = tuple(_in_fields(extent, given, axis) for axis, extent in enumerate(_grid(request, on_axis)))
