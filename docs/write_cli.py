@@ -77,7 +77,7 @@ def _option(option: Any) -> str:
     """Return the table row of an option."""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     takes = "" if option.is_flag or option.count else f" {_kind(option)}"
-    variable = f" (or the variable `{option.envvar}`)" if option.envvar else ""
+    variable = f" (or the environment variable `{option.envvar}`)" if option.envvar else ""
     several = "; may be repeated" if option.multiple and "repeated" not in option.help else ""
     return f"| {names}{takes} | {_cell(option.help.rstrip('.'))}{variable}{several} | {_default(option)} |\n"
 

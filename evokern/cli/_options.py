@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from evokern.errors import MAX_INTEGER, UsageError
+from evokern.errors import UsageError
 
 DEFAULT_STUDY = "attention-s512"
-"""The study that `search` uses if no study is given."""
+"""Study that `search` uses if the command line names none."""
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[str]:
-    """Return the names that complete an unfinished word.
+    """Return the names that start with an unfinished word.
 
     A shell inserts a name without quoting it, so names with special characters (`$(…)`) are not offered.
     """
@@ -30,14 +30,14 @@ def _complete_studies(incomplete: str) -> list[str]:
 
 
 def complete_kernels(incomplete: str) -> list[str]:
-    """Return the kernels that complete an unfinished word."""
+    """Return the kernels whose names start with an unfinished word."""
     from evokern.study.discovery import kernel_folders
 
     return completions(kernel_folders(), incomplete)
 
 
 def complete_devices(incomplete: str) -> list[str]:
-    """Return the devices that complete an unfinished word."""
+    """Return the devices whose names start with an unfinished word."""
     from evokern.hardware.profiles import CHIPS
 
     return [name for name in ("auto", "cuda:0", *(f"sim:{chip}" for chip in CHIPS)) if name.startswith(incomplete)]
@@ -75,8 +75,8 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="Device: auto, cuda:N, several GPUs (cuda:0,1 or cuda:all), sim:CHIP or replay:FILE. "
-        "Default: the study's device.",
+        help="Device: auto (a GPU, otherwise a simulated L4), cuda:N, several GPUs (cuda:0,1 or cuda:all), sim:CHIP "
+        "(see `evokern list`) or replay:FILE. Default: the study's device.",
         autocompletion=complete_devices,
     ),
 ]
@@ -85,20 +85,21 @@ RayAddressOption = Annotated[
     typer.Option(
         "--ray-address",
         metavar="auto|HOST:PORT",
-        help="Compile and measure on a Ray cluster. Default: the variable RAY_ADDRESS if set, else this machine.",
+        help="Compile and measure on the Ray cluster with this address. Default: the environment variable RAY_ADDRESS; "
+        "if it is not set, use only this machine.",
     ),
 ]
 NumCpusOption = Annotated[
     int | None,
-    typer.Option("--num-cpus", metavar="N", help="Number of CPU cores of the Ray cluster to use. Default: all."),
+    typer.Option("--num-cpus", metavar="N", help="Number of CPU cores to use in the Ray cluster. Default: all."),
 ]
 NumGpusOption = Annotated[
     int | None,
-    typer.Option("--num-gpus", metavar="N", help="Number of GPUs of the Ray cluster to use. Default: all."),
+    typer.Option("--num-gpus", metavar="N", help="Number of GPUs to use in the Ray cluster. Default: all."),
 ]
 TrialOption = Annotated[
     int | None,
-    typer.Option("--trial", metavar="N", min=0, max=MAX_INTEGER, help="Use trial N instead of the champion."),
+    typer.Option("--trial", metavar="N", min=0, help="Use trial N instead of the champion."),
 ]
 SetOption = Annotated[
     list[str],
@@ -106,22 +107,22 @@ SetOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Trust this kernel folder: allow its kernel.py to run, now and in later commands."),
+    typer.Option("--trust", help="Trust the kernel folder: allow its kernel.py to run, now and in later commands."),
 ]
 StoredTrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Run the database's copy of kernel.py if the kernel folder is missing, changed or not trusted.",
+        help="Allow the database's copy of kernel.py to run if the kernel folder is missing, changed or not trusted.",
     ),
 ]
 
 
-PROBLEM_FORMS = '"B=1 S=128", or the values in field order, 1,128'
-"""Description of a problem's notation, for help texts."""
+PROBLEM_FORMS = 'such as "B=1 S=128", or only its values in field order, such as 1,128'
+"""Notation of a problem, as described in help texts."""
 
 DEPRECATED_OPTIONS = {"--go-on": "--allow-changes", "--window": "--max-in-flight"}
-"""Old name of an option → its current name. Old names still work; the help does not list them."""
+"""Current name of each deprecated option, by its old name. Old names still work, but the help does not list them."""
 
 
 def with_current_names(
@@ -129,12 +130,12 @@ def with_current_names(
 ) -> list[str]:
     """Return arguments with each deprecated option replaced by its current name.
 
-    Words after `--` and values of options stay as they are.
+    Words after `--` and option values are not changed.
 
     Args:
-        args: the arguments of one command.
-        known: all option names of the command.
-        with_value: names of its options that take a value.
+        args: arguments of one command.
+        known: all option names of this command.
+        with_value: names of the options that take a value.
         warn: called with a warning for each deprecated name.
     """
     renamed = list(args)
@@ -158,7 +159,7 @@ _NAMED = re.compile(r"(--problem=)?[A-Za-z_]\w*=")
 
 
 def with_whole_problem(args: list[str]) -> list[str]:
-    """Return arguments with the words of an unquoted problem, `--problem B=1 S=128`, joined into one."""
+    """Return arguments in which the words of an unquoted problem (`--problem B=1 S=128`) are joined into one word."""
     joined: list[str] = []
     within = False
     for before, word in zip(["", *args], args, strict=False):
@@ -172,7 +173,7 @@ def with_whole_problem(args: list[str]) -> list[str]:
 
 
 def parse_assignments(given: list[str]) -> dict[str, str]:
-    """Parse `GENE=VALUE` texts into a mapping gene → value.
+    """Parse `GENE=VALUE` texts into a mapping from gene to value.
 
     Raises:
         UsageError: a text has no `=`.
@@ -181,13 +182,13 @@ def parse_assignments(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"--set {text!r} is not of the form GENE=VALUE; write for example --set BLOCK_M=64")
+            raise UsageError(f"--set {text!r} is not of the form GENE=VALUE; use, for example, --set BLOCK_M=64")
         changes[name.strip()] = value.strip()
     return changes
 
 
 def parse_extent(option: str, text: str | None) -> tuple[int, int, int] | None:
-    """Parse one to three extents, such as `4,2`; missing ones become 1. None stays None.
+    """Parse one to three extents, such as `4,2`; missing extents become 1. Return None for None.
 
     Raises:
         UsageError: the text is not one to three integers of at least 1.
@@ -196,6 +197,6 @@ def parse_extent(option: str, text: str | None) -> tuple[int, int, int] | None:
         return None
     parts = [part.strip() for part in text.replace("x", ",").split(",")]
     if len(parts) > 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"{option} {text!r} is not a valid extent; give one to three positive integers, such as 4,2")
+        raise UsageError(f"{option} {text!r} is not a valid extent; use one to three positive integers, such as 4,2")
     x, y, z = (*map(int, parts), 1, 1)[:3]
     return x, y, z

@@ -1,4 +1,4 @@
-"""`evokern ablate [STUDY]`: measure the gain of each choice of the champion."""
+"""`evokern ablate [STUDY]`: measure how much each of the champion's choices contributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredStudyArgument, StoredTrustOption, TrialOption
+from evokern.cli._options import (
+    DEFAULT_DB,
+    DbOption,
+    DeviceOption,
+    StoredStudyArgument,
+    StoredTrustOption,
+    TrialOption,
+)
 from evokern.cli._output import Output, save
 from evokern.cli._text import table
 
@@ -29,7 +36,7 @@ def ablate(
         bool,
         typer.Option(
             "--path/--no-path",
-            help="Also find the greedy path from the default candidate to the champion. Default: --path.",
+            help="Also find the greedy path from the default candidate to the champion.",
         ),
     ] = True,
     markdown: Annotated[
@@ -39,10 +46,10 @@ def ablate(
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Measure the gain of each choice of the champion.
+    """Measure how much each of the champion's choices contributes.
 
-    The command reverts one choice at a time to its default. It also finds the greedy path, which starts from the
-    default candidate and adds the most helpful change at each step. On a GPU, every candidate is timed head-to-head
+    The command changes one gene at a time back to its default value. It also finds the greedy path, which starts from
+    the default candidate and adds the most helpful change at each step. On a GPU, every candidate is timed head-to-head
     with the champion. On a simulated device, times are predicted. The path needs about n²/2 candidates for n changed
     genes, which can take minutes; --no-path skips it.
     """
@@ -78,7 +85,9 @@ def ablate(
         for line in table(header, [(*text[1:], text[0]) for text in texts]):
             output.print_line(line)
 
-    output.print_line(f"trial {found.trial} of {found.study} on {found.device}, with one choice at a time reverted")
+    output.print_line(
+        f"trial {found.trial} of {found.study} on {found.device}, with one gene at a time reset to its default"
+    )
     print_rows([(found.champion, "champion"), *((row, "") for row in found.alone)])
     if found.path:
         output.print_line("")

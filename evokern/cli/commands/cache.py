@@ -27,20 +27,25 @@ def cache(
     output: Output,
     clear: Annotated[bool, typer.Option("--clear", help="Delete all cached programs.")] = False,
     cap: Annotated[
-        str | None, typer.Option("--cap", metavar="SIZE", help="Limit the cache to SIZE, for example 500MB or 4GB.")
+        str | None,
+        typer.Option(
+            "--cap",
+            metavar="SIZE",
+            help="Set the size limit of the cache, such as 500MB or 4GB, now and for later commands.",
+        ),
     ] = None,
 ) -> None:
     """Show, limit or clear the cache of compiled programs.
 
-    The cache only saves compile time; clearing it loses no results. The variable EVOKERN_CACHE sets its folder, or
-    disables it with `off`. By default it is in the user's cache folder.
+    The cache only saves compile time; clearing it deletes no results. By default, it is in the user's cache folder. The
+    environment variable EVOKERN_CACHE sets another folder, or disables the cache if its value is `off`.
     """
     from evokern.compile.cache import CompileCache, default_directory
 
     limit = None if cap is None else parse_size(cap)
     directory = default_directory()
     if directory is None:
-        raise UsageError("EVOKERN_CACHE is off, so there is no cache; unset it or set it to a folder")
+        raise UsageError("EVOKERN_CACHE is off, so there is no cache; unset the variable, or set it to a folder")
     programs = CompileCache(directory)
     dropped = programs.clear() if clear else 0
     if limit is not None:
@@ -70,7 +75,7 @@ def parse_size(text: str) -> int:
         unit = unit if unit in _UNITS else unit + "b"
         size = float(match[1]) * _UNITS.get(unit, 0)
         if size > MAX_INTEGER:
-            raise UsageError(f"size {text!r} is too large; write for example 500MB, 4GB or 2GiB")
+            raise UsageError(f"size {text!r} is too large; use, for example, 500MB, 4GB or 2GiB")
         if unit in _UNITS:
             return int(size)
-    raise UsageError(f"{text!r} is not a valid size; write for example 500MB, 4GB or 2GiB")
+    raise UsageError(f"{text!r} is not a valid size; use, for example, 500MB, 4GB or 2GiB")

@@ -36,38 +36,44 @@ def compare(
     new: Annotated[str, typer.Argument(metavar="NEW", help=f"Run under test: {_RUN}.")],
     threshold: Annotated[
         float,
-        typer.Option("--threshold", metavar="SHARE", help="Largest acceptable slowdown, as a share of the old time."),
+        typer.Option(
+            "--threshold", metavar="SHARE", help="Largest acceptable slowdown, as a fraction of the old time."
+        ),
     ] = 0.03,
     level: Annotated[
-        float, typer.Option("--level", metavar="P", help="Significance level: probability of a false alarm.")
+        float, typer.Option("--level", metavar="P", help="Significance level: accepted probability of a false alarm.")
     ] = 0.01,
     stored: Annotated[
         bool, typer.Option("--stored", help="Compare stored samples even if both programs can run on this machine.")
     ] = False,
     markdown: Annotated[
         Path | None,
-        typer.Option("--markdown", metavar="FILE", help="Write the result to FILE as Markdown, or to stdout with -."),
+        typer.Option(
+            "--markdown", metavar="FILE", help="Write the result as Markdown to FILE, or - for stdout."
+        ),
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
-            "--html", metavar="FILE", help="Write an HTML page with the verdict, both times and their distributions."
+            "--html",
+            metavar="FILE",
+            help="Write an HTML page with the verdict, both times and their distributions to FILE.",
         ),
     ] = None,
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
-            help="Run the database's copy of kernel.py if the kernel folder is missing, changed or not trusted, and "
-            "run programs that other users can modify.",
+            help="Allow the database's copy of kernel.py to run if the kernel folder is missing, changed or not "
+            "trusted. Also allow programs to run that other users can modify.",
         ),
     ] = False,
 ) -> int:
     """Test whether a new champion or program is slower than an old one.
 
-    Both runs must be of the same kernel on the same chip. If this machine has that chip and nvcc, both programs run
-    head-to-head; otherwise their stored samples are compared. The exit code is 1 if the new run is slower by more than
-    the threshold and the difference is statistically significant.
+    Both runs must use the same kernel and the same chip. If this machine has that chip and nvcc, both programs are
+    timed head-to-head; otherwise their stored samples are compared. The exit code is 1 if the new run is slower by more
+    than the threshold and the difference is statistically significant.
     """
     from evokern.analysis.compare.compare import markdown as as_markdown
 

@@ -18,7 +18,8 @@ _MARKS = {"ok": "ok", "missing": "MISSING", "optional": "-"}
 def doctor(output: Output) -> int:
     """Check the installation: GPU, driver, libraries, headers and tools.
 
-    For each missing component, the command prints how to install it. The exit code is 1 if a required one is missing.
+    For each missing component, the command prints how to install it. The exit code is 1 if a required component
+    is missing.
     """
     from evokern.doctor import diagnose
 

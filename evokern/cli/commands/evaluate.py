@@ -51,7 +51,8 @@ def evaluate(
         typer.Option(
             "--problem",
             metavar="P",
-            help=f"Problem to run, {PROBLEM_FORMS}. Default: from the kernel's first study, else a small problem.",
+            help=f"Problem to run, {PROBLEM_FORMS}. Default: the first problem of the kernel's first study, or a small "
+            "problem if the kernel has no study.",
         ),
     ] = None,
     device: Annotated[
@@ -59,7 +60,7 @@ def evaluate(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="Device: auto (a GPU, else a simulated L4), cuda:N or sim:CHIP.",
+            help="Device: auto (a GPU, otherwise a simulated L4), cuda:N or sim:CHIP (see `evokern list`).",
             autocompletion=complete_devices,
         ),
     ] = "auto",
@@ -85,14 +86,14 @@ def evaluate(
 ) -> int:
     """Check and time external CUDA sources.
 
-    Each source replaces the kernel's own source file; macros, headers, buffers, reference, tolerance and launches stay.
-    Sources are compiled, checked and timed against the baseline in separate processes. Nothing is written to a
-    database. The exit code is 1 if a source is not correct.
+    Each source replaces the kernel's own source file. The kernel's macros, headers, buffers, reference, tolerance and
+    launches are kept. Sources are compiled, checked and timed against the baseline in separate processes. Nothing is
+    written to a database. The exit code is 1 if a source is not correct.
     """
     from evokern.analysis.evaluate import Evaluator, sources_of
 
     if not source:
-        raise UsageError("nothing to evaluate; give a CUDA file, or a folder of them, with --source")
+        raise UsageError("nothing to evaluate; use --source to name a CUDA file or a folder of CUDA files")
     sources = list(sources_of(source))
     judge = Evaluator(
         kernel,

@@ -53,7 +53,7 @@ def export(
         typer.Option(
             "--format",
             help="cu: one trial as a CUDA program. t4: all trials, for other auto-tuners. t1: the search space, for "
-            "other auto-tuners. trace: a timeline of the search for Perfetto.",
+            "other auto-tuners. trace: a timeline of the search, for Perfetto.",
         ),
     ] = Format.CU,
     trial: TrialOption = None,
@@ -62,7 +62,8 @@ def export(
         typer.Option(
             "--problem",
             metavar="P",
-            help="Problem to specialise the program for: as shown in reports, or its index from 0. Default: the first.",
+            help="Problem to specialise the program for, written as in reports, or its index, starting at 0. "
+            "Default: the study's first problem.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Export a trial even if its verification failed.")] = False,
@@ -74,9 +75,10 @@ def export(
     The CUDA program is one .cu file that builds with nvcc alone. It contains the specialised kernel and a launcher that
     checks shapes and alignment. Its main function checks the results against the reference and times the kernel.
 
-    A T4 file contains all trials; `evokern replay` and other auto-tuners read it (a name ending in .gz is compressed).
-    A T1 file contains the search space: genes, constraints, launch and arguments; the command lists what T1 cannot
-    express. A trace shows each trial on the timeline of its worker; open it at ui.perfetto.dev.
+    T1 and T4 are JSON formats that auto-tuners exchange. A T4 file contains all trials, for `evokern replay` and other
+    auto-tuners; it is compressed if its name ends in .gz. A T1 file contains the search space: genes, constraints,
+    launch and arguments. The command lists the parts that T1 cannot express. A trace shows each trial on the timeline
+    of its worker; open it at ui.perfetto.dev.
     """
     from evokern.export import export_trial
     from evokern.export.banner import build_commands

@@ -45,7 +45,7 @@ def init(
         bool,
         typer.Option(
             "--trust",
-            help="Allow the Kernel Tuner script (up to its call of tune_kernel) or KernelBench task to run in a "
+            help="Allow the Kernel Tuner script (up to its call to tune_kernel) or the KernelBench task to run in a "
             "subprocess.",
         ),
     ] = False,
@@ -55,10 +55,10 @@ def init(
     The command writes kernels/NAME/ and studies/NAME.toml. Guesses are marked in the files, and the command lists what
     you must confirm or add.
 
-    From a CUDA file, macros, template parameters and block extents become genes. The kernel runs on the simulator to
-    guess inputs, outputs, shapes and grid; host code and other kernels are dropped. A Kernel Tuner script or T1 file
-    provides parameters, restrictions, grid, arguments and constant memory. A KernelBench task provides everything
-    except the kernel.
+    In a CUDA file, macros, template parameters and block extents become genes. The command runs the kernel on the
+    simulator to guess its inputs, outputs, shapes and grid; it drops host code and other kernels. A Kernel Tuner script
+    or T1 file provides parameters, restrictions, grid, arguments and constant memory. A KernelBench task provides
+    everything except the kernel.
     """
     from evokern.scaffold import scaffold
 

@@ -29,8 +29,8 @@ def list_(
 ) -> None:
     """List the available kernels, studies and devices.
 
-    Kernels and studies come from ./kernels and ./studies, and from the installed package. For each study, the list
-    shows its kernel, its problems and the question that it answers. If a study cannot be searched, the list shows the
+    The command finds kernels and studies in ./kernels and ./studies, and in the installed package. It shows each
+    study's kernel, its problems and the question that it answers. If a study cannot be searched, the list shows the
     reason, such as an invalid problem or gene. No kernel code runs.
     """
     from evokern.hardware.driver import probe

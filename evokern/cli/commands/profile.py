@@ -71,32 +71,42 @@ def profile(
             "--device",
             metavar="DEVICE",
             help="Device: cuda:N for GPU counters; sim:l4, sim:h200, sim:h100, sim:a100 or sim:rtx4090 for simulation. "
-            "Default: the study's GPU if this machine has it, else its chip simulated.",
+            "Default: the study's GPU if this machine has it, otherwise a simulation of that chip.",
         ),
     ] = None,
     trial: TrialOption = None,
     set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
     problem: Annotated[
         str | None,
-        typer.Option("--problem", metavar="P", help=f"Problem to run, {PROBLEM_FORMS}. Default: the study's first."),
+        typer.Option(
+            "--problem", metavar="P", help=f"Problem to run, {PROBLEM_FORMS}. Default: the study's first problem."
+        ),
     ] = None,
     top: Annotated[
-        int, typer.Option("--top", metavar="N", min=1, help="Number of source lines to show when simulated.")
+        int, typer.Option("--top", metavar="N", min=1, help="Number of source lines to show (simulation only).")
     ] = 5,
-    all_: Annotated[bool, typer.Option("--all", help="Show every source line when simulated.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show every source line (simulation only).")] = False,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="FILE", help="Save the report of Nsight Compute as FILE.ncu-rep.")
+        Path | None,
+        typer.Option(
+            "--keep",
+            metavar="FILE",
+            help="Save the Nsight Compute report to FILE; .ncu-rep is appended if missing (GPU only).",
+        ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write an HTML page with the source and the cost of each line."),
+        typer.Option(
+            "--html", metavar="FILE", help="Write an HTML page with the source and the cost of each line to FILE."
+        ),
     ] = None,
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
-            help="For a study in the database, run its copy of kernel.py if the kernel folder is missing, changed or "
-            "not trusted. For a study file or kernel, trust the folder, now and in later commands.",
+            help="For a study in the database: allow the database's copy of kernel.py to run if the kernel folder is "
+            "missing, changed or not trusted. For a study file or kernel: trust the kernel folder, now and in later "
+            "commands.",
         ),
     ] = False,
     db: DbOption = DEFAULT_DB,
@@ -104,8 +114,9 @@ def profile(
     """Show what limits the speed of a candidate, and which genes to try next.
 
     On a GPU, Nsight Compute (ncu) profiles one call. Without a GPU, sampled blocks run on the CPU, which gives counters
-    per source line and a predicted time. The time of a line counts its instructions alone, on the resource that they
-    use most. Lines can overlap, so their times do not add up to the total. The profile of a trial is stored with it.
+    per source line and a predicted time. The time of a line is how long its instructions alone occupy the resource that
+    they use most. Lines overlap, so these times do not add up to the total. The profile of a trial is stored in the
+    database.
     """
     from evokern.analysis.profile.counters import profile_counted, why_no_profiler
     from evokern.analysis.profile.simulated import profile_simulated

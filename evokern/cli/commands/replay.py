@@ -61,32 +61,36 @@ def replay(
             metavar="N",
             min=1,
             max=1024,
-            help="Maximum number of concurrent trials; with 1, a sampler sees all earlier results. "
-            "Default: as on a machine with one GPU and 16 CPU cores.",
+            help="Maximum number of concurrent trials. With 1, a sampler knows all earlier results when it proposes a "
+            "candidate. Default: the number that a machine with one GPU and 16 CPU cores would use.",
         ),
     ] = None,
     oracle: Annotated[
         bool,
         typer.Option(
-            "--oracle", help="Give samplers the list of recorded configurations, which a live search does not have."
+            "--oracle",
+            help="Give samplers the list of recorded configurations, which is not known in a live search.",
         ),
     ] = False,
     budget: Annotated[
         str | None,
         typer.Option(
-            "--budget", metavar="TIME", help="Recorded time per search, such as 90m or 45s. Default: no limit."
+            "--budget",
+            metavar="TIME",
+            help="Limit on the recorded time of each search, such as 90m or 45s. Default: no limit.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=1024, help="Number of parallel searches.")] = 1,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", dir_okay=False, help="Plot the curves to an HTML file.")
+        Path | None,
+        typer.Option("--plot", metavar="FILE", dir_okay=False, help="Write a plot of the curves to FILE as HTML."),
     ] = None,
 ) -> None:
     """Compare samplers on a recorded search space.
 
     Each sampler searches the space many times. The table shows the optimum divided by the best time found after N
-    evaluations. Failed candidates count as evaluations; configurations that are not in the recording do not. The score
-    is 0 for random search and 1 if the first evaluation finds the optimum.
+    evaluations. Failed candidates count as evaluations; configurations that are not in the recording do not. A sampler
+    with the score 0 is as good as random search; with the score 1, its first evaluation always finds the optimum.
     """
     from evokern.sampler_benchmark import replay as run
 

@@ -42,19 +42,19 @@ def report(
         typer.Option(
             "--serve",
             metavar="[PORT]",
-            help="Serve the page on localhost, with live updates, instead of writing a file. Default: a free port.",
+            help="Serve the page on localhost, with live updates, instead of writing a file. Default port: a free one.",
         ),
     ] = None,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Write an HTML report of a study.
 
-    The report shows the champion, its speedup and verification, and which choices determine the time. It lists all
-    trials and compares any of them with the champion. The page works offline; writing it needs neither the kernel
-    folder nor a GPU.
+    The report shows the champion, its speedup and verification, and which genes determine the time. It lists all trials
+    and can compare each of them with the champion. The page works offline; writing it needs neither the kernel folder
+    nor a GPU.
 
-    With --serve, the page shows a running search, and new trials appear within two seconds. The server accepts only
-    connections from this machine that present the token in its address. Stop it with Ctrl-C.
+    With --serve, the page can follow a running search: new trials appear within two seconds. The server accepts only
+    connections from this machine, and only with the token in the printed address. Stop the server with Ctrl-C.
     """
     if serve is not None:
         if file is not None:

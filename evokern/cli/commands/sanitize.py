@@ -65,7 +65,7 @@ def sanitize(
         typer.Option(
             "--grid",
             metavar="X,Y,Z",
-            help="FILE only: number of blocks. Default: enough for one thread per element of the largest output.",
+            help="FILE only: number of blocks. Default: one thread per element of the largest output.",
         ),
     ] = None,
     block: Annotated[
@@ -76,7 +76,7 @@ def sanitize(
         typer.Option(
             "--cluster",
             metavar="X,Y,Z",
-            help="FILE only: blocks per cluster, at most 8; needs --arch sm_90 or later. "
+            help="FILE only: blocks per cluster, at most 8; needs --arch sm_90 or sm_90a. "
             "Default: from __cluster_dims__.",
         ),
     ] = None,
@@ -89,7 +89,7 @@ def sanitize(
         typer.Option(
             "--arg",
             metavar="ARG",
-            help="FILE only: one argument per kernel parameter, in order; may be repeated. Buffers: in:f16[2,128,64] "
+            help="FILE only: argument of the kernel; repeat once per parameter, in order. Buffers: in:f16[2,128,64] "
             "(random, read-only), in:i32[64]=0..9 (random within a range), out:f32[64] (the kernel must write it), "
             "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable). Scalars: i32=128, f32=0.5, null.",
         ),
@@ -115,17 +115,17 @@ def sanitize(
             "--limit",
             metavar="N",
             min=1,
-            help="Instruction limit: report a hang after N warp instructions of a launch. Default: 20 million.",
+            help="Report a hang after N warp instructions per launch. Default: 20 million.",
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 even if there are only warnings.")] = False,
     trust: TrustOption = False,
 ) -> int:
     """Run a kernel on the CPU and check every memory access, barrier, shuffle and asynchronous copy.
 
-    Each finding gives the kind of error, source line, block, thread, address and usual cause. Results are not compared
+    Each finding states the kind of error, source line, block, thread, address and usual cause. Results are not compared
     with a reference. Races within a warp, and invalid reads whose value is never used, are only warnings. The exit
-    code is 1 if there is an error, or with --strict a warning.
+    code is 1 if there is an error or, with --strict, a warning.
     """
     from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, chip_for_architecture, sanitize_kernel
 

@@ -68,7 +68,7 @@ PriceOption = Annotated[
     ),
 ]
 NoVerifyOption = Annotated[
-    bool, typer.Option("--no-verify", help="Skip verification of the champion; run `evokern verify` later instead.")
+    bool, typer.Option("--no-verify", help="Skip verification of the champion; you can run `evokern verify` later.")
 ]
 AllowChangesOption = Annotated[
     bool,
@@ -124,8 +124,8 @@ def search(
         typer.Option(
             "--max-in-flight",
             metavar="N",
-            help="Maximum number of concurrent trials; fixed when the study starts. The search ramps up from 4. "
-            "Default: enough to keep the device busy.",
+            help="Maximum number of concurrent trials. It cannot change after the study starts. The search starts with "
+            "4 and increases the number. Default: enough to keep the device busy.",
         ),
     ] = None,
     control: Annotated[
@@ -133,7 +133,7 @@ def search(
         typer.Option(
             "--control",
             metavar="random|none",
-            help="With random, draw every second trial at random, to compare the sampler with random search. "
+            help="With random, every second trial is drawn at random, to compare the sampler with random search. "
             "Default: from the study file.",
             autocompletion=_complete_controls,
         ),
@@ -144,8 +144,9 @@ def search(
             "--warm-start",
             metavar="auto|none|sim|DB:STUDY|FILE",
             help="Earlier results that seed a new study: auto, none, sim, another study (DB:STUDY) or a recording "
-            "(FILE). auto takes studies of the same kernel from the database, nearest problem first. sim first "
-            "searches a simulation of this GPU. Default: auto, but none with a control or on a recording.",
+            "(FILE). With auto, they come from studies of the same kernel in the database, nearest problem first. With "
+            "sim, a simulation of this GPU is searched first. Default: auto, but none with a control or on a "
+            "recording.",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,
@@ -160,8 +161,8 @@ def search(
 ) -> int:
     """Search for the fastest correct variant of a kernel, or resume an earlier search.
 
-    Every proposal is written to disk before it runs, and every result when it arrives. To resume after Ctrl-C or a
-    crash, run the same command again. Trials that were in flight are repeated.
+    Every proposal is written to disk before it runs, and every result as soon as it arrives. To resume after Ctrl-C or
+    a crash, run the same command again; trials that were in flight are repeated.
     """
     from evokern.api import FACTORIES
     from evokern.cluster.request import ray_request

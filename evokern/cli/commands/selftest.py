@@ -30,20 +30,23 @@ def selftest(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="Device: auto (a GPU, else a simulated L4), cuda:N or sim:CHIP. Default: auto.",
+            help="Device: auto (a GPU, otherwise a simulated L4), cuda:N or sim:CHIP (see `evokern list`). "
+            "Default: auto.",
             autocompletion=complete_devices,
         ),
     ] = None,
     problem: Annotated[
         str | None,
         typer.Option(
-            "--problem", metavar="M,N,K", help="Size of the test cases' matrix product. Default: 1021,1013,254."
+            "--problem",
+            metavar="M,N,K",
+            help="Size of the matrix product in the test cases. Default: 1021,1013,254.",
         ),
     ] = None,
 ) -> int:
     """Test the correctness gate of a device with cheating and honest kernels.
 
-    The kernels run as external sources, as with `evaluate`. The honest ones include champions of the packaged kernels.
+    The kernels run as external sources, as with `evaluate`. Honest kernels include champions of the packaged kernels.
     The exit code is 1 if a cheat passes, if the wrong check catches it, or if an honest kernel is rejected.
     """
     from evokern.exploits import selftest as run

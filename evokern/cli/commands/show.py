@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument
+from evokern.cli._options import DEFAULT_DB, StoredStudyArgument
 from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
-from evokern.errors import MAX_INTEGER, UsageError, suggestion
+from evokern.errors import UsageError, suggestion
 from evokern.wording import (
     changed_genes_text,
     count_noun,
@@ -54,19 +54,30 @@ def show(
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Number of fastest trials to list.")] = 10,
     trial: Annotated[
         int | None,
-        typer.Option("--trial", metavar="N", min=0, max=MAX_INTEGER, help="Show trial N in detail instead."),
+        typer.Option("--trial", metavar="N", min=0, help="Show trial N in detail instead of the summary."),
     ] = None,
     genes: Annotated[
         bool,
-        typer.Option("--genes", help="Show which genes determine the time, allow only one value, or have no effect."),
+        typer.Option(
+            "--genes", help="Show which genes determine the time, have only one value, or have no clear effect."
+        ),
     ] = False,
-    db: DbOption = DEFAULT_DB,
+    db: Annotated[
+        Path,
+        typer.Option(
+            "--db",
+            metavar="FILE|DIR",
+            envvar="EVOKERN_DB",
+            help="SQLite database that stores the results, or the folder of a sweep.",
+            show_envvar=True,
+        ),
+    ] = DEFAULT_DB,
 ) -> None:
     """Show the results of a study.
 
     The output lists the outcomes, the baseline, the champion, the fastest trials and the most common failures. The
     command works on any machine, even while a search is running, and needs no kernel folder. If --db is the folder of a
-    sweep, the command lists its studies, or shows STUDY from that folder.
+    sweep, the command lists the studies of the sweep, or shows STUDY from that folder.
     """
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly

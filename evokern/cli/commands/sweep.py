@@ -15,7 +15,6 @@ from evokern.cli._options import (
     NumGpusOption,
     RayAddressOption,
     StoredTrustOption,
-    TrustOption,
 )
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 group = typer.Typer(
     name="sweep",
     no_args_is_help=True,
-    help="Search many studies from one file: kernels, problems, data types, devices.",
-    short_help="Search many studies from one file",
+    help="Search many studies, given by one file: combinations of kernels, problems, data types and devices.",
+    short_help="Search many studies, given by one file",
 )
 app.add_typer(group)
 
@@ -73,7 +72,7 @@ def run(
         typer.Option(
             "--budget",
             metavar="TIME",
-            help="Total time of all studies over all runs, such as 6h, 1h30m or 45s. Default: no overall limit.",
+            help="Total time for all studies over all runs, such as 6h, 1h30m or 45s. Default: no overall limit.",
         ),
     ] = None,
     warm_start: Annotated[
@@ -81,11 +80,17 @@ def run(
         typer.Option(
             "--warm-start",
             metavar="auto|none",
-            help="Earlier results that seed a new study: auto (the nearest completed study of the folder) or none.",
+            help="Earlier results that seed a new study: auto (the nearest completed study in the folder) or none.",
         ),
     ] = WarmStart.AUTO,
     allow_changes: AllowChangesOption = False,
-    trust: TrustOption = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Trust the sweep's kernel folders: allow their kernel.py files to run, now and in later commands.",
+        ),
+    ] = False,
     ray_address: RayAddressOption = None,
     num_cpus: NumCpusOption = None,
     num_gpus: NumGpusOption = None,
@@ -93,10 +98,10 @@ def run(
 ) -> int:
     """Search each combination of a sweep as a separate study, or resume an earlier run.
 
-    The first study of each kernel and device is searched to its end, because it seeds the others. Those get two time
-    slices each; after that, the study that improved fastest in its last slice gets the next one. A study is finished
-    when it has reached its trial limit or budget and its champion is verified. To resume after Ctrl-C or a crash, run
-    the same command again.
+    The first study of each kernel and device runs to completion, because it seeds the others. The others then get two
+    time slices each. After that, the study that improved fastest in its last slice gets the next one. A study is
+    finished when it has reached its trial limit or budget and its champion is verified. To resume after Ctrl-C or a
+    crash, run the same command again.
     """
     from evokern.cluster.request import ray_request
     from evokern.sweep import SweepRequest, read_sweep, run_sweep
@@ -147,7 +152,7 @@ def _folder_of(sweep: Path, db: Path | None) -> tuple[Sweep, Path, tuple[StudySt
     """,
 )
 def show(output: Output, sweep: SweepArgument, db: FolderOption = None) -> None:
-    """Show the state of each study of a sweep: trials, best time, verification.
+    """Show the state of each study of a sweep: trials, best time and verification.
 
     The command works on any machine, even while the sweep runs, and needs no kernel folder.
     """
@@ -200,13 +205,13 @@ def _list(standings: tuple[StudyState, ...]) -> None:
 def export(
     output: Output,
     sweep: SweepArgument,
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="Folder to write; created if missing.")],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="Output folder; created if missing.")],
     trust: StoredTrustOption = False,
     db: FolderOption = None,
 ) -> int:
     """Export the champion of each study as a stand-alone CUDA program, OUT/STUDY.cu.
 
-    Each file builds with nvcc alone. The exit code is 1 if a champion cannot be exported.
+    Each program builds with nvcc alone. The exit code is 1 if a champion cannot be exported.
     """
     from evokern.export import export_trial
     from evokern.store import open_readonly
@@ -254,9 +259,9 @@ def report(
     file: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write, or - for stdout.")],
     db: FolderOption = None,
 ) -> None:
-    """Write an HTML page about a sweep: state and result of each study, and how the time was divided.
+    """Write an HTML page about a sweep: the state and result of each study, and how the time was divided.
 
-    The page works offline. For the full report of one study, use `evokern report --db FILE`.
+    The page works offline. For the full report on one study, use `evokern report --db FILE`.
     """
     from evokern.sweep.page import sweep_page
 

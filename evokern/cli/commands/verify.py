@@ -1,4 +1,4 @@
-"""`evokern verify [STUDY]`: verify that a candidate is correct and the fastest."""
+"""`evokern verify [STUDY]`: verify that a candidate is correct and that no other trial is faster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verify(
     ] = DEFAULT_FUZZ,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", metavar="N", help="Random seed of the fuzzing. Default: a new seed each run."),
+        typer.Option("--seed", metavar="N", help="Random seed for fuzzing. Default: a new seed for each run."),
     ] = None,
     elites: Annotated[
         int, typer.Option("--elites", metavar="N", min=1, max=20, help="Number of fastest trials in the playoff.")
@@ -50,18 +50,19 @@ def verify(
         typer.Option(
             "--level",
             metavar="P",
-            help="Significance level: probability that the playoff declares equally fast candidates different.",
+            help="Significance level: probability that the playoff reports a difference between equally fast "
+            "candidates.",
         ),
     ] = 0.01,
     device: DeviceOption = None,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
-    """Verify that the champion is correct and the fastest.
+    """Verify that the champion is correct and that no other trial is faster.
 
     The command runs the correctness gate at full strength, the sanitizer and fuzzing. It also runs a playoff, which
     times the champion against the next fastest trials. On a simulated device, the playoff compares predicted times,
-    which have no noise. The exit code is 1 if a part fails.
+    which have no noise. The exit code is 1 if any of these parts fails.
     """
     from evokern.analysis.candidates import device_for, trial_under_test
     from evokern.measurement.playoff import Rules
@@ -69,7 +70,7 @@ def verify(
     from evokern.study.duration import parse_duration
 
     if not 0 < level < 1:
-        raise UsageError(f"--level {level} is not a probability; give a number between 0 and 1")
+        raise UsageError(f"--level {level} is not a probability; use a number between 0 and 1")
     seconds = 0.0 if fuzz.strip() == "0" else parse_duration(fuzz)
     with open_readonly(db) as reader, trial_under_test(reader, study, trial, elites=elites, trust=trust) as chosen:
         opened = device_for(chosen.record, device)
