@@ -106,8 +106,8 @@ def suspect(evidence: Mapping[str, Any]) -> str:
         return "the grid in launches (it may cover only part of the output), or an early return"
     if evidence.get("input_set") in ("large", "denormal"):
         return (
-            f"the range of values, if normal inputs pass: {evidence['input_set']} inputs fail, so a sum may overflow "
-            "its type; set Tensor's large= to the largest input that the kernel must support"
+            f"the range of values: {evidence['input_set']} inputs fail. If normal inputs pass, a sum may overflow its "
+            "type; set Tensor's large= to the largest input that the kernel must support"
         )
     if evidence.get("input_set") == "edges" and 4 * evidence.get("bad", 0) <= evidence.get("elements", 0):
         return "the handling of zeros, and of infinities and NaN if kernel.py declares nonfinite="
