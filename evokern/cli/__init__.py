@@ -1,4 +1,4 @@
-"""The command line: each command parses arguments, makes one call and prints the result."""
+"""The command line: each command parses its arguments, makes one call and prints the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Run `evokern`. This is the entry point of the console script."""
+    """Run `evokern`; entry point of the console script."""
     try:
         _open_streams()
         from evokern.cli.app import run
@@ -27,8 +27,8 @@ def main() -> None:
 def _open_streams() -> None:
     """Open missing descriptors 0 to 2, and exit if stdout is closed.
 
-    If the caller closed one, the next opened file would get its number. Terminal output could then overwrite a
-    database.
+    If the caller closed one of these descriptors, the next opened file would get its number. Terminal output could then
+    overwrite a database.
     """
     deaf = sys.stdout is None
     for descriptor in range(3):
@@ -40,7 +40,7 @@ def _open_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
     if deaf:
         sys.exit(
-            _usage_error("stdout is closed, so the answer would be lost; redirect it, for example with > /dev/null")
+            _usage_error("stdout is closed, so the output would be lost; redirect it, for example with > /dev/null")
         )
 
 

@@ -1,4 +1,4 @@
-"""Common parts of all commands: `--json --quiet -v --log FILE`, exit codes, and the text of errors.
+"""Common parts of all commands: the options `--json --quiet -v --log FILE`, exit codes, and error messages.
 
 0    success
 1    negative result: a finding, a regression, a failed check
@@ -83,7 +83,7 @@ def command(
     Args:
         name: name of the command.
         examples: example command lines, one per line.
-        optional_values: option with an optional integer value → the value if none is given.
+        optional_values: default integer of each option whose value may be omitted, by option name.
         group: application or command group to register with.
     """
     values_left_out = optional_values or {}
@@ -139,7 +139,7 @@ def _warn(text: str) -> None:
 
 
 def run_command(output: Output, work: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code. Report every exception; show tracebacks only with `-v`."""
+    """Run a command, report every exception, and return the exit code; show tracebacks only with `-v`."""
     escape_unencodable_text()
     gone = missing_working_directory_message()
     if gone:
@@ -197,7 +197,7 @@ def report_usage_error(output: Output, error: EvokernError) -> int:
 
 
 def report_internal_error(output: Output, error: Exception) -> int:
-    """Report an internal error in one line, save the traceback, and return the exit code."""
+    """Report an internal error in one line, save its traceback, and return the exit code."""
     text = "".join(traceback.format_exception(error))
     path = crash_log(text)
     if output.verbose:

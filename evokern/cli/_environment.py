@@ -1,4 +1,4 @@
-"""Errors that the environment of a command causes: streams, memory, disk, working directory."""
+"""Errors caused by a command's environment: streams, memory, disk and working directory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from typing import IO
 
 MAX_WORD_LENGTH = 240
-"""Maximum length of a word in a message. Of a longer one, such as a long path, only both ends are shown."""
+"""Maximum length of a word in a message. For a longer word, such as a long path, only both ends are shown."""
 
 _OUT_OF_MEMORY_TEXTS = ("cannot allocate memory", "failed to map segment", "can't start new thread", "std::bad_alloc")
-"""Messages of libraries, in any exception, when the system runs out of memory or threads."""
+"""Parts of library messages that appear in exceptions when the system runs out of memory or threads."""
 
 _REMEDIES = {
     errno.ENAMETOOLONG: "use a shorter name",
@@ -20,22 +20,22 @@ _REMEDIES = {
     errno.EROFS: "choose a location that is not read-only",
     errno.EACCES: "change its permissions, or choose another location",
     errno.EPERM: "change its permissions, or choose another location",
-    errno.EISDIR: "give a file instead",
+    errno.EISDIR: "use a file instead",
     errno.ENOTDIR: "a part of the path is a file; choose another location",
     errno.ELOOP: "the path contains a loop of links; choose another location",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "close other programs",
     errno.EFBIG: "raise the file size limit (ulimit -f), or use a smaller file",
     errno.EIO: "the disk or terminal has failed; choose another location",
-    errno.ENXIO: "give a regular file instead",
-    errno.EINVAL: "give another file",
+    errno.ENXIO: "use a regular file instead",
+    errno.EINVAL: "use another file",
     errno.ESTALE: "the file system is no longer available; choose another location",
 }
-"""Error number of a file operation → remedy. Any other number is treated as a bug."""
+"""Remedy for each error number of a file operation. Any other number is treated as a bug."""
 
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""Error numbers of a failed write, whose exception has no file name."""
+"""Error numbers of failed writes; the exception of a failed write has no file name."""
 
 
 def escape_unencodable_text() -> None:
@@ -64,7 +64,7 @@ def missing_working_directory_message() -> str | None:
 
 
 def missing_home_message(error: BaseException) -> str | None:
-    """Return a message if the error says that the user has no home folder, else None.
+    """Return a message if the error reports that the user has no home folder, else None.
 
     `Path.home` raises a plain RuntimeError, for example in a container whose user has no entry in /etc/passwd.
     """
@@ -92,7 +92,7 @@ def file_error_message(error: OSError) -> str | None:
 
 
 def shortened(text: str) -> str:
-    """Return a message with overlong words shortened to both ends."""
+    """Return a message in which only both ends of very long words are kept."""
     if len(text) <= MAX_WORD_LENGTH:
         return text
     return " ".join(_cut(word) for word in text.split(" "))

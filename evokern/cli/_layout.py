@@ -1,4 +1,4 @@
-"""Layout of the search panel for a terminal: drop unimportant rows, wrap or cut long ones."""
+"""Layout of the search panel on a terminal: unimportant rows are dropped, and long rows are wrapped or cut."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from evokern.search import Progress
 
 WIDTH, HEIGHT = 80, 24
-"""Columns and lines of a terminal of unknown size."""
+"""Columns and lines to assume if the size of the terminal is unknown."""
 _STYLES = {"plain": "", "best": "bold", "faster": "bold green", "failure": "yellow", "step": "bold"}
-"""Kind of a row → its style."""
+"""Style of each kind of row."""
 _KINDS_WITH_LABEL = ("best", "faster", "step")
-"""Kinds of rows whose label is put before the text if there is no column of labels."""
+"""Kinds of rows whose label precedes the text if there is no column of labels."""
 _LABEL = 13
-"""Columns of the labels."""
+"""Width of the labels in columns."""
 _BORDER = 4
-"""Columns of the border, including the blanks inside it."""
+"""Width of the border in columns, including the blanks inside it."""
 _MIN_WIDTH = 24
-"""Width below which the panel has neither border nor labels, columns."""
+"""Width in columns below which the panel has neither border nor labels."""
 _MOST_BAR, _MOST_SPARKLINE = 60, 72
 _ASCII = {"µ": "u", "×": "x", "…": "~", "→": ">", "–": "-", "█": "="}
 
 
 @dataclass(frozen=True)
 class Glyphs:
-    """Characters to draw with, as far as the encoding of the terminal allows."""
+    """Characters for drawing that the encoding of the terminal supports."""
 
     levels: str = LEVELS
     """Characters of a sparkline, from low to high."""
@@ -49,7 +49,7 @@ class Glyphs:
     """Whether only ASCII may be printed."""
 
     def escaped(self, text: str) -> str:
-        """Escape control characters in a text, and characters that are not allowed."""
+        """Escape control characters in a text; if only ASCII may be printed, escape all other characters too."""
         text = visible(text)
         if not self.ascii:
             return text
@@ -69,8 +69,8 @@ def panel(
         progress: progress of the search.
         width: maximum number of columns.
         height: maximum number of lines.
-        glyphs: characters to draw with.
-        since_s: seconds since the current step began.
+        glyphs: characters for drawing.
+        since_s: seconds since the start of the current step.
     """
     from rich import box
     from rich.panel import Panel
@@ -91,7 +91,7 @@ def panel(
 def _fitted(
     rows: Sequence[ProgressRow], width: int, height: int, label: int, glyphs: Glyphs, since_s: float
 ) -> list[Text]:
-    """Return the lines that fit: first lines of rows before continuation lines, each in order of priority."""
+    """Return the lines that fit, by priority; the first line of every row precedes all continuation lines."""
     wrapped = [_lines(row, width, label, glyphs, since_s) for row in rows]
     order = sorted((depth > 0, row.priority, index, depth) for index, row in enumerate(rows)
                    for depth in range(len(wrapped[index])))  # fmt: skip

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
 _SHOWN = "shown"
-"""Attribute of a log record whose message was already printed, so that `-v` does not repeat it."""
+"""Attribute that marks a log record whose message was already printed, so that `-v` does not print it again."""
 
 
 class _JsonLine(logging.Formatter):
@@ -50,11 +50,11 @@ class Output:
     """Output settings of one command, and functions that print."""
 
     json: bool = False
-    """Whether stdout gets exactly one JSON object."""
+    """Whether the command prints exactly one JSON object on stdout."""
     quiet: bool = False
     """Whether notes and progress are hidden."""
     verbose: int = 0
-    """Verbosity: 1 prints log messages and tracebacks, 2 also debug messages."""
+    """Verbosity: 1 prints log messages and tracebacks; 2 also prints debug messages."""
     log: Path | None = None
     """Log file, to which each message and event is appended as a JSON line."""
 
@@ -64,7 +64,7 @@ class Output:
         return not (self.quiet or self.json)
 
     def console(self, *, stderr: bool = False) -> Console:
-        """Return a rich console. Output that is not on a terminal has neither line wrapping nor colour."""
+        """Return a rich console, which neither wraps lines nor uses colour if its output is not a terminal."""
         from rich.console import Console
 
         stream = unwrapped(sys.stderr if stderr else sys.stdout)  # a console writes its own escape sequences
@@ -81,7 +81,7 @@ class Output:
 
         Args:
             text: the line.
-            logged: whether the log already contains an event with this message.
+            logged: whether the log already has an event with this message.
         """
         if not logged:
             LOGGER.info(text, extra={_SHOWN: self.remarks})
@@ -94,19 +94,19 @@ class Output:
         self.tell(f"evokern: {shortened(visible(text))}")
 
     def tell(self, text: str) -> None:
-        """Print text on stderr and keep its line breaks. A failing stderr does not stop the command."""
+        """Print text with its line breaks on stderr. If stderr fails, the command continues."""
         try:
             print(visible_lines(text), file=sys.stderr, flush=True)
         except OSError:
             redirect_to_null(sys.stderr, 2)
 
     def print_json(self, record: Any) -> None:
-        """Print a record as JSON, with escapes for characters that the encoding of stdout lacks."""
+        """Print a record as JSON, and escape characters that the encoding of stdout lacks."""
         unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
         print(json_text(record, ascii_only=not unicode), flush=True)
 
     def write(self, text: str) -> None:
-        """Write the content of a file to stdout: unchanged in UTF-8, but with escapes on a terminal."""
+        """Write the content of a file to stdout: unchanged as UTF-8, or escaped if stdout is a terminal."""
         stream = unwrapped(sys.stdout)
         if stream.isatty():
             stream.write(visible_lines(text))  # the stream escapes characters that the terminal's encoding lacks
@@ -150,7 +150,7 @@ class Output:
 
 
 def save(file: Path, content: str | bytes, option: str) -> None:
-    """Write a file given by an option.
+    """Write a file whose path is the value of an option.
 
     Raises:
         UsageError: the file cannot be written; the message names the reason and the option.
@@ -165,7 +165,7 @@ def save(file: Path, content: str | bytes, option: str) -> None:
 
 
 class _Terminal(logging.Handler):
-    """Log handler for the terminal: warnings, with `-v` also messages, with `-vv` also debug messages."""
+    """Log handler for the terminal: prints warnings; with `-v` also messages, and with `-vv` also debug messages."""
 
     def __init__(self, output: Output) -> None:
         super().__init__((logging.WARNING, logging.INFO, logging.DEBUG)[min(output.verbose, 2)])
@@ -181,7 +181,7 @@ class _Terminal(logging.Handler):
 
 
 def crash_log(text: str) -> Path:
-    """Save the traceback of an unexpected exception and return the path.
+    """Save the traceback of an unexpected exception and return the path of the file.
 
     The file is in the user's state folder (`XDG_STATE_HOME`), or in the temporary folder if that is read-only.
     """

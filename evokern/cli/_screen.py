@@ -1,8 +1,8 @@
-"""A frame of lines at the bottom of a terminal, redrawn in place below all other output.
+"""Frame of lines at the bottom of a terminal, redrawn in place below all other output.
 
-The cursor is never hidden and no terminal mode changes, so a killed process leaves nothing to restore. The cursor is in
-the first column below the frame, so that echoed characters (`^C`) shift nothing. A thread writes each frame with one
-call, so that no signal interrupts it.
+The cursor is never hidden and no terminal mode changes, so nothing must be restored if the process is killed. The
+cursor stays in the first column below the frame, so echoed characters (`^C`) do not shift the frame. A thread writes
+each frame with one call, so signals cannot interrupt it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from evokern.cli._output import LOGGER
 REFRESH_S = 0.25
 """Seconds between two frames."""
 _CLOSE_TIMEOUT_S = 5.0
-"""Maximum wait for the last frame on a slow terminal, seconds."""
+"""Maximum wait for the last frame on a slow terminal, in seconds."""
 
 
 class LiveScreen:
     """Live display of the lines that a function returns."""
 
     def __init__(self, stream: TextIO, render: Callable[[int, int], Sequence[str]]) -> None:
-        """Start to draw.
+        """Start drawing.
 
         Args:
             stream: the terminal, without a wrapper that escapes text.
-            render: function of the terminal's columns and lines. It returns fewer lines than the terminal has, each
-                shorter than its width, and may use escape sequences.
+            render: called with the columns and lines of the terminal. It returns fewer lines than the terminal has,
+                each shorter than the width of the terminal. The lines may contain escape sequences.
         """
         self._stream = stream
         self._render = render
@@ -52,7 +52,7 @@ class LiveScreen:
         self._thread.start()
 
     def close(self) -> None:
-        """Remove the frame and restore the streams; safe to call twice."""
+        """Remove the frame and restore the streams; repeated calls have no effect."""
         if self._ended.is_set():
             return
         interrupted: KeyboardInterrupt | None = None
@@ -80,7 +80,7 @@ class LiveScreen:
         """Remove the frame while other text is printed in its place.
 
         Args:
-            ends_line: whether the text ends with a newline. No frame is drawn within an unfinished line.
+            ends_line: whether the text ends with a newline; the frame is not drawn in an unfinished line.
         """
         with self._lock:
             if not self._within_line:
@@ -93,7 +93,7 @@ class LiveScreen:
             pass
 
     def _draw_or_give_up(self) -> bool:
-        """Draw a frame; return False if drawing is no longer possible. The search continues without a panel."""
+        """Draw a frame; return False if that is no longer possible, in which case the search continues without it."""
         try:
             self._draw()
         except OSError:  # the terminal is gone
@@ -126,7 +126,7 @@ class LiveScreen:
     def _to_top_sequence(self, columns: int, height: int) -> str:
         """Return the escape sequence that moves the cursor to the top of the frame.
 
-        A terminal that became narrower has wrapped the lines of the frame.
+        The lines of the frame are wrapped if the terminal became narrower.
         """
         rows = min(sum(max(1, -(-width // columns)) for width in self._widths), height - 1)
         return f"\r\x1b[{rows}A" if rows else "\r" if self._widths else ""
@@ -157,7 +157,7 @@ class _AboveFrame:
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Return columns and lines of a terminal. COLUMNS and LINES can reduce it, or set it if it is unknown."""
+    """Return the columns and lines of a terminal; COLUMNS and LINES can reduce them, or replace an unknown size."""
     try:
         known = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -171,7 +171,7 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
 
 
 def _in_foreground(stream: TextIO) -> bool:
-    """Return whether this process is in the foreground; a background job must not draw on the shell's terminal."""
+    """Return whether this process is in the foreground; background jobs must not draw on the shell's terminal."""
     try:
         return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
     except (OSError, ValueError, AttributeError):  # not the controlling terminal, or without process groups

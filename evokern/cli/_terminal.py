@@ -11,7 +11,7 @@ from evokern.escaping import visible_lines
 
 
 class _EscapingStream:
-    """Text stream that escapes control characters and writes to another stream."""
+    """Text stream that escapes control characters and writes the result to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -31,7 +31,7 @@ class _EscapingStream:
 
 
 def unwrapped(stream: TextIO) -> TextIO:
-    """Return the wrapped stream, for code that writes escape sequences and escapes other text itself."""
+    """Return the wrapped stream, for code that writes escape sequences and escapes all other text itself."""
     return stream.stream if isinstance(stream, _EscapingStream) else stream
 
 

@@ -1,4 +1,4 @@
-"""Lines and tables on a terminal. Control characters in untrusted names and messages are escaped."""
+"""Lines and tables for a terminal; control characters in untrusted names and messages are escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def show_line(text: str = "", end: str = "\n") -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: right-aligned columns, except that the last column is left-aligned."""
+    """Return the lines of a table; its columns are right-aligned, except the last one."""
     header, rows = [visible(cell) for cell in header], [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
     lines = []

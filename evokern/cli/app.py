@@ -1,4 +1,4 @@
-"""The application: all commands in the order of the help, and `--version`."""
+"""The application: all commands, in the order in which the help lists them, and `--version`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _root(
 
 
 def run() -> None:
-    """Run the command line and exit with its exit code."""
+    """Run the command line and exit with the command's exit code."""
     escape_unencodable_text()
     try:
         app()

@@ -1,4 +1,4 @@
-"""Display of a running search: a live panel on a terminal, otherwise one line every few seconds."""
+"""Display of a running search: a live panel on a terminal, or one line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["Watcher", "line", "panel"]
 
 LINE_EVERY_S = 5.0
-"""Seconds between two lines without a terminal."""
+"""Seconds between two progress lines if the output is not a terminal."""
 FAILURE_EVERY_S = 15.0
-"""Minimum time between two reported failures without a terminal, seconds."""
+"""Minimum time in seconds between two reported failures if the output is not a terminal."""
 _FAILURE_WIDTH = 160
 _NO_CURSOR = ("dumb", "unknown")
 """Values of TERM for terminals that cannot redraw in place; they get lines instead of a panel."""
 
 
 class Watcher:
-    """Display of a search. It is a context manager, and is called with each `Progress`."""
+    """Display of a running search: a context manager that is called with each `Progress`."""
 
     def __init__(self, output: Output, *, lines: bool = True) -> None:
         """Create a display.
@@ -98,7 +98,7 @@ class Watcher:
             self._screen = LiveScreen(unwrapped(sys.stderr), self._frame)
 
     def _frame(self, columns: int, height: int) -> list[str]:
-        """Return the lines of the panel, a column and a line smaller than the terminal to leave the cursor visible."""
+        """Return the lines of the panel, which leaves one column and one line free so that the cursor is visible."""
         assert self._latest is not None and self._console is not None
         progress, since = self._latest
         passed = time.monotonic() - since if progress.step else 0.0
@@ -133,7 +133,7 @@ class Watcher:
 
 
 def _has_cursor() -> bool:
-    """Return whether the terminal can show a panel, which also shows the steps of start-up."""
+    """Return whether the terminal can show a panel; the panel also shows the start-up steps."""
     return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_CURSOR
 
 

@@ -305,7 +305,7 @@ def test_show_tells_problems_by_the_names_of_their_fields(tmp_path: Path) -> Non
     assert "small: kernel tiny at B=2 H=8 S=512 D=64 on NVIDIA H200" in CliRunner().invoke(app, ["show", *db]).stdout
     best = json.loads(CliRunner().invoke(app, ["show", "--json", *db]).stdout)["best"]["trial"]
     told = CliRunner().invoke(app, ["show", "--trial", str(best), *db]).stdout
-    assert "time at B=2 H=8 S=512 D=64 causal=0: " in told
+    assert "time on B=2 H=8 S=512 D=64 causal=0: " in told
     assert "gate: B=2 H=8 S=512 D=64 causal=0: " in told
     assert "2,8,512,64" not in told
     facts = json.loads(CliRunner().invoke(app, ["show", "--trial", str(best), "--json", *db]).stdout)

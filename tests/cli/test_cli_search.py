@@ -89,7 +89,7 @@ def test_a_crash_is_told_in_lines() -> None:
     checks = {"guard_bytes": 0, "of_tolerance": {"normal": 0.25}}
     report = {"relative_error": 0.5, "tolerance_spent": 0.1, "worst": {**worst, "input_set": "normal"}}
     lines = list(gate_lines({"300": {**report, "input_sets": ["normal"], "runs": 2, "checks": checks}}))
-    assert lines[0] == "gate at 300: 2 runs, inputs normal"
+    assert lines[0] == "gate on 300: 2 runs, inputs normal"
     assert "y[7]: nan, expected 1.5 within 0.001 (normal inputs), 2 elements" in lines[2]
     assert "{" not in "".join(lines)
 

@@ -1,4 +1,4 @@
-"""Details of one trial as text and as JSON: configuration, outcome and reason."""
+"""Details of one trial, as text and as JSON: configuration, outcome and reason."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
 
 _PROBLEMS = ("problem", "finding_problem", "own_problem")
-"""Facts that contain a problem key, or that are tables with problems as keys."""
+"""Names of facts that are a problem key, or a table whose keys are problems."""
 _COVERED_BY_FINDING = ("diagnosis", "message")
-"""Evidence that only summarises the finding, so that it is not shown next to one."""
+"""Evidence that only summarises the sanitizer finding; it is omitted if the finding is shown."""
 STORED_RESTART = "excursion "
 """Stored name of a niche restart (`evokern.samplers.evo`). Stored names never change."""
 
@@ -45,7 +45,7 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         clock = f", SM clock {timing.clock_mhz:.0f} MHz" if timing.clock_mhz else ""
         heat = f", {timing.temperature_c:.0f} °C" if timing.temperature_c is not None else ""
         limited = f", throttled: {timing.throttle}" if timing.throttle else ""
-        show_line(f"time at {record.in_words(problem, every=True)}: {microseconds(timing.median_us)} µs", end="")
+        show_line(f"time on {record.in_words(problem, every=True)}: {microseconds(timing.median_us)} µs", end="")
         interval = "" if timing.predicted else f"95 % interval {microseconds(low)} to {microseconds(high)}, "
         show_line(f" ({interval}{word}{clock}{heat}{limited})")
     for used in evaluation.resources:
@@ -82,7 +82,7 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
 
 
 def _in_words(record: StudyRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with problem keys replaced by readable problems, in values and table keys."""
+    """Return the facts with problem keys replaced by readable problems, both in values and in table keys."""
     told = dict(facts)
     for name in _PROBLEMS:
         if isinstance(told.get(name), str):
@@ -156,8 +156,8 @@ def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:
     """Yield the lines of a sanitizer finding.
 
     Args:
-        finding: a finding as printed by `sanitize --json`.
-        file: name of the kernel's source file, for places outside headers.
+        finding: finding as printed by `sanitize --json`.
+        file: name of the kernel's source file, for findings outside headers.
     """
     kind = finding["kind"].replace("_", " ")
     yield f"{kind} at {_place(finding.get('file') or file, finding['line'])}"
@@ -181,10 +181,10 @@ def _place(file: str, line: int) -> str:
 
 
 def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the measurements of the gate for each problem.
+    """Yield the correctness gate's measurements for each problem.
 
     Args:
-        gate: readable problem → report of `evokern.gate.verdict`.
+        gate: reports of `evokern.gate.verdict` by readable problem.
     """
     for problem, report in gate.items():
         if not (isinstance(report, Mapping) and {"worst", "checks"} <= set(report)):
@@ -192,7 +192,7 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
             continue
         worst, checks = report["worst"], report["checks"]
         runs = f"{report['runs']} run{'s' if report['runs'] != 1 else ''}"
-        yield f"gate at {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
+        yield f"gate on {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
         used = _text(report["tolerance_spent"])
         yield f"  relative error {_text(report['relative_error'])}, share of the tolerance used: {used}"
         at = ", ".join(map(str, worst["index"]))
@@ -205,7 +205,7 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    """Return a value of the evidence as text: numbers with four digits, tables and lists in one line."""
+    """Return a value of the evidence as text: numbers with four digits, tables and lists on one line."""
     match value:
         case float():
             return f"{value:.4g}"

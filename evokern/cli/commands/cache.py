@@ -1,4 +1,4 @@
-"""`evokern cache`: the cache of compiled programs on disk."""
+"""`evokern cache`: show, limit or clear the cache of compiled programs on disk."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from evokern.cli._command import command
 from evokern.cli._options import KernelArgument, TrustOption
 from evokern.cli._output import Output
 from evokern.wording import command as command_line
-from evokern.wording import count_noun, low_priority_values_text
+from evokern.wording import count_noun, low_priority_values_text, stage_label
 
 _MARKS = {True: "ok", False: "FAILED", None: "-"}
 
@@ -37,7 +37,7 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     for finding in check_kernel(loaded):
         findings.append(finding)
         mark = "warning" if finding.warning else _MARKS[finding.ok]
-        output.print_line(f"{mark:<8}{finding.check:<19}{finding.detail}")
+        output.print_line(f"{mark:<8}{stage_label(finding.check):<19}{finding.detail}")
     failed = sum(finding.ok is False for finding in findings)
     if output.json:
         output.print_json(

@@ -1,4 +1,4 @@
-"""`evokern compare OLD NEW`: test whether the new program is slower."""
+"""`evokern compare OLD NEW`: test whether the new champion or program is slower than the old one."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def compare(
     ] = False,
     markdown: Annotated[
         Path | None,
-        typer.Option(
-            "--markdown", metavar="FILE", help="Write the result as Markdown to FILE, or - for stdout."
-        ),
+        typer.Option("--markdown", metavar="FILE", help="Write the result as Markdown to FILE, or - for stdout."),
     ] = None,
     html: Annotated[
         Path | None,
@@ -119,7 +117,7 @@ def _found(output: Output, old: str, new: str, threshold: float, level: float, s
 
 
 def _program(text: str, target: Path, trust: bool) -> Path:
-    """Return the path of an exported program. Export the champion of a study to the target first.
+    """Return the path of an exported program; if the run is a study, export its champion to the target first.
 
     Raises:
         UsageError: another user can modify the program.

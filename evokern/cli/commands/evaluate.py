@@ -128,7 +128,7 @@ def evaluate(
 
 
 def lines(judge: Evaluator, results: Sequence[SourceResult]) -> Iterator[str]:
-    """Yield the lines of the text output: problem, device, baseline, and one line per source."""
+    """Yield the lines of the text output: one line with problem, device and baseline, then one line per source."""
     unit = "predicted µs" if judge.predicted else "µs"
     against = f", {judge.baseline[0]} takes {microseconds(judge.baseline[1])} µs" if judge.baseline else ""
     yield f"{judge.kernel.name} at {judge.problem} on {judge.device}{against}"

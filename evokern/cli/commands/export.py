@@ -102,7 +102,8 @@ def export(
     file = file or Path("best.cu")
     name = "best.cu" if str(file) == "-" else file.name
     with open_readonly(db) as reader:
-        place = 0 if problem is None else reader.study(study).place_of(problem)
+        record = reader.study(study)
+        place = 0 if problem is None else record.place_of(problem)
         made = export_trial(reader, study, trial, problem=place, file_name=name, trust=trust, force=force)
     if str(file) == "-":
         output.write(made.text)
@@ -117,7 +118,8 @@ def export(
     where = ""
     if made.problems > 1:
         where = mean_suffix(made.problems) if made.is_mean else f" at {made.problem}"
-    output.print_line(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}{where}")
+    time = f"{microseconds(made.time_us)} {unit}{where}"
+    output.print_line(f"wrote {file}: trial {made.trial} of {record.name}, {time}")
     if made.problems > 1:
         output.print_line(
             f"specialised for {made.problem}, one of the study's {made.problems} problems; "

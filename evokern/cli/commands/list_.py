@@ -68,7 +68,7 @@ def list_(
     show_line("Kernels")
     for name, path in kernels.items():
         show_line(f"  {name:<24}{_short(path)}")
-    show_line("Studies" if studies else "Studies: none found in ./studies or the package")
+    show_line("Studies" if studies else "Studies: none found in ./studies or in the package")
     for name, summary in summaries.items():
         detail = summary.get("error") or f"{summary['kernel']} at {' and '.join(summary['problems'])}"
         show_line(f"  {name:<24}{detail}")
@@ -116,7 +116,7 @@ def _stored(db: Path) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Return a summary of a study file, or its error: one broken study must not hide the others."""
+    """Return a summary of a study file, or its error, because one invalid study must not hide the others."""
     from evokern.analysis.check.study_soundness import require_sound
     from evokern.errors import UsageError
     from evokern.study.file import read_study
@@ -135,7 +135,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def study_question(path: Path) -> str | None:
     """Return the question at the top of a study file, `# Asks: …`, or None if there is none.
 
-    The question ends with the comment, or before a sentence that starts on a new line, such as `# Found on …`.
+    The question ends where the comment ends, or before a sentence that starts on a new line, such as `# Found on …`.
     """
     words: list[str] = []
     for line in read_text(path).splitlines():
@@ -152,6 +152,6 @@ def study_question(path: Path) -> str | None:
 
 
 def _short(path: Path) -> str:
-    """Return a path, relative to the working directory if it is below it."""
+    """Return a path, relative to the working directory if it is inside that directory."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

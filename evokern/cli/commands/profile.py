@@ -1,4 +1,4 @@
-"""`evokern profile [STUDY|KERNEL]`: profile a candidate with GPU counters or with the simulator."""
+"""`evokern profile [STUDY|KERNEL]`: profile a candidate with GPU counters or on the simulator."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from evokern.analysis.profile.subject import ProfileSubject
 
 WORST_BOUND = 0.02
-"""Components and lines below this share of the largest are omitted from the text."""
+"""Components and lines below this fraction of the largest one are omitted from the text."""
 
 WIDTH = 120
-"""Width of the text in columns. Longer text is wrapped; source lines are cut, except with `--json`."""
+"""Width of the text in columns. Longer text is wrapped, and longer source lines are cut, except with `--json`."""
 _CALLS_SHOWN = 3
 
 
@@ -230,7 +230,7 @@ def _wrapped(text: str, indent: int = 11) -> list[str]:
 
 
 def lines(found: CandidateProfile, top: int | None) -> Iterator[str]:
-    """Yield the lines of a simulated profile, with the `top` most expensive source lines or, with None, all."""
+    """Yield the lines of a simulated profile, with the `top` most expensive source lines; None shows all of them."""
     word = "predicted" if found.predicted else "measured"
     yield f"{found.title} at {found.in_words} on {found.device}"
     yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_components(found.terms_us)}")
@@ -286,9 +286,10 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
 
 
 def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Iterator[str]:
-    """Yield the cost per call site of a line in an inline function, if it has several call sites.
+    """Yield the cost of a line in an inline function per call site, if the function has several call sites.
 
-    The most expensive call sites have a line each; the others share one. All of them add up to the time of the line.
+    Each of the most expensive call sites has its own line; the others share one line. The times of all call sites add
+    up to the time of the source line.
     """
     if len(line.calls) < 2:
         return

@@ -1,4 +1,4 @@
-"""`evokern replay SPACE`: compare samplers on a recorded space."""
+"""`evokern replay SPACE`: compare samplers on a recorded search space."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def replay(
 
     names = [name.strip() for name in samplers.split(",") if name.strip()]
     if not names:
-        raise UsageError(f"--samplers {samplers!r} names no sampler; write for example --samplers evo,tpe")
+        raise UsageError(f"--samplers {samplers!r} names no sampler; use, for example, --samplers evo,tpe")
     if plot is not None and not is_folder(plot.absolute().parent):
         raise UsageError(f"cannot write {plot}: folder {plot.absolute().parent} does not exist")
 
@@ -119,7 +119,7 @@ def replay(
 
 
 class ReplayProgress:
-    """Progress of a replay: prints a line for each finished sampler, and one every few seconds."""
+    """Progress display of a replay: prints a line for each finished sampler, and a line every few seconds."""
 
     def __init__(self, output: Output, repeats: int) -> None:
         self._output, self._repeats = output, repeats
@@ -127,7 +127,7 @@ class ReplayProgress:
         self._when = time.monotonic()
 
     def __call__(self, done: int, total: int, repeat: Repeat) -> None:
-        """Record a finished search and print a line if one is due."""
+        """Record a finished search, and print a progress line if one is due."""
         own = self._best.setdefault(repeat.sampler, [])
         own.append(repeat.best_us[-1] if repeat.best_us else None)
         if len(own) == self._repeats:

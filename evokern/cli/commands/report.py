@@ -1,4 +1,4 @@
-"""`evokern report [STUDY] -o report.html`: an HTML page about a study."""
+"""`evokern report [STUDY] -o report.html`: write an HTML report of a study."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evokern.cli._output import Output, save
 from evokern.errors import UsageError
 
 NICENESS = 10
-"""Niceness of the report server (nice(2)), so that it does not slow down a running search."""
+"""Increase of the report server's niceness (nice(2)), so that it does not slow down a running search."""
 
 
 @command(

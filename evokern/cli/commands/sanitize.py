@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from evokern.simt import Finding
 
 SOURCES = (".cu", ".cuh")
-"""File name suffixes of CUDA files; any other target is a kernel folder."""
+"""File name suffixes of CUDA files; any other target is the name or folder of a kernel."""
 
 
 @command(
@@ -181,7 +181,7 @@ def sanitize(
 
 
 def _refuse(what: str, options: Mapping[str, object]) -> None:
-    """Raise a UsageError for options that do not apply to this kind of target."""
+    """Reject options that do not apply to this kind of target."""
     for name, value in options.items():
         if value not in (None, [], False):
             other = "a kernel folder" if what == "a CUDA file" else "a CUDA file"
@@ -194,7 +194,7 @@ def lines(report: SanitizeReport) -> Iterator[str]:
         yield run.title
         yield from (f"  printed: {line}" for line in run.printed.splitlines())
         if not run.completed:
-            yield "  the run ended early; the rest of it was not checked"
+            yield "  the run ended early; the rest of the run was not checked"
     for number, finding in enumerate(report.findings, 1):
         yield ""
         yield from _finding(report, number, finding)

@@ -187,7 +187,7 @@ def search(
             verify=not no_verify,
         )
         result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, factories=FACTORIES)
-    return print_result(output, result, extended=extend is not None)
+    return print_result(output, result, extended=extend is not None, fresh=fresh)
 
 
 @command(
@@ -244,6 +244,8 @@ _ENDS = {
     "interrupted": "interrupted; all results are saved. To resume, repeat the command or run `{resume}`",
     "paused": "paused before the end; to resume, run `{resume}`",
 }
+_INTERRUPTED_FRESH = "interrupted; all results are saved. To resume, run `{resume}`"
+"""Message after `--fresh`, where a repeated command would start over."""
 
 
 def _counted(result: SearchResult) -> str:
@@ -254,7 +256,7 @@ def _counted(result: SearchResult) -> str:
 
 
 def _reasons(result: SearchResult) -> list[str]:
-    """Return the most common reasons of failure, one line each."""
+    """Return the most common reasons for failures, one line each."""
     from evokern.report.trial_counts import reasons
     from evokern.store import open_readonly
 
@@ -264,7 +266,7 @@ def _reasons(result: SearchResult) -> list[str]:
 
 
 def _hints(result: SearchResult) -> list[str]:
-    """Return lines on what the wrong trials have in common."""
+    """Return lines that state what the wrong trials have in common."""
     from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
 
@@ -292,13 +294,14 @@ def _why_nothing_finished(result: SearchResult) -> str:
     )
 
 
-def print_result(output: Output, result: SearchResult, *, extended: bool = False) -> int:
+def print_result(output: Output, result: SearchResult, *, extended: bool = False, fresh: bool = False) -> int:
     """Print the result of a search and return the exit code, which is 1 if every candidate failed.
 
     Args:
-        output: where to print.
+        output: output of the command.
         result: result of the search.
         extended: whether `--extend` was given.
+        fresh: whether `--fresh` was given.
     """
     from evokern.analysis.control_verdict import control_verdict, cost_text
 
@@ -310,7 +313,8 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
     baseline, best = result.summary["baseline"], result.summary["best"]
     stored = (result.study, "--db", result.db)
     unit = "µs predicted" if result.summary["predicted"] else "µs"
-    end = _ENDS[result.end].format(resume=command_line("resume", *stored))
+    end = _INTERRUPTED_FRESH if fresh and result.interrupted else _ENDS[result.end]
+    end = end.format(resume=command_line("resume", *stored))
     output.print_line(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
         output.print_line("more time has no effect: the trial limit is reached; raise it with --trials N")

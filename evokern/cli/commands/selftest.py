@@ -53,7 +53,7 @@ def selftest(
     from evokern.exploits.suite import PROBLEM, CaseResult
 
     if suite not in SUITES:
-        raise UsageError(f"unknown self-test {suite!r}: {suggestion(suite, SUITES)}")
+        raise UsageError(f"unknown self-test suite {suite!r}: {suggestion(suite, SUITES)}")
 
     def report_case(one: CaseResult) -> None:
         result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"

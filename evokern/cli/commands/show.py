@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from evokern.study.trial import Trial
 
 MIN_TIMED_TRIALS = 30
-"""Number of timed trials below which the absence of a finding about a gene means nothing."""
+"""Number of timed trials below which it means nothing that no effect of a gene was found."""
 
 
 @command(
@@ -125,7 +125,9 @@ def _folder(output: Output, folder: Path) -> None:
             continue
         rows += [{**summary, "db": str(db), "standing": standing(summary)} for _, summary in found]
     if not rows and not unreadable:
-        raise UsageError(f"{folder} is a folder without databases; give a file or the folder of a sweep with --db")
+        raise UsageError(
+            f"{folder} is a folder without databases; use --db to choose a database file or the folder of a sweep"
+        )
     if output.json:
         output.print_json({"folder": str(folder), "studies": rows, "unreadable": unreadable})
         return
@@ -144,7 +146,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         return
     kind = "predicted" if found.predicted else "measured"
     known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
-    known += "" if found.explained is None or found.trusted else ", too little to name decisive genes"
+    known += "" if found.explained is None or found.trusted else ", not enough to name decisive genes"
     slow = f" ({found.slow} of slow trials)" if found.slow else ""
     show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{slow}{known}")
     titles = (
@@ -228,14 +230,14 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
 
 
 def _refuted(reader: Reader, record: StudyRecord) -> list[str]:
-    """Return one line per refuted trial, because such a trial cannot become the champion."""
+    """Return one line per refuted trial, which explains why the trial cannot become the champion."""
     numbers = sorted(reader.refuted(record))
     told = [(number, reader.verification(record, reader.trial(record, number).trial).reason) for number in numbers]
     return [f"refuted: trial {number}, {reason}" for number, reason in told]
 
 
 def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] | None) -> str:
-    """Return the number of trials remeasured on another GPU, and the time of the best one there."""
+    """Return one line with the number of trials remeasured on another GPU and the time of the best one there."""
     count = count_noun(len(found), "trial")
     told = f"{count} remeasured on another GPU: {next(iter(found.values()))['because']}"
     again = found.get(best["trial"]) if best else None
@@ -258,7 +260,7 @@ def _rejected(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
-    """Return a table of the most common reasons of failure: at most `most` in all, `each` per outcome."""
+    """Return a table of the most common reasons for failures: at most `most` in total and `each` per outcome."""
     from evokern.analysis.wrong_trials import hints
     from evokern.report.trial_counts import reasons
 
@@ -269,7 +271,7 @@ def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, e
         if each is None or shown_per_outcome[one.outcome] <= each:
             rows.append((str(one.count), one.outcome, str(one.trial), one.example))
     head = ("trials", "outcome", "example", "reason in the example")
-    listed = ["", "most common reasons of failure", *table(head, rows)] if rows else []
+    listed = ["", "most common reasons for failures", *table(head, rows)] if rows else []
     found = hints(record.kernel, record.genes, trials)
     return [*listed, *(["", *found] if found else [])]
 

@@ -1,4 +1,4 @@
-"""`evokern sweep run|show|export|report SWEEP`: many studies from one file."""
+"""`evokern sweep run|show|export|report SWEEP`: search many studies that one file defines."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def run(
 
 
 def _folder_of(sweep: Path, db: Path | None) -> tuple[Sweep, Path, tuple[StudyState, ...]]:
-    """Return a sweep with the device of its last run, its folder, and the state of each study."""
+    """Return the sweep with the device of its last run, the folder of the sweep, and the state of each study."""
     from evokern.sweep import Journal, read_sweep, standing_of
 
     folder = db or read_sweep(sweep).folder

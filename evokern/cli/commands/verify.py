@@ -12,7 +12,7 @@ from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
 from evokern.wording import command as command_line
-from evokern.wording import microseconds
+from evokern.wording import microseconds, stage_label
 
 DEFAULT_FUZZ = "5s"
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
@@ -90,7 +90,7 @@ def verify(
         return 0 if proof.passed else 1
     output.print_line(f"trial {proof.trial} of {proof.study} on {proof.device}")
     for stage in proof.stages:
-        output.print_line(f"{_MARKS[stage.state]:<8}{stage.name:<13}{stage.detail}")
+        output.print_line(f"{_MARKS[stage.state]:<8}{stage_label(stage.name):<18}{stage.detail}")
     if proof.playoff:
         unit = "predicted µs" if proof.playoff.predicted else "µs"
         # Predicted times have no noise, so they have neither an interval nor Cliff's delta.
