@@ -23,7 +23,7 @@ from evokern.study.trial import Evaluation, Outcome, Trial
 from evokern.wording import command
 
 RESULT_TIMEOUT_S = 600.0
-"""Time without a result after which a device counts as failed, in seconds."""
+"""Time in seconds without a result after which a device counts as failed."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class TrialUnderTest:
     study: Study
     """The study's settings."""
     kernel: Kernel
-    """The kernel in the trial's version."""
+    """The kernel in the version that the trial used."""
     problems: tuple[Problem, ...]
     """The study's problems."""
     trial: Trial
     """The trial under test: the champion or the requested trial."""
     elites: tuple[Trial, ...]
-    """Fastest measured trials with different programs, without refuted ones, fastest first."""
+    """Fastest measured trials with different programs, fastest first; refuted trials are omitted."""
     baseline: tuple[str, float] | None
     """Name of the baseline and its time in µs, or None."""
 
     def task(self, *, strict: bool = False) -> Task:
-        """Return the device's task, without racing; `strict` adds all input sets and at least three runs."""
+        """Return the device's task without racing; `strict` uses all input sets and at least three runs."""
         study = replace(self.study, timing=replace(self.study.timing, race=0.0))
         if strict:
             kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal", "edges"))
@@ -91,11 +91,11 @@ def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]
 
 
 def device_for(record: StudyRecord, name: str | None) -> Device:
-    """Return the device for a study's candidates, not yet started.
+    """Return the device for a study's candidates without starting it.
 
     Args:
         record: the study.
-        name: the requested device; None for the study's.
+        name: the requested device; None for the study's device.
 
     Raises:
         DeviceError: the device is not available; the message lists alternatives.
@@ -120,7 +120,7 @@ def device_for(record: StudyRecord, name: str | None) -> Device:
 
 @contextmanager
 def running_device(device: Device, task: Task) -> Iterator[StartReport]:
-    """Start a device and close it at the end of the context.
+    """Start a device, and close it when the context ends.
 
     Raises:
         UsageError: the device, the compiler or the workload does not work.

@@ -1,4 +1,4 @@
-"""Text for the comparison of a sampler with its control, and for the cost of a search."""
+"""Texts about the comparison of a sampler with its control, and about the cost of a search."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TIE = 0.01
 
 
 def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable[[float], str]) -> str:
-    """Return the result of comparing the sampler with its control.
+    """Return the result of the comparison of a sampler with its control, as text.
 
     Args:
         control: the object `control` of `show --json`.

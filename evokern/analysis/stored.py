@@ -1,4 +1,4 @@
-"""Stored trials prepared for a new build: selection, configuration and chip."""
+"""Preparation of a stored trial for a new build: its selection, configuration and chip."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ FEW_SHARE = 0.01
 """Largest share of an output's elements that counts as few."""
 FEW_ELEMENTS = 8
 ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
-"""Relative error that counts as rounding, by output type: one rounding of the output, plus half for the sums before."""
+"""Relative error that counts as rounding, by output type: one rounding of the output, plus half for sums."""
 LEAST_ROUNDING = 1e-5
 """Relative error that counts as rounding for other types, about a hundred roundings of float32 (2**-24 each)."""
 LEAST_NEAR = 2
-"""Fewest narrow misses that are reported."""
+"""Minimum number of narrow misses for a report."""
 
 
 def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[str]:
@@ -84,7 +84,7 @@ def _miss(trial: Trial) -> str:
 
 
 def suspect(evidence: Mapping[str, Any]) -> str:
-    """Return the first suspect for a wrong default candidate, from the gate's evidence.
+    """Return the most likely cause of a wrong default candidate, from the gate's evidence.
 
     Args:
         evidence: evidence of a wrong trial or of the gate's verdict.

@@ -1,4 +1,4 @@
-"""Reading of a `kernel.py` from its syntax tree, without running its code.
+"""Reader of the genes and fields in a `kernel.py`, which does not run its code.
 
 Genes and problem fields are nearly always literals. Computed parts are reported as unknown.
 """
@@ -21,9 +21,9 @@ from evokern.errors import SpaceError
 from evokern.files import read_text
 
 _MOST_VALUES = 10_000
-"""Longest range that is expanded; genes have few values."""
+"""Maximum length of a range that is expanded; genes have few values."""
 _MOST_BITS = 64
-"""Most bits of a result, and largest exponent or shift, that is evaluated."""
+"""Maximum number of bits of a result, and maximum exponent or shift."""
 
 Constants = Mapping[str, ast.expr]
 Part = TypeVar("Part")
@@ -31,20 +31,20 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class DeclaredGenes:
-    """Genes of a kernel, as far as they can be read."""
+    """The genes of a kernel that can be read without running code."""
 
     space: Space
-    """Every gene, without the conditions between genes."""
+    """Space of all genes, without the conditions between them."""
     computed: frozenset[str]
     """Names of genes with computed values; the space has a placeholder for them."""
 
 
 @dataclass(frozen=True)
 class DeclaredKernel:
-    """Declaration of a kernel, as far as it can be read."""
+    """The parts of a kernel's declaration that can be read without running code."""
 
     name: str
-    """Name of the kernel, or of its folder if the name is computed."""
+    """Name of the kernel, or name of its folder if the kernel's name is computed."""
     genes: DeclaredGenes | None = None
     """Genes, or None if they are computed."""
     fields: tuple[ProblemField, ...] | None = None
@@ -52,7 +52,7 @@ class DeclaredKernel:
 
 
 def read_declaration(path: Path) -> DeclaredKernel:
-    """Return the readable part of a `kernel.py`; only the folder's name if the file cannot be read."""
+    """Return the readable part of a `kernel.py`, or only the folder's name if the file cannot be read."""
     try:
         return _declared(read_text(path), path.parent.name)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Data that all checks share: a kernel, its source and its known problems."""
+"""Data shared by all checks: a kernel, its source and its known problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLE = 500
 """Number of configurations on which the kernel's functions are tested."""
 
 Results = Iterator[tuple[bool | Literal["warning"] | None, str]]
-"""Results of a check: a state and a detail. States: passed, failed, `warning` (passed with advice), None (skipped)."""
+"""Results of a check: state and detail. States: True (passed), False (failed), `warning`, None (skipped)."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Folder:
 
     @property
     def small(self) -> tuple[Problem, ...]:
-        """Problems small enough for a reference."""
+        """Problems that are small enough to run the reference."""
         return small_problems(self.kernel, self.problems[:1])
 
     @property
     def study_problems(self) -> tuple[Problem, ...]:
-        """Problems that studies name, without the small problems."""
+        """Problems of the kernel's studies, without the small problems."""
         small = self.small
         return tuple(problem for problem in self.problems if problem not in small)
 
     @property
     def choice_variants(self) -> tuple[Problem, ...]:
-        """Variants of the first small problem, one for each other dtype, layout or similar choice of a field."""
+        """Variants of the first small problem, one for each further choice (dtype, layout …) of a field."""
         small = self.small[:1]
         return tuple(
             self.kernel.problem({**one, entry.name: word})
@@ -80,7 +80,7 @@ def known_problems(kernel: Kernel) -> tuple[Problem, ...]:
 
 
 def small_problems(kernel: Kernel, like: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return the small problems for the simulated gate; open fields are filled in from a study's problem if given.
+    """Return the small problems for the simulated gate; fields without a value are taken from a study's problem.
 
     Raises:
         KernelError: the kernel does not accept a small problem.

@@ -35,7 +35,7 @@ def workload_tensors(kernel: Kernel, problem: Problem) -> dict[str, Tensor]:
 
 
 def draw_inputs(tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
-    """Return random inputs: drawn in each tensor's type, then converted to double for the references."""
+    """Return random inputs, drawn in each tensor's type and converted to double for the references."""
     import torch
 
     storage = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -97,7 +97,7 @@ def compare_with_cpp(kernel: Kernel, expected: Mapping[Problem, Mapping[str, tor
     """Compile `reference.h` for the host, run it on each problem, and return the largest relative difference.
 
     Args:
-        kernel: kernel with the `reference.h`.
+        kernel: kernel whose folder contains `reference.h`.
         expected: for each problem, the Python reference's outputs on `draw_inputs`.
         compiler: path of g++ or clang++.
 
@@ -148,7 +148,7 @@ def _difference(work: Path, index: int, wanted: torch.Tensor) -> float:
 
 
 def reference_arguments(kernel: Kernel, problem: Problem) -> list[int]:
-    """Return the leading arguments of `reference`: numeric fields, and the index of each word among its choices."""
+    """Return the leading arguments of `reference`: numeric fields, and the index of each word in its choices."""
     values = {field: problem[field.name] for field in kernel.fields}
     return [
         value if isinstance(value, int) else field.choices.index(value)
@@ -179,7 +179,7 @@ void write(const char* name, const double* values, const char* elements) {
 }
 }  // namespace evokern_check
 """
-"""Common part of every test program; malloc, because <vector> would dominate the compile time."""
+"""Common part of every test program. It uses malloc, because <vector> would dominate the compile time."""
 
 
 def _program(numbers: int, inputs: int, outputs: int) -> str:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import torch
 
 HEADROOM = 4.0
-"""Factor of a suggested tolerance over the measured rounding; other inputs and summation orders round differently."""
+"""Ratio of a suggested tolerance to the measured rounding; other inputs and summation orders round differently."""
 MOST = 2
-"""Number of small problems to compute, equal to that of the simulated gate."""
+"""Number of small problems to compute, the same as in the simulated gate."""
 LOOSE_SHARE = 1e-3
 """Share of the tolerance below which the tolerance is reported as too loose."""
 MAX_ROUNDING_ERROR = 0.05
@@ -49,13 +49,13 @@ class Rounding:
     least: float = 0.0
     """Largest share if every error counts as at least one unit roundoff of the output's type."""
     seen: list[tuple[InputSet, torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """Input set, errors and absolute reference values, flattened."""
+    """For each input set: its name, and the flattened errors and absolute reference values."""
     finite: bool = True
     """Whether no result was NaN."""
 
 
 def rounding(folder: Folder) -> Results:
-    """Check that rounding errors are below the tolerance, but not a thousand times below it."""
+    """Check that rounding errors are below the tolerance, but not a thousand times smaller."""
     kernel = folder.kernel
     if not folder.small:
         yield None, "skipped: the workload lists no small_problems"
@@ -218,8 +218,8 @@ def measured_tolerance(
         output: a floating-point output.
 
     Returns:
-        A tolerance with `HEADROOM`, or None if no input set is usable. The usable input sets: those on which the
-        results in float64 and in the kernel's type are finite and differ only by rounding.
+        A tolerance with `HEADROOM` (None if no input set is usable), and the usable input sets. An input set is usable
+        if the results in float64 and in the kernel's type are finite and differ only by rounding.
     """
     whole, usable = Rounding(), []
     for kind in GateSettings().input_sets:
@@ -241,7 +241,7 @@ def measured_tolerance(
 def _suggested(one: Rounding, dtype: str) -> Tolerance:
     """Return a tolerance of `HEADROOM` times the rounding errors, in round numbers.
 
-    The relative part covers the larger elements of normal inputs, the absolute part covers the remaining errors.
+    The relative part covers the larger elements of normal inputs; the absolute part covers the remaining errors.
     """
     usual = [(error, exact) for kind, error, exact in one.seen if kind == "normal"] or [one.seen[0][1:]]
     relative = [

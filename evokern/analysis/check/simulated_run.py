@@ -19,13 +19,13 @@ from evokern.study.settings import GateSettings, SimulationSettings
 MOST_BYTES = 64 << 20
 """Largest total buffer size of a simulated problem, in bytes; larger problems take minutes."""
 OWN_INSTRUCTIONS = 1_500_000
-"""Most warp instructions at a study's full-size problem, about a second; larger problems run some blocks only."""
+"""Maximum number of warp instructions on a full-size problem, about a second; larger problems run only some blocks."""
 SEED = 0
 """Seed of the inputs; a search uses a secret seed."""
 
 
 def simulated_run(folder: Folder) -> Results:
-    """Check that the default candidate is correct, without findings, on its smallest problem and each field choice."""
+    """Check that the default candidate is correct, without findings, on its smallest problem and with each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
     small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
@@ -45,7 +45,7 @@ def simulated_run(folder: Folder) -> Results:
 
 
 def own_problem(folder: Folder) -> Results:
-    """Check that the default candidate writes all outputs at the first study's problem, with some blocks verified."""
+    """Check that the default candidate writes all outputs of the first study's problem, and verify some blocks."""
     kernel = folder.kernel
     config = kernel.space.default()
     studied = folder.study_problems[:1]
@@ -205,7 +205,7 @@ def _tail(kernel: Kernel, config: Config, problem: Problem, entry: ProblemField)
 def _grid(
     kernel: Kernel, config: Config, problem: Problem, entry: ProblemField, steps: int
 ) -> tuple[tuple[int, int, int], ...] | None:
-    """Return the grids for an extent some steps larger, or None if the kernel cannot run it."""
+    """Return the grids for an extent that is some steps larger, or None if the kernel cannot run it."""
     value = int(problem[entry.name]) + steps * entry.multiple_of
     if value > entry.most:
         return None

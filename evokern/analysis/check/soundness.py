@@ -1,8 +1,8 @@
-"""The checks of a kernel folder that need no GPU.
+"""Checks of a kernel folder that need no GPU.
 
 Their order is the order in which a new kernel usually fails: declaration, source, feasibility, compiler, reference,
 tolerance, and a run of the default candidate on the PTX simulator. A check that raises has failed. The later checks
-still run; if the same line of the kernel stops them too, they refer to the first report.
+still run. If the same line of the kernel stops them too, they refer to the first report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
-from evokern.wording import changed_genes_text, count_noun
+from evokern.wording import changed_genes_text, count_noun, stage_label
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """Compile targets of the default candidate: the three chip generations that evokern supports."""
@@ -53,7 +53,7 @@ class CheckResult:
 
 
 def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
-    """Yield the result of each check as soon as it is known."""
+    """Run the checks, and yield each result as soon as it is known."""
     from evokern.cuda_source import read
 
     try:
@@ -78,7 +78,8 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
                 raise  # a bug in evokern, not in the kernel
             defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
             if defect in reported:
-                yield CheckResult(name, None, f"skipped because of the error reported under {reported[defect]!r}")
+                first = stage_label(reported[defect])
+                yield CheckResult(name, None, f"skipped because of the error reported under {first!r}")
             else:
                 reported[defect] = name
                 yield CheckResult(name, False, _error_text(error, place))
@@ -90,7 +91,7 @@ def _named(name: str, results: Results) -> Iterator[CheckResult]:
 
 
 def _error_location(error: BaseException, folder: Path) -> str:
-    """Return file and line of the kernel's code that raised, or an empty string."""
+    """Return the file and line of the kernel's code that raised the error, or an empty string."""
     frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
     own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(folder.resolve())]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
@@ -136,7 +137,7 @@ def _default_feasible(folder: Folder) -> Results:
     notes: dict[str, list[Problem]] = {}
     problems = tuple(dict.fromkeys((*folder.problems, *folder.choice_variants)))
     for problem in problems:
-        # Constraints about speed do not matter at a small problem: the default candidate only has to run there.
+        # Constraints about speed do not matter on a small problem: the default candidate only has to run there.
         tried = partial(
             check_feasible, folder.kernel, default, [problem], essential=problem not in folder.study_problems
         )
@@ -159,7 +160,7 @@ def _default_feasible(folder: Folder) -> Results:
 
 
 def _starting_points(folder: Folder) -> Results:
-    """Check that each starting point is feasible on some chip at some problem; report those chips."""
+    """Check that each starting point is feasible on some chip for some problem, and report these chips."""
     genes, good = folder.kernel.genes, []
     for number, point in enumerate(folder.kernel.space.starting_configs(), 1):
         found = {
@@ -200,7 +201,7 @@ def _compiles(folder: Folder) -> Results:
 
 
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
-    """Return the compile target, whether the default candidate compiles for it, and the detail text."""
+    """Return the compile target, whether the default candidate compiles for it, and a detail text."""
     from evokern.compile.isolated import compile_program
     from evokern.compile.messages import needs_later_architecture
     from evokern.compile.records import CompileFailure
@@ -291,7 +292,7 @@ def _cpp_reference(folder: Folder) -> Results:
 
 
 def _slices(folder: Folder) -> Results:
-    """Check that declared slices cover the outputs that they name, and that their references are correct."""
+    """Check that the declared slices cover the outputs that they name, and that their references are correct."""
     declared = folder.kernel.workload.slices_at(folder.problems[0])
     if not declared:
         return

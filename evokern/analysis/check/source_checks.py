@@ -96,7 +96,7 @@ def _is_variable(name: str, text: str) -> bool:
 
 
 def gene_macros(folder: Folder) -> Results:
-    """Check that the source uses every gene and problem macro, and has an `#error` for a missing macro."""
+    """Check that the source uses every gene and problem macro, and has an `#error` for each missing macro."""
     kernel = folder.kernel
     source, headers = read_source(kernel)
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", "\n".join([source, *headers.values()]), flags=re.DOTALL)
@@ -157,7 +157,7 @@ def _tested(conditions: Sequence[str]) -> set[str]:
 
 
 def static_asserts(folder: Folder) -> Results:
-    """Check that each static assert whose message starts with a name has a constraint of that name."""
+    """Check that each static assert whose message starts with a name has a constraint with the same name."""
     source, headers = read_source(folder.kernel)
     text = "\n".join([source, *headers.values()])
     asserted = set(re.findall(r'static_assert\s*\([^;]*?"(\w+):', text))

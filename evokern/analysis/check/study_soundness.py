@@ -1,6 +1,6 @@
 """Quick validation of a study, without running the kernel's code (`kernel.py`).
 
-A search reports the same errors in the same order and words. A search also finds infeasible, uncompilable and wrong
+A search reports the same errors in the same order and words. In addition, it finds infeasible, uncompilable and wrong
 candidates.
 """
 
@@ -58,7 +58,7 @@ def _check_against(study: Study, kernel: DeclaredKernel) -> None:
 
 
 def _check_limits(study: Study) -> None:
-    """Reject limits above those of the study's chip, or of every chip if the study names none."""
+    """Reject limits that exceed those of the study's chip, or those of every chip if the study names none."""
     kind, _, name = study.device.strip().partition(":")
     bases = [chip(name or TARGET)] if kind.lower() == "sim" else [*CHIPS.values()]
     refused = None

@@ -1,4 +1,4 @@
-"""Comparison of two studies or two exported programs, for a pull request or a new driver.
+"""Comparison of two studies or two exported programs, for example for a pull request or a new driver.
 
 With stored samples, each problem is tested separately. A run is slower if the ratio of medians exceeds the threshold
 *and* a one-sided Mann-Whitney test (Ann. Math. Statist. 18 (1947), 50) is significant. The level is divided by the
@@ -25,16 +25,16 @@ FEWEST_SAMPLES = 5
 
 @dataclass(frozen=True)
 class RunTiming:
-    """Time of one run at one problem."""
+    """Time of one run on one problem."""
 
     time_us: float
-    """Median time or predicted time, µs."""
+    """Median time or predicted time in µs."""
     ci95_us: tuple[float, float] | None = None
     """95 % confidence interval of the median, if known."""
     samples_us: tuple[float, ...] = ()
-    """Stored samples, µs."""
+    """Stored samples in µs."""
     clock_mhz: float | None = None
-    """SM clock during sampling."""
+    """SM clock during sampling in MHz, if known."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ComparedRun:
     facts: Mapping[str, str] = field(default_factory=dict)
     """Versions and other facts for display."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """Problem → readable form, if the names of its fields are known."""
+    """Problem → its readable form, if the names of its fields are known."""
 
 
 Change = Literal["same", "faster", "slower"]
@@ -64,14 +64,14 @@ Change = Literal["same", "faster", "slower"]
 
 @dataclass(frozen=True)
 class ProblemComparison:
-    """Comparison of the times at one problem."""
+    """Comparison of the times on one problem."""
 
     problem: str
     """The problem, or `all` for paired runs."""
     old_us: float
-    """Baseline time, µs."""
+    """Baseline time in µs."""
     new_us: float
-    """New time, µs."""
+    """New time in µs."""
     ratio: float
     """New time divided by baseline time."""
     ratio_ci95: tuple[float, float] | None
@@ -81,7 +81,7 @@ class ProblemComparison:
     delta: float | None
     """Cliff's delta of the new samples relative to the baseline's; 1 if every new sample is faster."""
     verdict: Change
-    """Result at the threshold and level."""
+    """Result for the given threshold and level."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Comparison:
         return geometric_mean([line.ratio for line in self.lines])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the result as a JSON-serialisable dictionary."""
         return {
             "verdict": self.verdict,
             "ratio": self.ratio,
@@ -179,7 +179,7 @@ def compare_paired(old: ComparedRun, new: ComparedRun, played: Playoff, *, thres
 
 
 def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]]:
-    """Return the problems that both runs have, and notes for the user.
+    """Return the problems that both runs have in common, and notes for the user.
 
     Raises:
         UsageError: the runs cannot be compared; the message gives the difference.
@@ -221,7 +221,7 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
 
 
 def readable_problem(problem: str, *runs: ComparedRun) -> str:
-    """Return a problem in readable form from the first run that has one, else its key."""
+    """Return a problem in readable form from the first run that has such a form, or else its key."""
     return next((run.words[problem] for run in runs if problem in run.words), problem)
 
 

@@ -1,4 +1,4 @@
-"""Reading of the runs to compare, given as `old.db:attention-s512` or `best.cu`."""
+"""Reader of the runs to compare, which are given as `old.db:attention-s512` or `best.cu`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from evokern.files import read_text
 from evokern.measurement.playoff import Playoff, Rules, play
 
 RULES = Rules(samples=1)
-"""Playoff rules: one program run per round, because each run prints the median of its own samples."""
+"""Playoff rules: each program runs once per round, because it prints the median of its own samples."""
 BUILD_S, RUN_S = 300, 120
 
 _PRINTED_TIME = re.compile(r"^time: ([\d.]+) us", re.MULTILINE)
@@ -25,7 +25,7 @@ Run = Callable[[Path], float]
 
 
 def pairing_obstacle(device: str) -> str | None:
-    """Return why this machine cannot pair programs for a chip model, or None if it can."""
+    """Return why this machine cannot compare programs for a chip model head-to-head, or None if it can."""
     from evokern.hardware.driver import probe
 
     if device.startswith("sim:"):
@@ -85,7 +85,7 @@ def build(source: Path, binary: Path) -> Path:
 
 
 def run(binary: Path) -> float:
-    """Run a program at its default problem and return the printed time in µs.
+    """Run a program on its default problem and return the printed time in µs.
 
     Raises:
         UsageError: the program fails its check or prints no time.

@@ -25,7 +25,7 @@ from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
 
 SILENT_S = 600.0
-"""Time without a result after which a device counts as failed, in seconds."""
+"""Time in seconds without a result after which a device counts as failed."""
 _NOTHING = ForeignSource("", "")
 _CLOSED = "this evaluator is closed and its processes have ended; create a new one"
 OnResult = Callable[[SourceResult], None]
@@ -57,21 +57,21 @@ class Evaluator:
         study: Study | None = None,
         best_us: float | None = None,
     ) -> None:
-        """Find kernel, problem and device; the device starts with the first source or the `with` statement.
+        """Find the kernel, problem and device; the device starts with the first source or the `with` statement.
 
         Args:
-            kernel: the kernel whose signature the sources have, or its name or folder.
-            problem: shapes and options such as `2,8,512,64`; None for the problem of the kernel's first study, else
-                its first small problem.
+            kernel: the kernel whose signature the sources share, or its name or folder.
+            problem: shapes and options such as `2,8,512,64`; None for the problem of the kernel's first study or, if it
+                has no study, its first small problem.
             device: `auto`, `cuda:N`, `sim:CHIP`, or a device that is not started.
             genes: gene values for `launches` and macros that differ from the default.
-            grid: blocks of the launch; overrides `launches`.
-            block: threads of a block; overrides `launches`.
+            grid: number of blocks of the launch; overrides `launches`.
+            block: threads per block; overrides `launches`.
             shared_bytes: bytes of dynamic shared memory per block; overrides `launches`.
-            trust: whether to trust the kernel folder from now on.
+            trust: whether to trust the kernel folder, now and later.
             study: study with the gate, timing and simulation settings; None for the kernel's first study.
-            best_us: time to beat in µs. A simulated device completely runs sources that are predicted to be faster,
-                if affordable, and some blocks of other sources. None treats every source as faster.
+            best_us: time to beat in µs. A simulated device runs sources that are predicted to be faster completely (if
+                the problem is small enough), and some blocks of other sources. None treats every source as faster.
 
         Raises:
             UsageError: the kernel, problem, genes or device cannot be used.
@@ -116,7 +116,7 @@ class Evaluator:
         return min(timed, key=lambda one: one[1], default=None)
 
     def start(self) -> StartReport:
-        """Start the device: workers, test of the gate's sensitivity, baselines. Later calls have no effect.
+        """Start the workers, test the gate's sensitivity, and time the baselines. Later calls have no effect.
 
         Raises:
             UsageError: the device, compiler, kernel folder or workload does not work.
@@ -147,7 +147,7 @@ class Evaluator:
         return result
 
     def evaluate_all(self, sources: Iterable[Source], on_result: OnResult | None = None) -> list[SourceResult]:
-        """Evaluate sources concurrently: while one is executed, the next ones are compiled.
+        """Evaluate sources concurrently: while one is running, the next ones are compiled.
 
         Args:
             sources: paths, texts or named sources; the iterable is consumed as the device has capacity.
@@ -181,7 +181,7 @@ class Evaluator:
         self.close()
 
     def facts(self) -> dict[str, Any]:
-        """Return the common facts of all results as JSON values."""
+        """Return the facts that all results share as a JSON-serialisable dictionary."""
         baseline = self.baseline
         return {
             "kernel": self.kernel.name,
@@ -192,7 +192,7 @@ class Evaluator:
         }
 
     def _results(self, sources: Iterable[Source]) -> Iterator[tuple[int, SourceResult]]:
-        """Yield number and result of each source as they arrive."""
+        """Yield the number and result of each source as results arrive."""
         self.start()
         if self._closed:
             raise UsageError(_CLOSED)

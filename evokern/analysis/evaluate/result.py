@@ -25,7 +25,7 @@ class SourceResult:
     baseline: tuple[str, float] | None = None
     """Name and time in µs of the fastest correct baseline."""
     duplicate_of: str | None = None
-    """Source with the same machine code and launch that was evaluated instead, or None."""
+    """Source with the same machine code and launch that was evaluated in place of this one, or None."""
     fields: tuple[ProblemField, ...] = ()
     """Fields of the kernel's problems."""
 
@@ -70,7 +70,7 @@ class SourceResult:
 
     @property
     def covered(self) -> bool | None:
-        """Whether all output elements are known to be written at the problem; None if `share` is None."""
+        """Whether all output elements of the problem are known to be written; None if `share` is None."""
         return None if self.share is None else all(one["covered"] for one in self._own.values())
 
     @property
@@ -105,7 +105,7 @@ class SourceResult:
         return self.baseline[1] / self.time_us if self.baseline and self.time_us else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the result as a JSON-serialisable dictionary."""
         evidence = self.evaluation.evidence
         return {
             "source": self.source,

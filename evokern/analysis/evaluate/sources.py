@@ -17,9 +17,9 @@ SUFFIX = ".cu"
 LAUNCH_SUFFIX = ".toml"
 """Suffix of the optional launch file next to a source of the same name."""
 LAUNCH_KEYS = ("grid", "block", "smem", "set")
-"""Keys of a launch file, with the meaning of the options of the same names."""
+"""Keys of a launch file; each has the meaning of the command-line option with the same name."""
 MOST_BYTES = 8 << 20
-"""Largest size of a source in bytes, about a hundred times that of the largest kernel files."""
+"""Maximum size of a source in bytes, about a hundred times the size of the largest kernel files."""
 
 
 def given_source(given: Source, number: int = 0) -> ForeignSource:

@@ -1,4 +1,4 @@
-"""Ablation of a champion: each changed gene is reset alone, and a greedy path leads from the default to the champion.
+"""Ablation of a champion: reset each changed gene alone, and find a greedy path from the default to the champion.
 
 Resetting a gene shows its gain in combination with all others. Each step of the path is the single change with the
 largest gain. If a candidate cannot run or is wrong, its row gives the reason. On a GPU, all rows and the champion are
@@ -42,13 +42,13 @@ class AblationRow:
     ratio_ci95: tuple[float, float] | None
     """95 % confidence interval of the ratio, or None for predictions."""
     gb_per_s: float | None
-    """Bytes of the workload divided by the time, GB/s."""
+    """Bytes of the workload divided by the time, in GB/s."""
     occupancy: float | None
-    """Resident warps divided by the SM's limit, lowest of all launches."""
+    """Resident warps divided by the SM's limit; the lowest value of all launches."""
     speedup: float | None
     """Baseline's time divided by the candidate's time, or None without a baseline."""
     note: str = ""
-    """Outcome and reason if there is no time."""
+    """Outcome and reason if the candidate has no time."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Ablation:
     champion: AblationRow
     """The analysed candidate."""
     alone: tuple[AblationRow, ...]
-    """Each gene reset to its default alone, largest slowdown first."""
+    """Candidates in which one gene is reset to its default, largest slowdown first."""
     path: tuple[AblationRow, ...]
     """Path from the default to the champion, one change per step."""
     baseline: str | None = None
-    """Name of the speedups' baseline."""
+    """Name of the baseline of the speedups."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the result as a JSON-serialisable dictionary."""
         return asdict(self)
 
 

@@ -15,9 +15,9 @@ from evokern.samplers.genome import Genome
 from evokern.study.trial import Evaluation, Outcome, Trial
 
 CHANCE = 0.01
-"""Significance level of a failing pair, over all tested pairs."""
+"""Significance level of a failing pair, for all tested pairs together."""
 LEAST_FAILURES = 5
-"""Fewest failures that are reported."""
+"""Minimum number of failures for a report."""
 
 _OUTCOME_VERBS: Mapping[Outcome, str] = {
     Outcome.WRONG: "gave wrong results",
@@ -59,8 +59,8 @@ class FailingPair:
 def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[FailingPair]:
     """Return pairs of values that never work together, although each works with other values; most trials first.
 
-    A pair is reported if so many failures have a probability below 1 % at the overall failure rate. The level is
-    corrected for the number of pairs (Bonferroni).
+    A pair is reported if, at the overall failure rate, its number of failures has a probability below 1 %. The level
+    is corrected for the number of pairs (Bonferroni).
 
     Args:
         space: the genes.
@@ -145,7 +145,7 @@ def failure_reason(evaluation: Evaluation) -> str:
 
 
 def _where(space: Space, pair: Sequence[tuple[str, Value]]) -> str:
-    """Return the values of other genes with which a pair is active, or an empty string if always."""
+    """Return the values of other genes with which a pair is active, or an empty string if it is always active."""
     named = [name for name, _ in pair]
     allowed: dict[str, list[Value]] = {}
     for name in named:

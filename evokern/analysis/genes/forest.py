@@ -1,4 +1,4 @@
-"""Fitting of forests to the measured trials, one per bootstrap repeat, here or in a separate process.
+"""Random forests over the measured trials, one per bootstrap repeat, fitted here or in a separate process.
 
 `evokern.analysis.genes.importance` describes their use.
 """
@@ -26,9 +26,9 @@ _T = TypeVar("_T")
 TREES = 32
 """Number of trees per forest."""
 MOST_ROWS = 200
-"""Most trials for averaging the partial dependence."""
+"""Maximum number of trials over which the partial dependence is averaged."""
 MANY_BYTES = 4 * 2**20
-"""Database size in bytes from which a separate process fits the forests; reading takes longer than starting it."""
+"""Minimum database size in bytes for a separate process, which then starts faster than the database is read."""
 FIT_S = 600.0
 """Time limit for all repeats in a separate process, in seconds."""
 
@@ -38,7 +38,7 @@ class ForestFit:
     """Result of one repeat's forest."""
 
     losses: Floats
-    """Loss of explained variance per gene if its values are permuted, shape [genes]."""
+    """Loss of explained variance when a gene's values are permuted, shape [genes]."""
     dependence: list[Floats]
     """For each gene, mean predicted log(time) at each value; NaN for values that were never measured."""
     explained: float
@@ -96,7 +96,7 @@ class ForestProcess:
         """Return the result of each repeat, as `Forests.fit` does.
 
         Raises:
-            EvokernError: the process cannot be started, died twice, or exceeded `FIT_S`.
+            EvokernError: the process cannot be started, died twice, or ran longer than `FIT_S`.
         """
         found: list[ForestFit] = run_single_job(self._pool, forests, FIT_S, "the model of the genes")
         return found
@@ -203,7 +203,7 @@ def _predict(trees: Sequence[Any], genes: Sequence[Gene], asked: Sequence[npt.ND
 
 
 def _features(genes: Sequence[Gene], levels: npt.NDArray[np.int_]) -> npt.NDArray[np.float32]:
-    """Return the features: parameters by rank, other genes as one column per value."""
+    """Return the features: one column with the rank for each parameter, and one column per value for other genes."""
     columns: list[npt.NDArray[np.generic]] = []
     for index, gene in enumerate(genes):
         if gene.layer == "parameter" or len(gene.values) == 2:

@@ -1,4 +1,4 @@
-"""Report on a study's genes, for `show --genes`.
+"""Report on a study's genes, as printed by `show --genes`.
 
 The main source is pairs of trials that differ in one gene (`evokern.analysis.genes.genes`). If there are no such pairs,
 a forest over all trials estimates the effects (`evokern.analysis.genes.importance`). Failures of value pairs come last
@@ -52,11 +52,11 @@ class GenesReport:
     combinations: tuple[FailingPair, ...] = ()
     """Pairs of values that never work together, although each works with other values."""
     quiet: tuple[str, ...] = ()
-    """Genes with several values but without findings."""
+    """Genes with several values about which there are no findings."""
     single: tuple[str, ...] = ()
     """Genes with a single value in the study."""
     slow: int = 0
-    """Number of slow trials among `timed`, with a time from partial measurements."""
+    """Number of slow trials among `timed`; their times come from partial measurements."""
     partial: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     """Gene → values that occur only in slow trials, which were not timed completely."""
 
@@ -134,7 +134,7 @@ def report(
         space: the genes.
         trials: the trials.
         predicted: whether times are predicted.
-        effort: effort of the forest.
+        effort: computational effort of the forest.
         fit: function that fits forests, in this or another process.
     """
     timed = [
@@ -186,7 +186,7 @@ def _lacking(gene: str, values: Iterable[Value], configs: Iterable[Config]) -> t
 
 
 def is_decisive(effect: GeneEffect) -> bool:
-    """Return whether a gene is decisive: a forest's intervals exclude a negligible effect."""
+    """Return whether a gene is decisive: the forest's confidence intervals exclude a negligible effect."""
     return effect.share_ci95[0] > DECISIVE_SHARE and effect.ratio_ci95[0] > DECISIVE_RATIO
 
 

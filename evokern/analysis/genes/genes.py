@@ -1,4 +1,4 @@
-"""Findings about genes: genes without effect, values that never work, genes that decide the time.
+"""Findings about genes: genes without effect, values that never work, and genes that decide the time.
 
 The findings come from recorded trials, mostly from *pairs*: two trials that differ in one gene only. The sampler uses
 the same evidence during the search (`evokern.samplers.evo`).
@@ -30,9 +30,9 @@ FAILED = frozenset({Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG, Outcome.OVER_R
 NEGLIGIBLE = 0.01
 """Relative change of the time below which a gene counts as dead; about the noise of a repeated measurement."""
 LEAST_PAIRS = 3
-"""Fewest pairs for an interval."""
+"""Minimum number of pairs for an interval."""
 LEAST_FAILURES = 5
-"""Fewest failures, without a success, for a value to count as barred."""
+"""Minimum number of failures for a value without a success to count as barred."""
 
 Kind = Literal["dead", "locked", "barred", "decisive"]
 
@@ -55,7 +55,7 @@ class GeneFinding:
     """95 % confidence interval of the effect."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the finding as JSON values."""
+        """Return the finding as a JSON-serialisable dictionary."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 

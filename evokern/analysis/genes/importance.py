@@ -19,7 +19,7 @@ from evokern.declaration.genes import Config, Value
 from evokern.declaration.space import Space
 
 LEAST_TRIALS = 24
-"""Fewest measured trials for a useful forest."""
+"""Minimum number of measured trials for a useful forest."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Effort:
     repeats: int = 16
     """Number of bootstrap repeats; their 2.5 and 97.5 % quantiles are the 95 % intervals."""
     most: int = 2_000
-    """Most trials to use: half are the fastest, the others a random sample. More trials do not improve the result."""
+    """Maximum number of trials to use, half of them the fastest, half a random sample. More do not improve the result."""
 
 
 FULL = Effort()
@@ -41,11 +41,11 @@ class GeneEffect:
     """Effect of one gene on the time."""
 
     share: float
-    """Share in the total importance of all genes, 0 to 1."""
+    """Share of the total importance of all genes, from 0 to 1."""
     share_ci95: tuple[float, float]
     """95 % confidence interval of the share."""
     ratio: float
-    """Predicted time at the worst value divided by that at the best value, with other genes unchanged."""
+    """Predicted time with the worst value divided by that with the best value, other genes unchanged."""
     ratio_ci95: tuple[float, float]
     """95 % confidence interval of the ratio."""
     relative: Mapping[Value, float]
@@ -62,7 +62,7 @@ class Importance:
     """Effects of all genes, estimated by forests."""
 
     effects: Mapping[str, GeneEffect]
-    """Gene → effect, without genes that were measured at one value only."""
+    """Gene → effect, without genes that were measured with only one value."""
     explained: float
     """Share of the variance of log(time) that the forests explain on held-out trials, at most 1."""
     trials: int

@@ -1,1 +1,1 @@
-"""Profiling of a candidate and analysis of its bottleneck."""
+"""Profiler for candidates, with an analysis of the bottleneck."""

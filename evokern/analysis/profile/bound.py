@@ -49,7 +49,7 @@ class Suggestion:
     untried: tuple[Value, ...]
     """Other values that no trial combined with the candidate's other genes."""
     tried: Mapping[Value, str]
-    """Other values that were tried → the result relative to the candidate."""
+    """Other value that was tried → its result relative to the candidate."""
 
     @property
     def text(self) -> str:
@@ -70,7 +70,7 @@ class Bottleneck:
     """`memory-bound`, `shared-memory-bound`, `latency-bound`, `tensor-bound`, `launch-bound`, `arithmetic-bound`, or
     `unknown` if no counter is available."""
     evidence: tuple[str, ...]
-    """The supporting numbers, one statement each."""
+    """The numbers that support it, one statement each."""
     shares: Mapping[str, float]
     """Bound → utilisation in percent, if known."""
     suggestions: tuple[Suggestion, ...] = ()
@@ -84,7 +84,7 @@ class Bottleneck:
         return ADVICE.get(self.bound, "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the bottleneck as JSON values."""
+        """Return the bottleneck as a JSON-serialisable dictionary."""
         return {
             "bound": self.bound,
             "evidence": list(self.evidence),
@@ -107,7 +107,7 @@ def bottleneck_from_times(terms_us: Mapping[str, float], time_us: float) -> Bott
     """Return a candidate's bottleneck from the components of its predicted time.
 
     Args:
-        terms_us: resource → time with this resource alone, µs.
+        terms_us: resource → time in µs if only this resource limited the candidate.
         time_us: predicted time, µs.
     """
     largest = sorted(terms_us, key=lambda name: -terms_us[name])[:3]
@@ -267,7 +267,7 @@ def _single_changes(space: Space, config: Config, trials: Sequence[Trial]) -> di
     found: dict[tuple[str, Value], Trial] = {}
     for trial in (t for t in trials if t.outcome is not Outcome.LOST):
         changed = [name for name in config if trial.config.get(name) != config[name]]
-        # Changing a gene may switch others on or off, which then differ as well.
+        # Changing a gene may activate or deactivate other genes, which then differ as well.
         for name in changed:
             if name in trial.config and space.canonical({**config, name: trial.config[name]}) == trial.config:
                 found[name, trial.config[name]] = trial

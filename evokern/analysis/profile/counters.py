@@ -1,4 +1,4 @@
-"""Profiling of a candidate with the GPU's hardware counters, by Nsight Compute."""
+"""Profiler that reads the GPU's hardware counters with Nsight Compute."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CountedLaunch:
 
 @dataclass(frozen=True)
 class CountedCandidate:
-    """Hardware profile of a candidate at a problem."""
+    """Hardware profile of a candidate on a problem."""
 
     title: str
     """Description of the candidate."""
@@ -58,9 +58,9 @@ class CountedCandidate:
     device: str
     """The GPU's model."""
     time_us: float | None
-    """Time of a call measured by the search, µs, or None if the candidate is not a trial at this problem."""
+    """Time of a call measured by the search, µs, or None if the candidate is not a trial on this problem."""
     duration_us: float | None
-    """Time of a call under Nsight Compute, total of all launches, µs."""
+    """Time of a call under Nsight Compute in µs, the total of all launches."""
     counters: Values
     """Counters of the call: sums of durations and counts, other values averaged by duration."""
     launches: tuple[CountedLaunch, ...]
@@ -172,7 +172,7 @@ def _candidate(
 
 
 def _search_time_us(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
-    """Return the candidate's time in µs from the search at this problem on this model, or None."""
+    """Return the candidate's time in µs from a search for this problem and GPU model, or None."""
     record, trial = subject.record, subject.trial
     if record is None or trial is None or record.device != gpu.model or subject.problem.key not in record.problems:
         return None

@@ -1,7 +1,7 @@
 """Profile of each source line of a launch: instructions, memory traffic, time, and cost per call site.
 
-A line's time is the time model's prediction for its instructions alone on the busiest SM, for the resource that they
-use most. L2 and DRAM time is divided by sectors. Lines overlap, so the times do not add up to the launch's time. A line
+A line's time is what its instructions alone would take on the busiest SM, on the resource that they use most. It is
+predicted by the time model. L2 and DRAM time is divided by sectors. Lines overlap, so the times do not add up to the launch's time. A line
 of an inline function occurs in the machine code once per call site; its cost is split between the call sites.
 """
 
@@ -34,7 +34,7 @@ class CallShare:
     source: str
     """Source text of the innermost call."""
     time_us: float
-    """Share of the line's time, µs."""
+    """Share of the line's time in µs."""
     warp_instructions: int
     """Share of the line's warp instructions."""
 
@@ -50,7 +50,7 @@ class LineProfile:
     source: str
     """Source text of the line."""
     time_us: float
-    """Time of the line's instructions alone on the busiest SM and its main resource, µs."""
+    """Time in µs of the line's instructions alone on the busiest SM, on the resource that they use most."""
     resource: str
     """The resource that the line uses most."""
     warp_instructions: int
@@ -66,7 +66,7 @@ class LineProfile:
     global_sectors: int
     """32-byte sectors of global memory, loads and stores."""
     ideal_sectors: int
-    """Fewest sectors for the same number of bytes."""
+    """Minimum number of sectors for the same number of bytes."""
     stall_clocks: float
     """SM clocks that an average warp waits at the line for operands, copies, products or barriers."""
     pipes: Mapping[str, int]
@@ -197,7 +197,7 @@ def _only(counters: Counters, numbers: Sequence[int]) -> Counters:
 
 
 def _matrix_work(counters: Counters, numbers: Sequence[int]) -> dict[str, tuple[int, float]]:
-    """Return the share of these instructions in the matrix work, by the names in the counters."""
+    """Return the share of the matrix work that these instructions do, by the names in the counters."""
     work: dict[str, tuple[int, float]] = {}
     for number in numbers:
         opcode = re.sub(r"^@\S+\s+", "", counters.instructions[number]).split(None, 1)[0]

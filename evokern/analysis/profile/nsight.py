@@ -1,7 +1,7 @@
-"""Profiling of a command with Nsight Compute: options, output parser and error messages.
+"""Profiler that runs a command under Nsight Compute: options, output parser and error messages.
 
 Metric names follow Nsight Compute's profiling guide, for compute capability 8.0 to 9.0. If the chip or the version
-does not know a metric, its alternative names are tried.
+does not support a metric, its alternative names are tried.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ProfilerSettings:
     profiler_range_only: bool = False
     """Whether to profile only between `cuProfilerStart` and `cuProfilerStop`."""
     keep: Path | None = None
-    """Path for the report (`.ncu-rep`), or None to discard it."""
+    """Path where the report (`.ncu-rep`) is saved, or None to discard it."""
     limit_s: float = 300.0
     """Time limit in seconds."""
 

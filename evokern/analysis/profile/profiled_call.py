@@ -29,14 +29,14 @@ _WARM_CALLS = 2
 
 
 def main() -> None:
-    """Run the job named on the command line; on failure print one line and exit with 1."""
+    """Run the job named on the command line; on failure, print one line and exit with status 1."""
     job: ProfiledCall = pickle.loads(Path(sys.argv[1]).read_bytes())
     try:
         launch(job)
     except RunFailed as failed:
         sys.exit(_failure_exit(f"{failed.outcome.value}, {failed.evidence.get('error') or dict(failed.evidence)}"))
     except (EvokernError, RuntimeError) as error:
-        # torch raises RuntimeError when memory is full and when a launch corrupted the context.
+        # torch raises RuntimeError when memory is exhausted and when a launch corrupted the context.
         sys.exit(_failure_exit(str(error).splitlines()[0]))
 
 

@@ -1,6 +1,6 @@
-"""Profiling of a candidate on a simulated chip: counters per source line and components of the predicted time.
+"""Profiler for a simulated chip: counters per source line and components of the predicted time.
 
-`profile_simulated` executes some blocks of the problem and scales their mean to the grid. The time model converts the
+`profile_simulated` runs some blocks of the problem and scales their mean to the whole grid. The time model converts the
 counters into predicted times; `evokern.analysis.profile.lines` does so for each line.
 """
 
@@ -35,13 +35,13 @@ class LaunchProfile:
     sampled_blocks: tuple[int, ...]
     """Linear ids of the executed blocks."""
     resources: Resources
-    """Registers, spills, shared memory, occupancy."""
+    """Registers, spills, shared memory and occupancy of the launch."""
     blocks_per_sm: int
     """Number of blocks resident on an SM."""
     time_us: float
-    """Predicted time, µs."""
+    """Predicted time in µs."""
     terms_us: Mapping[str, float]
-    """Resource → time with this resource alone, µs."""
+    """Resource → time in µs if only this resource limited the launch."""
     bound: str
     """Resource with the largest time."""
     waits_clocks: Mapping[str, float]
@@ -53,7 +53,7 @@ class LaunchProfile:
 
 @dataclass(frozen=True)
 class CandidateProfile:
-    """Simulated profile of a candidate at a problem."""
+    """Simulated profile of a candidate on a problem."""
 
     title: str
     """Description of the candidate."""
@@ -72,9 +72,9 @@ class CandidateProfile:
     predicted: bool
     """Whether times are predicted, not measured."""
     time_us: float
-    """Time of the whole call, µs."""
+    """Time of the whole call in µs."""
     terms_us: Mapping[str, float]
-    """Resource → time with this resource alone, total of all launches, µs."""
+    """Resource → time in µs if only this resource limited the launches, the total of all launches."""
     bound: str
     """Resource with the largest time."""
     cause: str
@@ -147,7 +147,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
 
 
 def _built(subject: ProfileSubject) -> tuple[Built, Rendered]:
-    """Compile for the chip, and a second time to the same PTX with line information."""
+    """Compile for the chip, then compile again to the same PTX with line information."""
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built = subject.built()
     rendered = render(kernel, config, problem)

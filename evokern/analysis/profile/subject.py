@@ -35,24 +35,24 @@ class ProfileRequest:
     """A candidate as named by the user."""
 
     name: str | None = None
-    """Name or file of a study, or name or folder of a kernel; None for the latest study."""
+    """Name or file of a study, or name or folder of a kernel; None selects the latest study."""
     db: Path = Path("evokern.db")
-    """Database with results; optional unless a trial is named."""
+    """Database with results; it may be missing unless a trial is named."""
     trial: int | None = None
     """Number of a trial; None for the champion."""
     changes: Mapping[str, str] | None = None
     """Gene values that replace those of the default candidate, or None."""
     problem: str | None = None
-    """A problem; None for the study's first."""
+    """A problem; None selects the study's first problem."""
     device: str | None = None
-    """`sim:CHIP` or `cuda:N`; None for the study's GPU if present, else its simulated chip."""
+    """`sim:CHIP` or `cuda:N`; None selects the study's GPU if this machine has it, else a simulation of its chip."""
     trust: bool = False
     """Whether to trust the kernel's code, which may be the copy in the database."""
 
 
 @dataclass(frozen=True)
 class ProfileSubject:
-    """A candidate at a problem on a chip."""
+    """A candidate for a problem on a chip."""
 
     title: str
     """Short description of the candidate."""
@@ -78,7 +78,7 @@ class ProfileSubject:
     """Notes about automatic choices."""
 
     def feasible(self, config: Config) -> bool:
-        """Return whether a candidate is feasible at this problem on this chip."""
+        """Return whether a candidate is feasible for this problem on this chip."""
         return check(self.kernel, config, [self.problem], self.chip) is None
 
     def built(self) -> Built:
@@ -98,7 +98,7 @@ class ProfileSubject:
 
 @contextmanager
 def subject_of(request: ProfileRequest) -> Iterator[ProfileSubject]:
-    """Return the requested candidate; its kernel folder may be a copy that exists only inside the context.
+    """Return the requested candidate; its kernel folder may be a copy that exists only within the context.
 
     Raises:
         UsageError: the study, kernel, trial, gene, problem or chip does not exist.

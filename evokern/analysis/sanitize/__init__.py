@@ -1,1 +1,1 @@
-"""Sanitizer runs of a candidate or a CUDA file, on the CPU with every access checked."""
+"""Sanitizer, which runs a candidate or a CUDA file on the CPU and checks every memory access."""

@@ -1,8 +1,8 @@
-"""Launch arguments of a kernel in a plain file, as given with `--arg`.
+"""Launch arguments of a kernel in a plain CUDA file, as given with `--arg`.
 
 =====================  ==========================================================================================
-in:f16[2,128,64]       input: normal random numbers (integers: 0 to 127). A write to it is a finding.
-out:f16[2,128,64]      output: A read before a write is a finding.
+in:f16[2,128,64]       input: normal random numbers (integers: 0 to 127); a write to it is a finding.
+out:f16[2,128,64]      output; a read before a write is a finding.
 inout:f32[64]          random like an input, and writable.
 zero:f32[64]           zeros, and writable.
 in:i32[64]=0..9        random from a range, for in and inout.
@@ -32,7 +32,7 @@ from evokern.simt.numerics.encoding import encode
 ROLES = ("in", "out", "inout", "zero")
 """Roles of a buffer."""
 SUGGESTED = 1024
-"""Buffer size in elements, and value of an integer, in suggested arguments."""
+"""Buffer size in elements and integer value in suggested arguments."""
 
 _BUFFER = re.compile(r"(?P<role>\w*):(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?:=(?P<fill>.+))?")
 _SCALAR = re.compile(r"(?P<dtype>\w+)=(?P<value>.+)")

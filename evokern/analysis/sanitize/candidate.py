@@ -1,4 +1,4 @@
-"""Sanitizer runs of a kernel folder's candidate on the simulated device, with reports and single launches.
+"""Sanitizer for a candidate of a kernel folder, with the report types and single launches.
 
 `sanitize_file` runs kernels of plain CUDA files. Results are not compared with a reference, so a kernel without
 findings may still compute wrong numbers.
@@ -31,7 +31,7 @@ from evokern.simt.sanitizer.hang import REPEATS
 INSTRUCTION_LIMIT = 20_000_000
 """Warp instructions after which a launch counts as a hang, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
-"""Most blocks of a launch; more would take hours, and smaller grids show the same bugs."""
+"""Maximum number of blocks of a launch; more would take hours, and smaller grids show the same bugs."""
 UNWRITTEN = "unwritten_output"
 """Kind of a finding about output elements that the launch did not write."""
 KEPT_STATE = "kept_state"
@@ -63,12 +63,12 @@ def chip_for_architecture(name: str) -> Profile:
 
 @dataclass(frozen=True)
 class SanitizedRun:
-    """Result of the launches at one problem, or of a plain file's launch."""
+    """Result of the launches on one problem, or of the launch of a plain file."""
 
     title: str
     """Description of the run in one line."""
     findings: tuple[Finding, ...]
-    """Findings in order."""
+    """Findings, in order of occurrence."""
     completed: bool
     """Whether every thread finished."""
     printed: str = ""
@@ -217,7 +217,7 @@ def sanitize_kernel(
     chip: Profile,
     limit: int = INSTRUCTION_LIMIT,
 ) -> SanitizeReport:
-    """Run a candidate's launches at each problem, on random inputs.
+    """Run a candidate's launches on each problem, with random inputs.
 
     Args:
         kernel: the kernel.

@@ -1,8 +1,8 @@
-"""Diagnosis of crashes and hangs: repeats the launch on the simulated device with every access checked.
+"""Diagnosis of crashes and hangs: repeat the launch on the simulated device and check every memory access.
 
-A GPU reports only "misaligned address". First the kernel's small problems run completely with all checks. If they have
-no findings, some blocks of the full-size problem follow. There, only findings that end a launch count, because the
-results of other blocks are missing.
+A GPU reports only "misaligned address". The diagnosis first runs the kernel's small problems completely with all
+checks. If they have no findings, it runs some blocks of the full-size problem. There, only findings that end a launch
+count, because the results of other blocks are missing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from evokern.simt.sanitizer.hang import REPEATS
 from evokern.study.discovery import WorkerContext
 
 INSTRUCTION_LIMIT = 5_000_000
-"""Most warp instructions of a launch, about a second; longer diagnoses would delay the search."""
+"""Maximum number of warp instructions of a launch, about a second; longer diagnoses would delay the search."""
 SAMPLED_BLOCKS = 6
-"""Number of blocks to run at the full-size problem: the first, the last and some between."""
+"""Number of blocks of the full-size problem to run: the first, the last and some in between."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def diagnose(
     Args:
         kernel: the kernel.
         config: the failed candidate.
-        problem: the problem at which the candidate failed.
+        problem: the problem on which the candidate failed.
         profile: the chip.
         limit: warp instructions after which a launch is stopped.
         hung: whether the candidate hung; then reaching the limit is a finding. Otherwise it crashed.

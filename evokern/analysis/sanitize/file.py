@@ -1,4 +1,4 @@
-"""Sanitizer runs of a kernel in a plain CUDA file, with a launch given by the user."""
+"""Sanitizer for a kernel in a plain CUDA file, with a launch given by the user."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FileLaunch:
 
 
 def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
-    """Run one kernel of a CUDA file with every access checked.
+    """Run one kernel of a CUDA file and check every memory access.
 
     Args:
         wanted: the kernel and its launch.

@@ -1,4 +1,4 @@
-"""Choice of the problems for sanitizing a candidate."""
+"""Choice of the problems on which the sanitizer runs a candidate."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Verification of a champion: correctness gate, sanitizer, playoff, fuzzing."""
+"""Verification of a champion: correctness gate, sanitizer, playoff and fuzzing."""

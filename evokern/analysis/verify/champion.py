@@ -1,4 +1,4 @@
-"""Verification of a search's champion: the stages that need no GPU, in a separate process."""
+"""Verification of a search's champion in a separate process, with the stages that need no GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FUZZ_SHARE = 0.6
 LEAST_FUZZ_S = 1.0
 """Shortest fuzzing time in seconds."""
 INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
-"""Most warp instructions at each full-size problem; takes up to a minute."""
+"""Maximum number of warp instructions on each full-size problem; they take up to a minute."""
 
 
 class ChampionWorker:
@@ -32,7 +32,7 @@ class ChampionWorker:
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: VerifyJob) -> dict[str, Any]:
-        """Verify one trial and return the stages as JSON values."""
+        """Verify one trial and return the stages as a JSON-serialisable dictionary."""
         settings, began = self._settings, time.monotonic()
         candidate = CandidateUnderTest(self._kernel, job.config, settings.study, settings.context.problems,
                               settings.context.profile, settings.secret)  # fmt: skip

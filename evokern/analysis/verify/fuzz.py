@@ -34,9 +34,9 @@ from evokern.study.trial import Outcome
 ALIGNMENT = 16
 """Alignment of buffers in bytes, equal to the widest access."""
 MOST_ELEMENTS = 1 << 16
-"""Most elements in all buffers of a case; keeps a case under a second."""
+"""Maximum number of elements in all buffers of a case, so that a case takes less than a second."""
 MOST_FLOPS = 5e7
-"""Most operations of a case; keeps a case under a second."""
+"""Maximum number of operations of a case, so that a case takes less than a second."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class FuzzResult:
         return not self.failures
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the result as a JSON-serialisable dictionary."""
         return {
             "cases": self.cases,
             "problems": self.problems,
@@ -101,7 +101,7 @@ class FuzzResult:
 
 
 class Checker:
-    """Runner of a candidate's cases on the simulated device; compiles once per set of macros."""
+    """Runner of a candidate's cases on the simulated device; it compiles once per set of macros."""
 
     def __init__(self, kernel: Kernel, config: Config, study: Study, chip: Profile) -> None:
         self._kernel, self._config, self._study, self._chip = kernel, config, study, chip
@@ -152,7 +152,7 @@ def fuzz(
 
     Args:
         checker: runner of the cases.
-        problems: endless shapes, most promising first.
+        problems: an infinite sequence of shapes, most promising first.
         seconds: time limit.
         seed: seed for the choice of cases.
         stop_after: number of failures after which to stop.
@@ -180,7 +180,7 @@ def fuzz(
 
 
 def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profile, seed: int) -> Iterator[Problem]:
-    """Yield endless problems for a candidate: small problems, variants with tails, then random ones.
+    """Yield an infinite sequence of problems: the small problems, variants with tails, then random problems.
 
     Args:
         kernel: the kernel.

@@ -29,14 +29,15 @@ from evokern.wording import count_noun
 
 State = Literal["passed", "failed", "skipped"]
 NEAR = (1, -1)
-"""Changes of each number of the full-size problem, to vary its last tile."""
+"""Changes to each number of the full-size problem, which vary its last tile."""
 NEAR_SHARE = 0.5
 """Share of the fuzzing time for shapes near the full-size problem; at least one such shape runs."""
 NEAR_ELEMENTS = 1 << 22
-"""Most buffer elements of a shape near the full-size problem, because larger references take many seconds.
+"""Maximum number of buffer elements of a shape near the full-size problem; larger references take many seconds.
 If the full-size problem has more elements, fuzzing uses shapes near a smaller one."""
 NEAR_INSTRUCTIONS = 1_500_000
-"""Most warp instructions of a shape near the full-size problem, about a second; larger shapes run some blocks."""
+"""Maximum number of warp instructions of a shape near the full-size problem, about a second.
+Of larger shapes, only some blocks run."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
 
 
 def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
-    """Run the candidate at the study's full-size problems, or some blocks of them.
+    """Run the candidate on the study's full-size problems, or on some blocks of them.
 
     Args:
         candidate: the candidate under test.
-        most: most warp instructions of a complete run; above it, only some blocks run.
+        most: maximum number of warp instructions of a complete run; of larger problems, only some blocks run.
     """
     checker = _own_problem_check(candidate)
     found: list[FullSizeResult] = []

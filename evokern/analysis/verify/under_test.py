@@ -25,4 +25,4 @@ class CandidateUnderTest:
     chip: Profile
     """The chip with the study's resource limits."""
     secret: int
-    """The study's secret seed for blocks and inputs at the full-size problems."""
+    """The study's secret seed for the choice of blocks and inputs on the full-size problems."""

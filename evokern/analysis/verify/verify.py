@@ -1,4 +1,4 @@
-"""Verification of a champion: full correctness gate, sanitizer, playoff against the other elites, fuzzing."""
+"""Verification of a champion: full correctness gate, sanitizer, playoff against the other elites, and fuzzing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evokern.wording import count_noun
 MAX_RIVAL_RATIO = 1.5
 """Largest search time of a playoff opponent, as a multiple of the champion's time; slower trials cannot win."""
 INSTRUCTIONS = 8 * WHOLE_INSTRUCTIONS
-"""Most warp instructions at each full-size problem on a simulated device; takes one or two minutes."""
+"""Maximum number of warp instructions on each full-size problem on a simulated device; they take one or two minutes."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Proof:
         return all(stage.state != "failed" for stage in self.stages)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the result as a JSON-serialisable dictionary."""
         table = self.playoff.as_dict() if self.playoff else None
         if table:
             for one in table["finalists"]:
@@ -124,7 +124,7 @@ def verify(
 
 
 def can_win(champion: Trial, other: Trial) -> bool:
-    """Return whether a trial could be faster than the champion, by the times of the search."""
+    """Return whether a trial could be faster than the champion, according to the times of the search."""
     ours, theirs = champion.evaluation.time_us, other.evaluation.time_us
     return other.number != champion.number and (ours is None or theirs is None or theirs <= MAX_RIVAL_RATIO * ours)
 
