@@ -86,17 +86,17 @@ def run(
         old = store.study(name)
         begins = request.fresh or old is None or not store.has_trials(old)
 
-        def anew() -> str:
+        def restart_advice() -> str:
             return part.fresh_advice or fresh_advice(store, name)
 
-        offer = load_requested_prior(store, None if begins else old, target, request.warm_start, anew)
-        planned = plan(store, None if request.fresh else old, target, request, anew)
+        offer = load_requested_prior(store, None if begins else old, target, request.warm_start, restart_advice)
+        planned = plan(store, None if request.fresh else old, target, request, restart_advice)
         aside = store.set_aside(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, target)
         killed = store.unfinished_session_start(record)
         session = store.session(record, target.space)
         proposals, trials = session.recorded_trials()
-        check_candidates(record, target.space, proposals, anew)
+        check_candidates(record, target.space, proposals, restart_advice)
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
         with handle_stop_signals() as stop:
             if killed:
@@ -324,7 +324,7 @@ def clock_of(target: SearchTarget) -> Callable[[], float]:
 
 
 def plan(
-    store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, anew: AdviceFunction
+    store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, restart_advice: AdviceFunction
 ) -> StudyRecord:
     """Return the study's record for this session, without writing it.
 
@@ -333,7 +333,7 @@ def plan(
         old: the stored record; None for a new study.
         target: study, kernel, device and space to search.
         request: options of this session.
-        anew: returns the advice for starting over, for messages.
+        restart_advice: returns the advice for starting over, for messages.
 
     Raises:
         UsageError: the study cannot be searched or resumed with these options.
@@ -342,7 +342,7 @@ def plan(
     if old is not None and store.has_trials(old):
         check_timing_rule(old, now, store)
         sources = store.source(old.kernel_digest)
-        record = request.applied(reconcile_record(old, target, request, sources, anew))
+        record = request.applied(reconcile_record(old, target, request, sources, restart_advice))
     else:
         # Without any trial there is nothing to contradict: a failed first attempt must not restrict the next one.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)

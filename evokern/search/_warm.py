@@ -30,7 +30,7 @@ Notify = Callable[[str], None]
 
 
 def load_requested_prior(
-    store: Store, resumed: StudyRecord | None, target: SearchTarget, source: str | None, anew: AdviceFunction
+    store: Store, resumed: StudyRecord | None, target: SearchTarget, source: str | None, restart_advice: AdviceFunction
 ) -> Prior | None:
     """Return the prior from a warm-start source, before anything is written.
 
@@ -39,7 +39,7 @@ def load_requested_prior(
         resumed: a study with trials to resume; None for a new study.
         target: study, kernel, device and space to search.
         source: `runs.db:study`, a recording, `sim`, `none` or `auto`; None means `auto`.
-        anew: returns the advice for starting over, for the message.
+        restart_advice: returns the advice for starting over, for the message.
 
     Returns:
         The prior of a study or recording. None for `none`, for `sim` and for `auto`; the last two are read when the
@@ -59,7 +59,8 @@ def load_requested_prior(
             return None
         was = f"from {kept.source}" if kept else "without a warm start"
         raise StudyError(
-            f"study {name} started {was}, which shaped its trials; omit --warm-start {source}, or start over: {anew()}"
+            f"study {name} started {was}, which shaped its trials; omit --warm-start {source}, or start over: "
+            + restart_advice()
         )
     if source == NONE:
         return None

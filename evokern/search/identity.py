@@ -192,7 +192,7 @@ def reconcile_record(
     target: SearchTarget,
     request: SessionRequest,
     old_sources: Mapping[str, str],
-    anew: AdviceFunction,
+    restart_advice: AdviceFunction,
 ) -> StudyRecord:
     """Return the updated record of a study to resume; changes need `allow_changes`.
 
@@ -201,7 +201,7 @@ def reconcile_record(
         target: the study as loaded now.
         request: options of this session.
         old_sources: the kernel's files when the study was last searched.
-        anew: returns the advice for starting over, for messages.
+        restart_advice: returns the advice for starting over, for messages.
 
     Raises:
         DeviceError: the device model differs from the study's.
@@ -211,11 +211,13 @@ def reconcile_record(
     if now.device != record.device:
         raise DeviceError(
             f"study {name} was started on {record.device}, but the current device is {now.device}; their times are not "
-            f"comparable. Choose that device with --device or another database with --db, or " + anew()
+            f"comparable. Choose that device with --device or another database with --db, or " + restart_advice()
         )
     if not same_genes(now.genes, record.genes):
         what = _gene_changes(record.genes, now.genes)
-        raise StudyError(f"the genes of study {name} changed since it started ({what}); to start over, " + anew())
+        raise StudyError(
+            f"the genes of study {name} changed since it started ({what}); to start over, " + restart_advice()
+        )
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
     # A study without a secret gets one now; its measured times stay valid.
     kept = replace(kept, secret=record.secret or now.secret)
@@ -226,7 +228,7 @@ def reconcile_record(
         began, requested = (_control_text(one) for one in (record.control, kept.control))
         raise StudyError(
             f"study {name} started {began}, which shaped its trials; this session requests a search {requested}; "
-            "to start over, " + anew()
+            "to start over, " + restart_advice()
         )
     # Equal problems may be written differently.
     same = ("problems",) if record.problems == now.problems else ()
@@ -240,7 +242,7 @@ def reconcile_record(
     if changes and not request.allow_changes:
         what = "; ".join(changes)
         raise StudyError(
-            f"study {name} or its kernel changed since it started: {what}. To start over, {anew()}; "
+            f"study {name} or its kernel changed since it started: {what}. To start over, {restart_advice()}; "
             "to continue with the old results, use `--allow-changes`"
         )
     return kept
@@ -277,14 +279,16 @@ def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> No
         )
 
 
-def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal], anew: AdviceFunction) -> None:
+def check_candidates(
+    record: StudyRecord, space: Space, proposals: Sequence[Proposal], restart_advice: AdviceFunction
+) -> None:
     """Reject stored candidates outside the space, because gene values become compiler options.
 
     Args:
         record: the study.
         space: the kernel's genes and values.
         proposals: the stored candidates.
-        anew: returns the advice for starting over, for the message.
+        restart_advice: returns the advice for starting over, for the message.
 
     Raises:
         StudyError: a stored value is not a value of the kernel's gene.
@@ -295,7 +299,7 @@ def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Prop
         except SpaceError as error:
             raise StudyError(
                 f"trial {number} of {record.name} is not a valid candidate of {record.kernel}: {error}; the database "
-                f"or the kernel's genes were changed; to start over, {anew()}"
+                f"or the kernel's genes were changed; to start over, {restart_advice()}"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Data that a launch places in memory before it runs: parameter block, module variables, hidden workspaces."""
+"""Data that a launch places in memory before it runs: parameter block, module variables and hidden workspaces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
     params = module.entries[entry].params
     if len(args) != len(params):
         listed = ", ".join(f".{item.type} {item.name}" for item in params) or "none"
-        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), but got {len(args)}")
+        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), but the launch passes {len(args)}")
     size = max((item.offset + item.size for item in params), default=0)
     packed = np.zeros(-(-max(size, 16) // 16) * 16, np.uint8)
     for number, (item, value) in enumerate(zip(params, args, strict=True)):
@@ -82,7 +82,7 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
 def restore_variables(module: Module, memory: Memory, *, every: bool = False) -> None:
     """Restore the initial values of a module's variables: those with declared state, or all of them.
 
-    Variables that are not placed yet get their initial values when they are placed.
+    Variables that are not placed in memory yet get their initial values when they are placed.
     """
     for key, variables in memory.module_data.items():
         if key[0] is module:
@@ -110,11 +110,11 @@ def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[
     """Copy buffers into the `__constant__` arrays of a launch; the rest of each array is poisoned.
 
     Args:
-        module: the module of the arrays.
-        memory: the memory that holds the arrays.
+        module: the module that defines the arrays.
+        memory: memory that contains the arrays.
         number: number of the launch.
-        filled: name of an array in the source → its contents. Arrays that no code uses do not exist and are
-            ignored.
+        filled: name of an array in the source → its contents. Names of arrays that no code uses are ignored, because
+            the compiler removes these arrays.
 
     Raises:
         UsageError: an array is smaller than its buffer.
@@ -133,7 +133,7 @@ def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[
 
 
 def allocate_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:
-    """Allocate memory that has no name in the source: the parameter block, the workspace of grid-wide barriers."""
+    """Allocate memory that has no name in the source: the parameter block and the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:
         blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]

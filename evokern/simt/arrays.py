@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-"""A NumPy array; unless stated otherwise, its last axis is the lanes."""
+"""NumPy array; unless stated otherwise, its last axis runs over the lanes."""
 
 Action = Callable[[], Any]
-"""One step of a segment, bound to its rows; its return value is ignored."""
+"""One step of a segment, bound to its rows; the return value is ignored."""
 
 DTYPES: dict[str, Any] = {
     "pred": np.bool_,
@@ -41,29 +41,29 @@ def ballot(mask: Array) -> Array:
 
 
 def sparse_zeros(size: int, dtype: Any) -> Array:
-    """Return zeros for sparse use: small pages, so that only touched parts use physical memory."""
+    """Return zeros for sparse use, on small pages, so that only the parts in use take physical memory."""
     wanted = np.dtype(dtype)
     if not hasattr(mmap, "MADV_NOHUGEPAGE") or size * wanted.itemsize < 1 << 21:
         return np.zeros(size, wanted)
     memory = mmap.mmap(-1, size * wanted.itemsize)
-    with suppress(OSError):  # A kernel without large pages.
+    with suppress(OSError):  # The operating system has no large pages.
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, wanted)
 
 
 def lowest_bits(values: Array) -> int:
-    """Return the bitwise or of all values; a low bit is zero only if it is zero in every value."""
+    """Return the bitwise OR of all values, whose low bits show the alignment of addresses."""
     return int(np.bitwise_or.reduce(values, axis=None))
 
 
 class Active:
-    """The lanes that execute together, as a mask over all lanes of the batch.
+    """Lanes that execute together, as a mask over all lanes of the batch.
 
     Attributes:
         mask: bool per lane.
         count: number of lanes in the mask.
-        all: whether the mask holds every lane of the batch, so that rows can be used directly.
-        full: whether the mask holds every lane that has not exited; writing to other lanes is harmless.
+        all: whether the mask contains every lane of the batch, so that rows can be used directly.
+        full: whether the mask contains every lane that has not exited; writing to exited lanes is harmless.
     """
 
     __slots__ = ("_lanes", "_warps", "all", "count", "full", "mask")
@@ -91,11 +91,11 @@ class Active:
         return self._warps
 
     def pick(self, row: Array) -> Array:
-        """Return the row at these lanes, or the row itself if all lanes are active or it holds a single value."""
+        """Return the row's values at these lanes; return the row itself if all lanes are active or it has one value."""
         return row if self.all or row.shape[0] == 1 else row[self.lanes]
 
     def put(self, row: Array, values: Array) -> None:
-        """Write one value per active lane into the row."""
+        """Write one value per active lane to the row."""
         if self.all:
             row[...] = values
         else:

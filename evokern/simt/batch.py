@@ -1,6 +1,6 @@
-"""The lanes of one batch of blocks: indices, registers and active lanes, and how a finding names a lane.
+"""Lanes of one batch of blocks: their indices, registers and activity, and their names in findings.
 
-The machine and all modules that observe lanes share this class.
+The machine and all modules that observe lanes use this class.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from evokern.simt.settings import Geometry, Options
 
 
 class LaunchStopped(Exception):  # noqa: N818 - not an error: a finding ended the launch
-    """End of a launch before its normal end: trap, misaligned access or instruction limit."""
+    """Early end of a launch: trap, misaligned access or instruction limit."""
 
 
 class Batch:
-    """The lanes of several blocks, ordered by block and warp, 32 lanes per warp.
+    """Lanes of several blocks, ordered by block and warp, 32 lanes per warp.
 
     Attributes:
         program: the program.
@@ -47,13 +47,13 @@ class Batch:
     def __init__(
         self, program: PtxProgram, geometry: Geometry, options: Options, collectors: Sequence[Collector]
     ) -> None:
-        """Set up the lanes.
+        """Create the lanes.
 
         Args:
             program: the program.
             geometry: grid, block, and blocks of the batch.
             options: options of the launch.
-            collectors: collector of findings of each launch.
+            collectors: collector of each launch's findings.
         """
         self.program = program
         self.geometry = geometry
@@ -88,13 +88,13 @@ class Batch:
         self.registers.load(self.program.constant_rows)
 
     def restrict(self, active: Active, good: Array) -> Active:
-        """Return the active lanes that satisfy a condition, given as one value per active lane."""
+        """Return the active lanes that satisfy a condition; the condition has one value per active lane."""
         mask = np.zeros(self.lanes, np.bool_)
         mask[active.lanes[good]] = True
         return Active(mask, int(np.count_nonzero(good)), self.live_count)
 
     def carry(self) -> Array:
-        """Return the carry flag (PTX ISA 9.7.2), a hidden predicate."""
+        """Return the carry flag (PTX ISA 9.7.2), a hidden predicate register."""
         if self._carry is None:
             self._carry = np.zeros(self.lanes, np.bool_)
         return self._carry
@@ -105,7 +105,7 @@ class Batch:
         self.live_count -= count
 
     def stop(self) -> None:
-        """End the launch early; call it after reporting the finding with the reason."""
+        """End the launch early; first report a finding that contains the reason."""
         raise LaunchStopped
 
     # ---- findings
@@ -120,7 +120,7 @@ class Batch:
         )
 
     def describe_thread(self, lane: int, thread: int, *, warp: bool = False) -> str:
-        """Describe another thread of the same cluster for a finding.
+        """Describe another thread of the same cluster, for a finding.
 
         Args:
             lane: the lane that has the finding.
@@ -169,7 +169,7 @@ class Batch:
             other: instruction of the other access.
             detail: text about this case.
             level: `error` or `warning`.
-            reads: the reads at fault, if any.
+            reads: the invalid reads, if any.
         """
         block, thread = self.coordinates(lane)
         text = self.program.instructions[number].text if number >= 0 else ""
@@ -186,7 +186,7 @@ class Batch:
         return reads.number, (self.global_lane_ids(reads.lanes), when, reads.places)
 
     def global_lane_ids(self, lanes: Array) -> Array:
-        """Return ids of lanes that are unique across all batches of the launches."""
+        """Return ids for lanes that are unique across all batches of the launches."""
         blocks = int(np.prod(self.geometry.grid))
         named: Array = (self.launch[lanes] * blocks + self.block_id[lanes]) * 1024 + self.thread[lanes]
         return named

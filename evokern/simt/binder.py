@@ -1,9 +1,9 @@
-"""The binder: gives operations their register rows and the machine's state.
+"""Binder: passes register rows and the machine's state to operations.
 
-An operation is bound once per batch. It gets its rows from the `Binder` and returns a function without arguments that
+An operation is bound once per batch. It gets its rows from the `Binder` and returns a function without arguments, which
 does the work.
 
-If a register is used in only one segment, its row may be overwritten in inactive lanes. All other rows are written
+If a register is used in only one segment, its row may be overwritten for inactive lanes. All other rows are written
 through a scratch row and the mask, unless every lane is active. The binder chooses the row, so operations need no code
 for masks.
 """
@@ -51,7 +51,7 @@ class Binder:
         self._stores = []
 
     def begin_effect(self) -> None:
-        """Prepare an operation that handles the active lanes itself and writes its results directly to their rows."""
+        """Prepare for an operation that handles the active lanes itself and writes results directly to their rows."""
         guard, negated, batch = self.guard, self.guard_negated, self._batch
         self.guard = None
         if guard is None:
@@ -105,7 +105,7 @@ class Binder:
         return None
 
     def src(self, operand: Operand, type_name: str) -> Array:
-        """Return an operand's row, read as the given type."""
+        """Return an operand's row, viewed as the given type."""
         if isinstance(operand, Register):
             known = self.routine.slots.get(operand.name)
             if known is None:
@@ -119,7 +119,7 @@ class Binder:
         if isinstance(operand, Symbol):
             row = self._address(operand)
             dtype = np.dtype(DTYPES[type_name])
-            # A row of addresses that differ by launch is refilled for every batch, so it must not be copied.
+            # A row of addresses that differ between launches is refilled for every batch, so it must not be copied.
             return row.view(dtype) if dtype.itemsize == row.itemsize else row.astype(dtype)
         raise Unsupported(f"operand {operand!r} cannot be used as a value")
 
@@ -158,7 +158,7 @@ class Binder:
         return row
 
     def pred(self, operand: Operand) -> Array:
-        """Return a predicate operand's row, negated if the operand is ``!p``."""
+        """Return the row of a predicate operand, negated for ``!p``."""
         row = self.src(operand, "pred")
         if isinstance(operand, Register) and operand.negated:
             raise Unsupported("a negated predicate is not supported here")

@@ -1,4 +1,4 @@
-"""Check of a program for unsupported instructions before it runs."""
+"""Check of a program for unsupported instructions, before it runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from evokern.simt.settings import Geometry, Options
 
 
 def check(program: PtxProgram, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
-    """Bind every instruction of a program once, for a machine of one cluster with one warp per block.
+    """Bind every instruction of a program once, for a machine with one cluster and one warp per block.
 
     Args:
         program: the program.
-        cluster: blocks of a cluster along x, y, z.
+        cluster: blocks per cluster along x, y, z.
 
     Raises:
         SourceError: an instruction is not supported; the message contains its line.

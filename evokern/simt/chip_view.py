@@ -1,9 +1,10 @@
-"""Values that a kernel reads about its chip: SM count, SM of a block, launch number, clocks.
+"""Values that a kernel can read about its chip: SM count, SM of a block, launch number, clocks.
 
-If a kernel could distinguish the PTX machine from the chip, it could work correctly on only one of them. Therefore
-these registers hold the values of the simulated chip: its SM count, blocks assigned to SMs round-robin (as in
-`evokern.simt.time_model.placement`), and clocks that advance across blocks, batches and launches. The start values are
-derived from a digest of the PTX, so runs are repeatable and a source cannot predict them.
+If a kernel could distinguish the PTX machine from the chip, it could compute correct results on only one of them.
+Therefore these special registers hold the values of the simulated chip: its SM count, and the SM of each block,
+assigned round-robin (as in `evokern.simt.time_model.placement`). Their clocks advance across blocks, batches and
+launches. The initial clock values are derived from a digest of the PTX, so runs are repeatable, but a source cannot
+predict the values.
 """
 
 from __future__ import annotations
@@ -17,30 +18,29 @@ from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt.arrays import Array
 
 CYCLES_PER_INSTRUCTION = 32
-"""SM clocks between two instructions of a warp, on average.
+"""Average number of SM clocks between two instructions of a warp.
 
-On a full SM each of a scheduler's 16 warps issues at most every 16 clocks; loads take 30 clocks from shared memory and
-hundreds from L2.
+On a full SM, each of a scheduler's 16 warps issues at most every 16 clocks. Loads take 30 clocks from shared memory and
+hundreds of clocks from L2.
 """
 READ_CYCLES = 8
 """SM clocks between two consecutive readings of the clock."""
 LAUNCH_CYCLES = 8_000
-"""SM clocks between two launches: a few µs, like `LAUNCH_US` of the latencies, plus the host's part."""
+"""SM clocks between two launches: a few µs, like `launch_us` of the latencies, plus the host's share."""
 CONCURRENT_WARPS = 4
-"""Warps that issue at the same time, one per scheduler of an SM; later warps read a later clock."""
+"""Warps that issue at the same time, one per scheduler of an SM; subsequent warps read a later clock."""
 TIMER_STEP_NS = 32
 """Resolution of ``%globaltimer``, ns."""
 EPOCH_NS = 1_767_225_600 * 10**9
-"""2026-01-01 as Unix time in ns, the earliest start of ``%globaltimer``; the digest selects a day in the following
-four years."""
+"""Earliest initial value of ``%globaltimer``, Unix time in ns; the digest selects a day in the four years from there."""
 DAY_NS = 86_400 * 10**9
 
 
 @dataclass(slots=True)
 class ChipTime:
-    """Elapsed time of a chip's clocks since its first launch.
+    """Elapsed time on a chip's clocks since its first launch.
 
-    Each batch of blocks and each launch advances the attributes. They are set back only to repeat a launch.
+    Each batch of blocks and each launch advances the attributes. They are reset only to repeat a launch.
     """
 
     cycles: int = 0
@@ -51,7 +51,7 @@ class ChipTime:
     """Number of launches so far."""
 
     def ran(self, cycles: int, blocks: int, sms: int) -> None:
-        """Advance the clocks by a batch; its blocks run concurrently, and each SM runs its blocks one after another.
+        """Advance the clocks by the duration of a batch, whose blocks run concurrently here but in waves on the chip.
 
         Args:
             cycles: SM clocks from start to end of the batch.
@@ -62,23 +62,23 @@ class ChipTime:
         self.cycles += max(cycles * blocks // sms, 1)
 
     def back(self, began: ChipTime) -> None:
-        """Set the clocks back to the start of a launch that runs again."""
+        """Reset the clocks to the start of a launch that runs again."""
         self.cycles, self.latest, self.grids = began.cycles, began.latest, began.grids
 
     def finished(self, launches: int) -> None:
-        """End launches. They ran concurrently here but run one after another on a chip."""
+        """Advance past launches that ran concurrently here but run one after another on a chip."""
         self.cycles = max(self.cycles, self.latest) + launches * LAUNCH_CYCLES
         self.grids += launches
 
 
 @dataclass(frozen=True, slots=True)
 class ChipView:
-    """The chip as the special registers of a launch show it."""
+    """Chip as shown by the special registers of a launch."""
 
     profile: Profile
     """The chip."""
     start_cycles: int = 0
-    """SM clocks that had passed when the first launch started."""
+    """SM clocks that had elapsed when the first launch started."""
     start_ns: int = EPOCH_NS
     """Unix time at the start of the first launch, ns."""
     start_grid: int = 1
@@ -126,4 +126,4 @@ class ChipView:
 
 
 ANY_CHIP = ChipView(CHIPS["h100"])
-"""View for launches that do not specify a chip."""
+"""View for launches that specify no chip."""

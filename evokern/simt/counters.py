@@ -1,7 +1,8 @@
-"""Counters: instructions issued and data moved by a launch, per instruction and per source line.
+"""Counters of a launch: instructions issued and data moved, per instruction and per source line.
 
-Warp instructions are counted as issued, on the pipe of the PTX instruction; ptxas may translate a PTX instruction into
-several instructions or none. Shared memory is counted in wavefronts, global memory in 32-byte sectors.
+Warp instructions are counted when issued, on the pipe of the PTX instruction. ptxas may translate a PTX instruction
+into several machine instructions or into none. Shared memory is counted in wavefronts, global memory in 32-byte
+sectors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from evokern.simt.arrays import Array
 
 PIPES = ("tensor", "fp32", "fp16", "fp64", "sfu", "integer", "load_store", "control")
-"""Pipes to which instructions are issued."""
+"""Pipes to which warps issue instructions."""
 SECTOR = 32
 """Bytes of a sector of global memory."""
 
@@ -23,13 +24,13 @@ class LineCounters:
     """Counters of one source line, summed over its instructions."""
 
     line: int
-    """Line of the source; 0 if unknown."""
+    """Source line; 0 if unknown."""
     file: str
-    """Header of the user that contains the line; empty for the source itself."""
+    """User header that contains the line; empty for the source itself."""
     warp_instructions: int
-    """Instructions issued for a warp."""
+    """Warp instructions issued."""
     thread_instructions: int
-    """Instructions issued, counted per active thread."""
+    """Instructions issued, counted once per active thread."""
     pipes: dict[str, int]
     """Pipe → warp instructions."""
     shared_wavefronts: int
@@ -50,7 +51,7 @@ class LineCounters:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """The order in which one batch of blocks ran its segments."""
+    """Order in which one batch of blocks ran its segments."""
 
     warps: int
     """Warps of the batch, block after block."""
@@ -60,12 +61,12 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """All counters of a launch, or of the launches of `launch_many`; arrays are indexed by PTX instruction."""
+    """All counters of a launch, or of all launches of `launch_many`; arrays are indexed by PTX instruction."""
 
     blocks: tuple[int, ...]
     """Linear ids of the blocks that ran."""
     launches: int
-    """Number of launches that were counted together."""
+    """Number of launches counted together."""
     warps_per_block: int
     """Warps of a block."""
     ranks: int
@@ -75,17 +76,17 @@ class Counters:
     lines: Array
     """Source line of each instruction."""
     files: tuple[str, ...]
-    """Header of the user that contains the line of each instruction; empty for the source itself."""
+    """User header that contains the line of each instruction; empty for the source itself."""
     called_from: tuple[tuple[tuple[str, int], ...], ...]
     """(header or empty, line) of the calls through which each instruction was inlined, innermost first."""
     pipes: tuple[str, ...]
     """Pipe of each instruction."""
     warp_instructions: Array
-    """Times that each instruction was issued for a warp."""
+    """Number of times that each instruction was issued for a warp."""
     thread_instructions: Array
-    """Times that each instruction was issued, counted per active thread."""
+    """Number of times that each instruction was issued, counted once per active thread."""
     divergent: Array
-    """Times that each instruction was issued while other live lanes of the warp were diverged."""
+    """Number of times that each instruction was issued while other live lanes of the warp were diverged."""
     shared_wavefronts: Array
     """Wavefronts of shared memory."""
     ideal_wavefronts: Array
@@ -99,9 +100,9 @@ class Counters:
     ideal_store_sectors: Array
     """Minimum number of sectors for the stored bytes."""
     local_bytes: Array
-    """Bytes of local memory, loads and stores."""
+    """Bytes of local memory that were loaded or stored."""
     cluster_accesses: Array
-    """Accesses to the shared memory of another block of the cluster, counted per thread."""
+    """Accesses to another block's shared memory in the cluster, counted per thread."""
     barriers: int
     """Number of times that warps arrived at barriers of their block."""
     mma: dict[str, tuple[int, float]]
@@ -111,7 +112,7 @@ class Counters:
     unique_store_sectors: dict[int, Array]
     """Block → distinct sectors that it stores."""
     record: tuple[BatchRecord, ...]
-    """Order of execution of each batch; input of `evokern.simt.time_model.timeline`."""
+    """Execution order of each batch; input for `evokern.simt.time_model.timeline`."""
 
     @property
     def total_warp_instructions(self) -> int:
@@ -120,11 +121,11 @@ class Counters:
 
     @property
     def flops(self) -> float:
-        """Operations of the matrix instructions."""
+        """Number of operations of the matrix instructions."""
         return sum(flops for _, flops in self.mma.values())
 
     def conflicts(self) -> dict[int, float]:
-        """Return instruction → additional wavefronts per execution due to bank conflicts, on average."""
+        """Return instruction → average number of additional wavefronts per execution, caused by bank conflicts."""
         further = (self.shared_wavefronts - self.ideal_wavefronts) / np.maximum(self.warp_instructions, 1)
         return {int(number): float(further[number]) for number in np.flatnonzero(further > 0)}
 
@@ -133,7 +134,7 @@ class Counters:
         return _by_pipe(self.pipes, self.warp_instructions)
 
     def by_line(self) -> list[LineCounters]:
-        """Return the counters of each source line: lines of the source in order, then those of its headers."""
+        """Return the counters of each source line: the lines of the source in order, then the lines of headers."""
         result = []
         places = [(file, int(line)) for file, line in zip(self.files, self.lines, strict=True)]
         numbers = {place: number for number, place in enumerate(sorted(set(places)))}

@@ -1,7 +1,7 @@
-"""Counters of events that need addresses, for one batch and summed over a launch.
+"""Counters for events that depend on addresses, for one batch and summed over a launch.
 
-A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time.
-Accesses of 16 bytes and the rows of ``ldmatrix`` are served for a quarter of a warp. Within such a group, the number
+A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time. Accesses
+of 16 bytes and the rows of ``ldmatrix`` are served for a quarter of a warp at a time. Within such a group, the number
 of wavefronts is the largest number of distinct words in one bank. Sources: CUDA C++ Programming Guide, compute
 capability 5.x and later, "Shared Memory"; Nsight Compute, "Memory Tables".
 """
@@ -36,13 +36,13 @@ class Tally:
     arrays: dict[str, Array] = field(init=False)
     """Name of a field of `Counters` → counts."""
     sectors: dict[str, list[Array]] = field(default_factory=lambda: {"load": [], "store": []})
-    """Keys (block, sector), not yet deduplicated."""
+    """Keys (block, sector) that are not deduplicated yet."""
     pending: dict[str, int] = field(default_factory=lambda: {"load": 0, "store": 0})
-    """Number of these keys."""
+    """Number of keys that are not deduplicated yet."""
     patterns: dict[tuple[int, int, bytes], tuple[int, int]] = field(default_factory=dict)
-    """Address pattern → wavefronts, and wavefronts without conflicts."""
+    """Address pattern → wavefronts, with and without bank conflicts."""
     record: list[BatchRecord] = field(default_factory=list)
-    """Order of execution."""
+    """Execution order of each batch."""
 
     def __post_init__(self) -> None:
         size = len(self.program.instructions)
@@ -122,15 +122,15 @@ class Tally:
 
 
 class EventCounter:
-    """Counts the events of one batch that need addresses."""
+    """Counter for the events of one batch that depend on addresses."""
 
     def __init__(self, batch: Batch, tally: Tally, bound: Sequence[Bound]) -> None:
         """Start counting from zero.
 
         Args:
             batch: the lanes.
-            tally: the sums to which events are added.
-            bound: the program's segments, which count their executions.
+            tally: sums to which the events are added.
+            bound: bound segments of the program, which count their executions.
         """
         self._batch, self._bound = batch, bound
         self.tally = tally
@@ -141,11 +141,11 @@ class EventCounter:
         self.steps = []
 
     def segment(self, number: int, active: Active) -> None:
-        """Record that these lanes run a segment now."""
+        """Record that these lanes now run a segment."""
         self.steps.append((number, None if active.all else np.asarray(active.mask.reshape(-1, 32).any(1))))
 
     def finish(self) -> None:
-        """Add the machine's counts per segment; call it once per batch, after its blocks ran."""
+        """Add the machine's counts per segment; call it once per batch, after its blocks have run."""
         self.tally.record.append(BatchRecord(self._batch.lanes // 32, tuple(self.steps)))
         self.add_up()
 
@@ -167,7 +167,7 @@ class EventCounter:
             active: lanes that access.
             index: index of each active lane, in units of ``width``.
             width: bytes per lane.
-            copied: whether an asynchronous copy writes.
+            copied: whether the access is the write of an asynchronous copy.
         """
         parts = max(width // 4, 1)
         word = index * parts if width >= 4 else index * width >> 2
@@ -197,11 +197,11 @@ class EventCounter:
         return int(np.maximum.reduceat(counts, starts).sum()), int(starts.size)
 
     def local(self, number: int, active: Active, width: int) -> None:
-        """Count the bytes of a local access; the hardware interleaves local memory, so lanes never conflict."""
+        """Count the bytes of a local access; lanes never conflict, because the hardware interleaves local memory."""
         self.tally.arrays["local_bytes"][number] += width * active.count
 
     def cluster(self, number: int, accesses: int) -> None:
-        """Count accesses of threads to another block's shared memory."""
+        """Count accesses to another block's shared memory, per thread."""
         self.tally.arrays["cluster_accesses"][number] += accesses
 
     def sectors(self, number: int, active: Active, index: Array, width: int, *, write: bool) -> None:
@@ -220,9 +220,9 @@ class EventCounter:
 
 
 def _copied_wavefronts(active: Active, word: Array) -> int:
-    """Return the number of writes for 16-byte asynchronous copies: one line of 128 bytes per write.
+    """Return the number of wavefronts that 16-byte asynchronous copies write; each writes to one 128-byte line.
 
-    The data of eight lanes take one wavefront if they are in one line. Otherwise each half of them (64 bytes of the
+    The data of eight lanes take one wavefront if they go to one line. Otherwise each half of them (64 bytes of the
     source) takes one wavefront for every line that it touches. This matches an NVIDIA H200: 128-byte rows at all
     multiples of 16 bytes take 10.5 wavefronts per instruction, and rows at multiples of 128 bytes take 4.
     """

@@ -1,7 +1,7 @@
-"""Binding of several instructions of one kind as one step (`evokern.ptx.instruction_groups` forms the groups).
+"""Binding of several instructions of one kind as a single step (`evokern.ptx.instruction_groups` forms the groups).
 
-The rows of their registers are gathered, the work is done once on correspondingly longer rows, and the results are
-scattered. This shares the fixed cost of NumPy calls, which dominates at a few hundred lanes.
+The rows of their registers are gathered, the work is done once on the longer rows, and the results are scattered. The
+instructions thus share the fixed cost of NumPy calls, which dominates for a few hundred lanes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.state import MachineState
 
 GROUP_ELEMENTS = 32768
-"""Maximum number of lanes times instructions of a group; longer rows do not fit the caches."""
+"""Maximum number of lanes times instructions in a group; longer rows do not fit in the caches."""
 
 
 class GroupBinder(Binder):
-    """Provider of the gathered rows of several instructions, as if they were more lanes."""
+    """Provider of the gathered rows of several instructions, which look like one instruction with more lanes."""
 
     def __init__(self, state: MachineState, routine: Routine, instructions: list[Instruction], results: int) -> None:
         super().__init__(state)
@@ -62,7 +62,7 @@ class GroupBinder(Binder):
         return super().src(operand, type_name)
 
     def dst(self, operand: Operand, type_name: str) -> Array:
-        """Return the row that is scattered after the operation."""
+        """Return a row for results, to be scattered after the operation."""
         assert isinstance(operand, Register)
         return self._row(self.buffers[operand.name], type_name)
 
@@ -74,7 +74,7 @@ class GroupBinder(Binder):
         return view
 
     def wide(self, operand: Operand, type_name: str) -> str:
-        """Return the type that fills the register."""
+        """Return the type that is as wide as the register."""
         assert isinstance(operand, Register)
         kind = self.kinds[operand.name]
         if kind != "pred" and {"16": 2, "32": 4, "64": 8}[kind] > TYPE_BYTES[type_name]:
@@ -92,11 +92,11 @@ class GroupBinder(Binder):
 def bind_group(
     state: MachineState, segment: Segment, positions: tuple[int, ...], single: Callable[[int], Action]
 ) -> Action:
-    """Bind instructions to run as one.
+    """Bind several instructions to run as one.
 
     Args:
         state: the machine's state.
-        segment: segment of the instructions.
+        segment: segment that contains the instructions.
         positions: positions of the instructions in the segment.
         single: function that binds one instruction alone, for partial masks.
     """
@@ -162,7 +162,7 @@ def _scattered(state: MachineState, group: GroupBinder, action: Action) -> Actio
 def _bind_loads(
     state: MachineState, routine: Routine, numbers: list[int], instructions: list[Instruction], alone: list[Action]
 ) -> Action:
-    """Bind loads from shared memory through addresses in registers; unusual cases use single loads."""
+    """Bind loads from shared memory with addresses in registers; unusual cases are bound as single loads."""
     batch, events, shared = state.batch, state.events, state.shared
     kind, count = access_type(instructions[0])
     size = TYPE_BYTES[kind]

@@ -1,4 +1,4 @@
-"""Launches: packs the arguments, runs the blocks in batches and collects the results."""
+"""Launches: pack the arguments, run the blocks in batches and collect the results."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from evokern.simt.sanitizer.used_values import SecondRun
 from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
-"""Target number of lanes per batch: enough to amortise the NumPy calls of an instruction, few enough for the caches."""
+"""Target number of lanes per batch: enough to amortise NumPy calls, but few enough for data to fit in the caches."""
 REGISTER_BYTES = 192 << 20
-"""Maximum bytes of register rows in a batch."""
+"""Maximum bytes of register rows per batch."""
 SHARED_BYTES = 64 << 20
-"""Maximum bytes of shared memory in a batch, without its shadow."""
+"""Maximum bytes of shared memory per batch, without its shadow."""
 SECOND_RUN_BYTES = 1 << 28
-"""Maximum bytes of writable buffers for a second run; in larger launches, reads always count as used."""
+"""Maximum bytes of writable buffers for a second run; in larger launches, all values read count as used."""
 BATCH_BYTES = 1 << 30
 """Maximum bytes of registers and shared memory of a batch that cannot be split, because its blocks wait for each
 other."""
@@ -48,25 +48,25 @@ class LaunchResult:
     findings: tuple[Finding, ...]
     """Findings of the sanitizer."""
     counters: Counters | None
-    """Instructions issued and data moved; None with ``count=False``. `launch_many` counts its launches together."""
+    """Instructions issued and data moved; None with ``count=False``. `launch_many` counts all its launches together."""
     completed: bool
-    """True if every thread ran to its end without a fatal finding."""
+    """True if every thread ran to its end and no finding would have ended the launch on a GPU."""
     printed: str
     """Output of device printf, ordered by block."""
     fatal: Finding | None
     """The finding that would have ended the launch on a GPU."""
     hung: bool
-    """True if the launch did not end: instruction limit, or threads that wait forever."""
+    """True if the launch did not end by itself: it reached the instruction limit, or threads waited forever."""
     ended: bool = False
     """True if `enough` ended the launch; counters then cover only the part that ran."""
     finished: bool = True
     """True if every thread ran to its end, regardless of findings."""
     warp_instructions: int = 0
-    """Instructions issued for a warp; 0 if `counters` contains them. `launch_many` counts its launches together."""
+    """Warp instructions issued; 0 if `counters` contains them. `launch_many` counts all its launches together."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that make a kernel wrong; the others are warnings."""
+        """Findings that make the kernel incorrect; all others are warnings."""
         return tuple(finding for finding in self.findings if finding.matters)
 
 
@@ -114,7 +114,7 @@ def launch_many(
     enough: Callable[[Counters], bool] | None = None,
     constants: Sequence[Mapping[str, Buffer]] = (),
 ) -> list[LaunchResult]:
-    """Run several launches of one kernel with different arguments concurrently, as lanes of one batch.
+    """Run several launches of one kernel with different arguments concurrently, as lanes of shared batches.
 
     Args:
         module: from `parse`.
@@ -125,21 +125,18 @@ def launch_many(
         memory: memory that contains the buffers; module variables are placed there too and keep their values
             between launches.
         dynamic_shared: bytes of dynamic shared memory.
-        cluster: blocks of a cluster along x, y, z; None uses the kernel's cluster (``__cluster_dims__``), or none.
-        blocks: linear ids of the blocks to run; None for all. The other blocks of their clusters run as well.
-        instruction_limit: maximum number of warp instructions per batch of blocks; each instruction counts as at
-            least
-            `evokern.simt.settings.LEAST_WARPS`, which corresponds to its cost on the CPU.
+        cluster: blocks of a cluster along x, y, z; None uses the kernel's ``__cluster_dims__``, if any.
+        blocks: linear ids of the blocks to run; None for all. The other blocks in their clusters run as well.
+        instruction_limit: maximum number of warp instructions per batch of blocks; each instruction counts as at least
+            `evokern.simt.settings.LEAST_WARPS` of them, which reflects its cost on the CPU.
         sanitize: check for races, uninitialised data and unfinished copies; bounds and alignment are always
             checked.
         past_misaligned: skip a misaligned access and continue, to report further findings.
         until_fatal: end at the first finding that would end the launch on a GPU. By default, accesses outside the
-            buffers are
-            skipped and the launch continues, to report further findings.
+            buffers are skipped and the launch continues to report further findings.
         count: count wavefronts, sectors and instructions.
-        architecture: architecture of the simulated chip, for example ``sm_89``; PTX for a later one is rejected.
-            None accepts
-            any PTX.
+        architecture: architecture of the simulated chip, for example ``sm_89``; PTX for a later architecture is
+            rejected. None accepts any PTX.
         chip: chip whose values the special registers show (SMs, clocks); None selects one that the PTX was
             compiled for.
         source: text of the CUDA source, quoted in findings.
@@ -168,7 +165,7 @@ def launch_many(
     before = run.contents() if len(args) > 1 or run.allows_second_run() else []
     began = replace(memory.time)
     results = run.checked(args, chosen, batch_blocks, before, filled)
-    if results is None:  # One launch ended the joint batch, so each launch runs again alone.
+    if results is None:  # One of the launches stopped the others, so each launch runs again separately.
         results = []
         memory.time.back(began)
         for values, own in zip(args, filled, strict=True):
@@ -182,7 +179,7 @@ def launch_many(
 
 @dataclass(slots=True)
 class _Run:
-    """Shared state of the launches of one call."""
+    """State shared by the launches of one call."""
 
     module: Module
     entry: str
@@ -206,11 +203,11 @@ class _Run:
         if min(self.grid) < 1:
             raise UsageError(f"a grid of {self.grid} has no blocks: use at least 1 along each axis")
         if self.dynamic_shared < 0:
-            raise UsageError(f"dynamic shared memory of {self.dynamic_shared} bytes: use 0 or more")
+            raise UsageError(f"dynamic shared memory cannot have {self.dynamic_shared} bytes: use 0 or more")
         self.width = -(-threads // 32) * 32
 
     def check(self, architecture: str | None, cluster: tuple[int, int, int] | None) -> None:
-        """Reject a launch that the chip or the machine cannot run, before it runs."""
+        """Reject a launch that the chip or the machine cannot run."""
         target = self.module.target
         made_for, runs_on = (int(re.sub(r"\D", "", name) or 0) for name in (target, architecture or "sm_999"))
         if made_for > runs_on:
@@ -239,12 +236,12 @@ class _Run:
             buffer.write(data)
 
     def keep(self, before: list[tuple[Buffer, Array]], values: Sequence[Any]) -> list[tuple[Buffer, Array]]:
-        """Return the contents to restore, updated with the data that a finished launch wrote to its own buffers."""
+        """Return the contents to restore, updated with what a finished launch wrote to its own buffers."""
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
     def allows_second_run(self) -> bool:
-        """Return whether a second run is possible: the written buffers must be small enough to restore."""
+        """Return whether the writable buffers are small enough to restore for a second run."""
         writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
         return self.options.sanitize and writable <= SECOND_RUN_BYTES
 
@@ -252,7 +249,7 @@ class _Run:
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
         before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
     ) -> list[LaunchResult] | None:  # fmt: skip
-        """Run all blocks of all launches; run them again if that decides whether a finding matters."""
+        """Run all blocks of all launches; repeat the run if it can decide whether a finding is an error."""
         began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         if results is None or not self.allows_second_run():
@@ -358,7 +355,7 @@ class _Run:
 
     @staticmethod
     def _end() -> None:
-        """End the launch at its current position."""
+        """End the launch at the current position."""
         raise LaunchStopped
 
     def batch_size(self) -> int:

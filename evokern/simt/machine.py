@@ -1,4 +1,4 @@
-"""The machine: runs many blocks of one or several launches in lockstep over NumPy rows.
+"""PTX machine: runs many blocks of one or several launches in lockstep, on NumPy rows.
 
 The lanes of a batch are ordered by block and warp, 32 lanes per warp. The schedule selects the next segment and its
 lanes. A segment is bound to the rows of the batch when it first runs.
@@ -43,7 +43,7 @@ from evokern.simt.warpgroup import WarpgroupProducts
 
 
 class Machine:
-    """One batch of blocks; `load` switches to the next blocks of the same shape.
+    """Machine for one batch of blocks; `load` switches to further blocks of the same shape.
 
     Attributes:
         state: lanes, registers, memories and synchronisation objects.
@@ -63,7 +63,7 @@ class Machine:
         global_shadow: GlobalShadow | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """Build the machine for batches of one shape.
+        """Create the machine for batches of one shape.
 
         Args:
             program: the program.
@@ -73,9 +73,9 @@ class Machine:
             symbols: addresses of the module's variables and of the hidden allocations.
             dynamic_shared: bytes of dynamic shared memory.
             options: options of the launch.
-            collectors: collector of findings of each launch.
+            collectors: collector of each launch's findings.
             global_shadow: the launch's shadow of global memory; None without checks.
-            tally: sums to which events are added; None without counting.
+            tally: sums to which the events are added; None without counting.
         """
         self._program = program
         self.bound = [_prepared(segment) for segment in program.segments]
@@ -113,7 +113,7 @@ class Machine:
     # ---- binding
 
     def bind(self, bound: Bound, masked: bool) -> list[Action]:
-        """Bind the steps of a segment for a full or a partial mask."""
+        """Bind the steps of a segment, for a full or a partial mask."""
         segment = bound.segment
         binder = Binder(self.state)
         steps: list[Action] = []
@@ -173,7 +173,7 @@ class Machine:
     # ---- running
 
     def load(self, blocks: Sequence[tuple[int, int]]) -> None:
-        """Set up the blocks to run.
+        """Load the blocks to run.
 
         Args:
             blocks: (launch, linear block id) for each block of the geometry.

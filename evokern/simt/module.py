@@ -1,4 +1,4 @@
-"""A parsed module and its entries."""
+"""Parsed PTX modules and their entries."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Module:
         target: the architecture that the PTX was compiled for, for example ``sm_89``.
         source_name: file name under which the CUDA source was compiled.
         digest: SHA-256 of the text.
-        restored: symbol → bytes of the variables that are restored before each call; set by callers that know a
-            declaration.
+        restored: symbol → bytes of each variable that is restored before each call; set by callers that know the
+            kernel's declaration.
     """
 
     def __init__(self, ptx: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
@@ -52,7 +52,7 @@ class Module:
         directives = function.directives
         try:
             static = self.program(function.name, function).static_shared
-        except SourceError:  # Reported when this entry is launched; the other entries may be valid.
+        except SourceError:  # Reported when this entry is launched, because other entries may be valid.
             static = sum(item.size for item in function.locals.values() if item.space == "shared")
         return Entry(
             function.name, tuple(params), static, _three(directives.get("maxntid")),
@@ -76,12 +76,12 @@ class Module:
 
         Args:
             entry: the kernel.
-            cluster: blocks of a cluster along x, y, z; with more than one block, instructions that cannot be
-                checked between
-                blocks are rejected.
+            cluster: blocks of a cluster along x, y, z; with more than one block, instructions that cannot be checked
+                across blocks are rejected.
 
         Raises:
-            SourceError: the entry does not exist, or is not supported; the message contains line and instruction.
+            SourceError: the entry does not exist, or is not supported; the message contains the line and the
+                instruction.
         """
         if (entry, cluster) not in self._checked:
             check(self.program(entry), cluster)
@@ -101,12 +101,10 @@ def parse(ptx: str, *, source_name: str = "kernel.cu", headers: Mapping[str, str
     Args:
         ptx: output of the compiler.
         source_name: name of the CUDA source, to distinguish its lines from those of headers.
-        headers: texts of the user's own headers by their name in ``#include``. Findings and counters then refer to
-            lines of
-            headers, otherwise to the line of the source with the inlined call.
+        headers: texts of the user's own headers, by their name in ``#include``. Findings and counters refer to lines of these headers; for all other headers, to the source line with the inlined call.
 
     Raises:
-        SourceError: the text is not PTX, or contains PTX that no entry can execute; the message contains line and
-            instruction.
+        SourceError: the text is not PTX, or contains PTX that no entry can execute; the message contains the line and
+            the instruction.
     """
     return Module(ptx, source_name, headers)

@@ -17,7 +17,7 @@ from evokern.simt.schedule import Schedule
 
 
 class Reconvergence:
-    """The parked lanes of a batch."""
+    """Parked lanes of a batch."""
 
     def __init__(self, batch: Batch, schedule: Schedule, barriers: Barriers) -> None:
         self._batch, self._schedule, self._barriers = batch, schedule, barriers
@@ -25,12 +25,12 @@ class Reconvergence:
         self.forced: set[int] = set()
 
     def load(self) -> None:
-        """Reset the parked lanes for new blocks."""
+        """Discard the parked lanes for new blocks."""
         self.parked.clear()
         self.forced.clear()
 
     def enter(self, segment: Segment, key: int, active: Active, *, retried: bool = False) -> Active | None:
-        """Return the lanes that may continue, None if all of them have to wait."""
+        """Return the lanes that may continue; None if all of them have to wait."""
         if self.parked:
             known = self.parked.pop(key, None)
             if known is not None:
@@ -71,7 +71,7 @@ class Reconvergence:
         return np.where(present, np.uint32(0xFFFFFFFF), np.uint32(0))
 
     def retry(self) -> bool:
-        """Resume parked lanes whose missing partners have exited; return whether there were any."""
+        """Resume parked lanes whose missing partners have exited; return whether there were any such lanes."""
         moved = False
         for key in sorted(self.parked):
             active = self.parked.pop(key)
@@ -88,7 +88,7 @@ class Reconvergence:
         return moved
 
     def force(self) -> bool:
-        """Resume the lowest parked lanes without their partners and report it; return whether there were any."""
+        """Resume, with a finding, the parked lanes that are lowest in the code; return whether there were any."""
         if not self.parked:
             return False
         key = min(self.parked)
@@ -108,5 +108,5 @@ class Reconvergence:
         )
         what = "bar.warp.sync" if is_warp_barrier(instruction) else instruction.opcode
         self._batch.report_lanes(
-            kind, number, np.flatnonzero(mask), detail=f"Other lanes named in the mask never reach this {what}"
+            kind, number, np.flatnonzero(mask), detail=f"Other lanes in the mask never reach this {what}"
         )

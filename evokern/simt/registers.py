@@ -16,7 +16,7 @@ from evokern.simt.arrays import DTYPES, Array
 
 
 class RegisterFile:
-    """The rows of one batch."""
+    """Register rows of one batch."""
 
     def __init__(self, rows: Mapping[str, int], lanes: int) -> None:
         self.lanes = lanes
@@ -30,14 +30,14 @@ class RegisterFile:
         self._scratch: dict[str, list[Array]] = {}
 
     def load(self, constants: Mapping[tuple[str, Immediate], int]) -> None:
-        """Reset the rows for new blocks: zero, except for the rows of literals."""
+        """Reset the rows for new blocks: set all except those of literals to zero."""
         for kind in self.bits.values():
             kind.fill(0)
         for (kind_name, literal), row in constants.items():
             self.bits[kind_name][row] = immediate_bits(literal, "u64" if kind_name == "64" else "u32")
 
     def row(self, kind: str, index: int, type_name: str) -> Array:
-        """Return a row, viewed as a type no wider than its register."""
+        """Return a row, viewed as a type that is not wider than its register."""
         key = (kind, type_name)
         view = self._views.get(key)
         if view is None:
@@ -53,7 +53,7 @@ class RegisterFile:
         return row
 
     def scratch(self, type_name: str, index: int) -> Array:
-        """Return the n-th scratch row of a type's width."""
+        """Return the n-th scratch row with the width of a type."""
         kind = row_class(type_name)
         rows = self._scratch.setdefault(kind, [])
         while len(rows) <= index:
@@ -62,7 +62,7 @@ class RegisterFile:
 
 
 def immediate_bits(operand: Immediate, type_name: str) -> Array:
-    """Return a literal as a row of length one of the type (section 4.5)."""
+    """Return a literal as a row of length one, in the given type (section 4.5)."""
     value = operand.value
     dtype = np.dtype(DTYPES[type_name])
     if operand.kind in ("f32", "f64"):

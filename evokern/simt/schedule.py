@@ -1,8 +1,8 @@
 """Scheduling of groups of lanes at segments, and return positions of calls.
 
-There is one waiting group per segment and call depth. The group that is lowest in the code (deepest call first) runs
-next. Lanes that are behind thus run first, and diverged lanes meet again where their paths join. A group that waits for
-a long time runs out of order, so that lanes make progress for which others spin.
+There is one waiting group per segment and call depth. Among the groups in the deepest call, the group that is earliest
+in the code runs next. Lanes that have fallen behind thus run first, and diverged lanes meet again where their paths
+join. A group that has waited for a long time runs out of order, so that lanes for which others spin make progress.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from evokern.simt.batch import Batch
 MAX_DEPTH = 64
 """Maximum nesting of device function calls."""
 MAX_WAIT = 4000
-"""Number of segments (polls count fifty-fold) that other lanes run before a waiting group runs out of order."""
+"""Number of segments that other lanes run before a waiting group runs out of order; polls count fifty-fold."""
 OUT_OF_ORDER_SEGMENTS = 256
-"""Number of segments that such a group may then run."""
+"""Number of segments that a group may run out of order."""
 
 
 class Schedule:
-    """Groups of lanes that wait to run.
+    """Groups of lanes that are waiting to run.
 
     Attributes:
         segments: number of segments in the program.
@@ -50,7 +50,7 @@ class Schedule:
         self.issued = 0
 
     def key(self, depth: int, segment: int) -> int:
-        """Return the rank of a segment at a call depth: deeper calls first, then by layout."""
+        """Return the rank of a segment at a call depth: deeper calls first, then code order."""
         return (MAX_DEPTH - depth) * self.segments + segment
 
     def push(self, key: int, active: Active) -> None:
@@ -63,7 +63,7 @@ class Schedule:
             self.groups[key] = Active(known.mask | active.mask, known.count + active.count, self._batch.live_count)
 
     def pop(self) -> tuple[int, Active, int]:
-        """Return (key, lanes, burst) of the group to run next; burst is −1 unless it runs out of order."""
+        """Return (key, lanes, burst) of the group to run next; burst is −1 unless the group runs out of order."""
         groups, since = self.groups, self.waiting_since
         key, burst = min(groups), -1
         if len(groups) > 1:
@@ -74,7 +74,7 @@ class Schedule:
         return key, groups.pop(key), burst
 
     def comes_first(self, key: int) -> bool:
-        """Return whether lanes that come to a segment would run next again, given at most one waiting group."""
+        """Return whether lanes that arrive at a segment would run next again, given at most one waiting group."""
         return (
             key < min(self.groups)
             and len(self.groups) < 2
@@ -83,11 +83,11 @@ class Schedule:
 
 
 class CallStack:
-    """Positions at which lanes continue when a device function returns.
+    """Segments at which lanes continue when a device function returns.
 
     Attributes:
-        returns: call depth → segment to return to, per lane.
-        inside: function called through a pointer → lanes inside it, to detect recursion.
+        returns: call depth → segment to which each lane returns.
+        inside: function called through a pointer → lanes in it, to detect recursion.
         copies: segment to return to → function → (to, from, bytes) of its result in the parameter area.
     """
 

@@ -1,4 +1,4 @@
-"""Settings of a batch: its shape, its options, and its segments bound to rows."""
+"""Settings of a batch: shape, options, and segments bound to rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from evokern.simt.chip_view import ANY_CHIP, ChipView
 from evokern.simt.sanitizer.findings import SuspectReads
 
 LEAST_WARPS = 32
-"""Minimum number of warps that an instruction counts for against the limit; it corresponds to its cost on the CPU."""
+"""Minimum number of warps for which an instruction counts toward the limit; it reflects the cost on the CPU."""
 
 End = Callable[[Active], int]
-"""Function that ends a segment: returns the next segment of all active lanes, or −1 if it has dispatched them itself.
+"""Function that ends a segment; returns the next segment of all active lanes, or −1 if it has dispatched them.
 """
 
 
@@ -23,15 +23,15 @@ class Bound:
     """One segment bound to the rows of this batch."""
 
     segment: Segment
-    """The unbound segment."""
+    """The segment before binding."""
     full: list[Action] | None = None
-    """Steps if every live lane is active."""
+    """Steps to run if every live lane is active."""
     masked: list[Action] | None = None
-    """Steps for a partial mask."""
+    """Steps to run for a partial mask."""
     end: End | None = None
     """The control instruction; None if the segment falls through."""
     fall: int = -1
-    """The segment after it."""
+    """The segment that follows in the code."""
     size: int = 0
     """Number of instructions."""
     polls: bool = False
@@ -39,11 +39,11 @@ class Bound:
     leaves: bool = False
     """True if the segment only exits the kernel."""
     threads: int = 0
-    """Number of lanes that ran it."""
+    """Number of lanes that have run the segment."""
     warps: int = 0
-    """Warps that ran it."""
+    """Number of warps that have run the segment."""
     partial: int = 0
-    """Warps that ran it while other live lanes of the warp were diverged."""
+    """Number of warps that have run the segment while other live lanes of the warp were diverged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class Options:
     enough: Callable[[], bool] | None = None
     """Called periodically; True ends the launch."""
     suspects: SuspectReads | None = None
-    """Reads whose values are followed in a second run."""
+    """Reads whose values a second run follows."""
     chip: ChipView = ANY_CHIP
     """Chip whose values the special registers show."""
 
 
 @dataclass(slots=True)
 class Geometry:
-    """Grid, block and the blocks of this batch; a launch without clusters has clusters of one block."""
+    """Grid, block shape and batch size; a launch without clusters has clusters of one block."""
 
     grid: tuple[int, int, int]
     """Blocks along x, y, z."""
@@ -79,11 +79,11 @@ class Geometry:
     launches: int
     """Number of argument sets that run concurrently."""
     blocks: int
-    """Blocks in the batch, over all launches; whole clusters, with their blocks ordered by rank."""
+    """Number of blocks in the batch, over all launches; clusters are complete, with their blocks ordered by rank."""
     cluster: tuple[int, int, int] = (1, 1, 1)
     """Blocks of a cluster along x, y, z."""
     explicit_cluster: bool = False
-    """Whether the launch or the kernel sets the cluster (``%is_explicit_cluster``)."""
+    """Whether the launch or the kernel sets the cluster size (``%is_explicit_cluster``)."""
     threads: int = field(init=False)
     """Threads of a block."""
     width: int = field(init=False)

@@ -1,4 +1,4 @@
-"""Special registers (PTX ISA chapter 10)."""
+"""Special registers of PTX (PTX ISA chapter 10)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%global
 
 
 class Specials:
-    """Rows of the special registers of one batch, created on first use.
+    """Rows of one batch's special registers, created on first use.
 
     Attributes:
         reads: number of clock readings since the blocks were loaded.
@@ -27,12 +27,12 @@ class Specials:
     def __init__(
         self, batch: Batch, schedule: Schedule, shared: SharedSpace, symbols: Mapping[str, Array], time: ChipTime
     ) -> None:
-        """Prepare the registers.
+        """Prepare the special registers.
 
         Args:
             batch: the lanes.
-            schedule: provides the progress of the batch.
-            shared: provides the size of shared memory.
+            schedule: scheduler, which provides the progress of the batch.
+            shared: shared memory, which provides its size.
             symbols: addresses of hidden allocations.
             time: clocks of the chip at the start of the blocks.
         """
@@ -51,11 +51,11 @@ class Specials:
 
     @property
     def cycles(self) -> int:
-        """SM clocks since the blocks were loaded: issued instructions of an average warp, plus clock readings."""
+        """SM clocks since the blocks were loaded: issued instructions per warp on average, plus clock readings."""
         return CYCLES_PER_INSTRUCTION * self._schedule.issued // self._warps + READ_CYCLES * self.reads
 
     def type(self, name: str) -> str | None:
-        """Return the type of a special register, None for ordinary ones."""
+        """Return the type of a special register; None for ordinary registers."""
         if name in _WIDE:
             return "u64"
         if name == "%is_explicit_cluster":
@@ -92,11 +92,11 @@ class Specials:
         )
 
     def dynamic(self, name: str) -> bool:
-        """Return whether the register has to be evaluated at each read."""
+        """Return whether the register must be evaluated at each read."""
         return name in _CLOCKS
 
     def reader(self, name: str, number: int) -> Callable[[], Array]:
-        """Return a function that reads a clock for all lanes, in SM clocks, or nanoseconds for the timer.
+        """Return a function that reads a clock for all lanes, in SM clocks, or in nanoseconds for the timer.
 
         Args:
             name: name of the clock.
@@ -118,7 +118,7 @@ class Specials:
         return read
 
     def _read_delay(self) -> Array:
-        """Return the SM clocks by which each lane reads later than the first lane, depending on its launch and warp."""
+        """Return by how many SM clocks each lane reads later than the first lane; depends on its launch and warp."""
         if self._later is None:
             turn = self._batch.thread // (32 * CONCURRENT_WARPS)
             self._later = (self._batch.launch * LAUNCH_CYCLES + turn).astype(np.uint64)

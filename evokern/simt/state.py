@@ -1,4 +1,4 @@
-"""The state of the machine for instructions: lanes, registers, memories and synchronisation objects."""
+"""State that instructions access: lanes, registers, memories and synchronisation objects."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class MachineState:
     """State that operations may read and change."""
 
     batch: Batch
-    """Lanes, their registers, and which of them are active."""
+    """The lanes, their registers, and which lanes are active."""
     schedule: Schedule
-    """Lanes that wait to run."""
+    """Scheduler with the lanes that are waiting to run."""
     calls: CallStack
-    """Segments at which lanes continue after a call."""
+    """Segments at which lanes continue after calls."""
     memory: Memory
     """Allocations in global memory."""
     symbols: Mapping[str, Array]
@@ -39,7 +39,7 @@ class MachineState:
     specials: Specials
     """Special registers."""
     order: ThreadOrder | None
-    """Happens-before order between threads of a block; None without checks."""
+    """Happens-before order of the threads of a block; None without checks."""
     shared: SharedSpace
     """Shared memory."""
     local: LocalSpace
@@ -47,7 +47,7 @@ class MachineState:
     params: ParamSpace
     """Parameters of the kernel and of calls."""
     globals: GlobalSpace
-    """Global memory from the lanes' view."""
+    """Access of lanes to global memory."""
     barriers: Barriers
     """Barriers of blocks."""
     cluster_barrier: ClusterBarrier

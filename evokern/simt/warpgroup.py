@@ -1,9 +1,9 @@
-"""Pending products of warpgroups: `wgmma.mma_async` from its issue to the wait.
+"""Pending products of warpgroups: `wgmma.mma_async` instructions from issue to wait.
 
 The machine computes a product when it is issued. At that time it checks the reads from shared memory like any other
-read. It checks them again at the wait for the group: a write in between is a finding, and later writers must be
-ordered after the wait. All four warps of a warpgroup read each word of B. Two of them, spread over the operand,
-represent all four, so that no warp's own writes go unnoticed.
+read. It checks them again when the group is waited for: a write in between is a finding, and later writers must be
+ordered after the wait. All four warps of a warpgroup read each word of B. Two warps represent all four: each word is
+checked for two of them, so races with a warp's own writes are not missed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ from evokern.simt.sanitizer.wgmma_hazards import WgmmaHazards
 
 @dataclass(slots=True, eq=False)
 class _Product:
-    """Pending product of one instruction."""
+    """Pending product of one wgmma instruction."""
 
     active: Active
     """Lanes that have not waited yet."""
     reads: tuple[tuple[Array, bool], ...]
-    """Pieces of shared memory that it reads, one per lane, in units of a piece; and whether they equal the previous
-    row's."""
+    """Pieces of shared memory that it reads, one per lane, in units of a piece; whether they are the previous row's."""
     group: Array
     """Group of each lane."""
     number: int
     """Instruction."""
     since: int
-    """Time stamp of the issue; later writes are too early."""
+    """Time stamp of the issue; a later write before the wait is a finding."""
 
 
 class WarpgroupProducts:
-    """Products whose group was not waited for, and the number of groups that each lane has committed."""
+    """Products whose group has not been waited for, and the number of groups that each lane has committed."""
 
     def __init__(self, batch: Batch, shared: SharedSpace, proxy_fences: ProxyFences) -> None:
         self._batch, self._shared, self._proxy_fences = batch, shared, proxy_fences
@@ -64,9 +63,9 @@ class WarpgroupProducts:
         Args:
             active: the lanes that issue it.
             own: addresses of pieces in the block's shared memory, bytes, one per active lane in each.
-            common: addresses of pieces that every lane of a unit reads.
+            common: addresses of pieces that all lanes of a unit read.
             number: the instruction.
-            unit: lanes that are adjacent in the rows of addresses, a warp or a warpgroup.
+            unit: number of lanes of a warp or warpgroup, which are adjacent in the rows of addresses.
         """
         self.last = number
         if active.all:
@@ -76,11 +75,11 @@ class WarpgroupProducts:
         shadow = self._shared.shadow
         reads: list[tuple[Array, bool]] = []
         for place, address in enumerate((*own, *common)):
-            if self._shared.ranks > 1:  # A descriptor has 18 bits of an address, which is in the block itself.
+            if self._shared.ranks > 1:  # A descriptor has 18 address bits, in the block's own memory.
                 address = address + active.pick(self._shared.window)
             sound, index, leaders = self._shared.locate(active, address, 0, PIECE, number)
             if sound is not active or shadow is None:
-                continue  # Accesses outside were reported, which ends the launch.
+                continue  # Accesses outside shared memory were reported, which ends the launch.
             shadow.read(active, index, PIECE, number, leaders)
             self._proxy_fences.check(active, index, PIECE, number, leaders)
             reads.append((index, False))
@@ -99,7 +98,7 @@ class WarpgroupProducts:
         self.committed[active.mask] += 1
 
     def wait(self, active: Active, most: int) -> None:
-        """Finish all but the ``most`` latest groups of the active lanes."""
+        """Complete all groups of the active lanes except the ``most`` latest."""
         if not self.pending:
             return
         limit = np.where(active.mask, self.committed - most, -1)
@@ -131,7 +130,7 @@ class WarpgroupProducts:
                 shadow.read_until_now(product.active, index, PIECE, product.number, product.since)
 
     def finish(self) -> None:
-        """Report warpgroups whose warps did not issue the same products; call it at the end of the blocks."""
+        """Report warpgroups whose warps did not issue the same products; call it when the blocks end."""
         self.pending.clear()
         if self.last < 0:
             return

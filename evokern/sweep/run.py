@@ -23,12 +23,12 @@ from evokern.wording import duration, microseconds
 LEAST_S = 30.0
 """Minimum seconds for verifying a champion, even if less of the sweep's budget is left; an attention kernel takes about
 20 s."""
-Tell = Callable[[str], None]
+OnLine = Callable[[str], None]
 """Function that is called with a progress line."""
 
 
 def run_sweep(
-    sweep: Sweep, folder: Path, request: SweepRequest, tell: Tell, on_progress: OnProgress = lambda progress: None
+    sweep: Sweep, folder: Path, request: SweepRequest, report: OnLine, on_progress: OnProgress = lambda progress: None
 ) -> SweepResult:
     """Search or resume a sweep's studies.
 
@@ -36,7 +36,7 @@ def run_sweep(
         sweep: sweep, with the devices of the request.
         folder: folder for its databases, created if necessary.
         request: options of this run.
-        tell: called with a progress line for each slice and study.
+        report: called with a progress line for each slice and study.
         on_progress: called at every event of each study's search; `sweep` has the progress of all studies.
 
     Raises:
@@ -49,7 +49,7 @@ def run_sweep(
         stack.enter_context(sweep_lock(folder))
         journal = Journal.of(folder)
         journal.opened(request.device)
-        turn = _SweepRun(sweep, folder, request, journal, tell, on_progress, budget_s)
+        turn = _SweepRun(sweep, folder, request, journal, report, on_progress, budget_s)
         try:
             end = turn.run()
         except KeyboardInterrupt:
@@ -77,12 +77,12 @@ class _SweepRun:
         folder: Path,
         request: SweepRequest,
         journal: Journal,
-        tell: Tell,
+        report: OnLine,
         on_progress: OnProgress,
         budget_s: float | None,
     ) -> None:
         self._on_progress = on_progress
-        self._sweep, self._folder, self._request, self._journal, self._tell = sweep, folder, request, journal, tell
+        self._sweep, self._folder, self._request, self._journal, self._report = sweep, folder, request, journal, report
         self._budget_s = budget_s
         self._verified: set[str] = set()
         self._ended: set[str] = set()
@@ -101,7 +101,7 @@ class _SweepRun:
         """Search until nothing is left, and verify the champions."""
         left = self._left(self._standings())
         if left is not None and left <= 0:
-            self._tell(f"the sweep's budget of {duration(self._budget_s or 0.0)} is used up")
+            self._report(f"the sweep's budget of {duration(self._budget_s or 0.0)} is used up")
         while True:
             standings = self._standings()
             going = self._going(standings)
@@ -168,7 +168,7 @@ class _SweepRun:
         now = standings[planned.name]
         limit = decision.last or planned.study.trials
         until = "its end" if limit is None else str(limit)
-        self._tell(f"{planned.name}: trials {now.trials} to {until} ({decision.why})")
+        self._report(f"{planned.name}: trials {now.trials} to {until} ({decision.why})")
         paused_s = None if left is None else now.elapsed_s + left
         sources = tuple(
             one.database(self._folder)
@@ -196,9 +196,9 @@ class _SweepRun:
 
     def _say_result(self, before: StudyState, after: StudyState) -> None:
         was = f" (was {microseconds(before.best_us)})" if before.best_us and before.best_us != after.best_us else ""
-        self._tell(f"{after.name}: {after.in_words()}{was}, {duration(after.elapsed_s - before.elapsed_s)}")
+        self._report(f"{after.name}: {after.in_words()}{was}, {duration(after.elapsed_s - before.elapsed_s)}")
         if after.state == "unverified":
-            self._tell(f"{after.name}: {after.reason}")
+            self._report(f"{after.name}: {after.reason}")
 
     def _verify_all(self, standings: dict[str, StudyState]) -> bool:
         """Verify the champions of studies that the sweep's budget ended; return False if the user interrupted it."""
@@ -218,7 +218,7 @@ class _SweepRun:
         """Verify a champion that no session verified; return False if the user interrupted it."""
         self._verified.add(planned.name)
         seconds = TIME_WITHOUT_BUDGET_S[now.predicted] if seconds is None else seconds
-        self._tell(f"{planned.name}: verifying its champion (at most {duration(seconds)})")
+        self._report(f"{planned.name}: verifying its champion (at most {duration(seconds)})")
         result = self._session(planned, now, SessionPart(trials=0, verification_s=seconds))
         if result is not None and not result.interrupted:
             self._say_result(now, self.standing(planned))
@@ -245,7 +245,7 @@ class _SweepRun:
             for note in progress.notes:
                 if note not in self._notes:  # a device repeats its notes at each start
                     self._notes.add(note)
-                    self._tell(f"{planned.name}: {note}")
+                    self._report(f"{planned.name}: {note}")
 
         self._known.pop(planned.name, None)
         try:
@@ -259,5 +259,5 @@ class _SweepRun:
             )
         except UsageError as error:
             self.refused[planned.name] = str(error)
-            self._tell(f"{planned.name} cannot be searched: {error}")
+            self._report(f"{planned.name} cannot be searched: {error}")
             return None

@@ -1,4 +1,4 @@
-"""Keys: 64-bit records of an access in shadow memory. The time stamp is in the top bits, so later keys are larger."""
+"""Keys: 64-bit records of accesses in shadow memory. The time stamp is in the top bits, so later keys are larger."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ STAMP = BitField(32, 32)
 NUMBER = BitField(13, 19)
 """Instruction of the access."""
 THREAD = BitField(0, 13)
-"""Thread of the access in its cluster (1024 in each of 8 blocks), or in its block without clusters."""
+"""Number of the accessing thread in its cluster (8 blocks of 1024 threads) or, without clusters, in its block."""
 NEVER_WRITTEN = np.uint64(STAMP.pack(STAMP.most))
-"""Smallest key of words that were never written."""
+"""Smallest key of a word that was never written."""
 IN_FLIGHT = STAMP.most - 1
-"""Stamp of words that an asynchronous copy is going to write."""
+"""Stamp of a word that an asynchronous copy has yet to write."""
 NOT_READABLE = np.uint64(STAMP.pack(IN_FLIGHT))
-"""Smallest key of words that were never written or that an asynchronous copy is going to write."""
+"""Smallest key of a word that was never written or that an asynchronous copy has yet to write."""
 
 
 def wide(count: int) -> np.dtype[np.void]:
-    """Return the element type of `count` adjacent keys."""
+    """Return the NumPy type of an element that consists of `count` adjacent keys."""
     size = 8 * count
     return RAW.get(size, np.dtype(f"V{size}")) if size > 8 else np.dtype(f"V{size}")
 
 
 def in_elements(keys: Array, count: int) -> Array:
-    """Return an array of keys as elements of `count` keys each."""
+    """View an array of keys as elements of `count` keys each."""
     return keys if count == 1 else keys[: keys.size // count * count].view(wide(count))
 
 

@@ -1,9 +1,10 @@
-"""Log of all accesses to each word since its threads last met, because one key per word cannot hold several readers.
+"""Log of all accesses to each word since the threads last synchronised; a single key cannot represent several readers.
 
-Readers of a word do not order each other, and neither do atomic updates, so the next writer must be ordered after all
-of them. An access stores its key as the word's latest key, and itself in a log. If the writer has seen the latest
-access, it has seen all. Otherwise the log is searched. A table holds the latest stamp for each word and warp, and the
-lane if it was always the same. Pairs that the table does not clear are compared with every access to these words.
+Reads of a word are not ordered with each other, and neither are atomic updates. The next writer must therefore be
+ordered after all of them. Each access stores its key as the word's latest key and is appended to a log. If the writer
+has seen the latest access, it has seen all of them. Otherwise, the log is searched. A table holds the latest stamp for
+each word and warp, and the lane if it was always the same. Pairs that the table cannot show to be ordered are compared
+with every access to their words.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Conflicts:
     lanes: Array
     """Lanes of the new access."""
     words: Array
-    """Words that both access."""
+    """Words that both accesses touch."""
     keys: Array
     """Keys of the earlier accesses."""
 
@@ -39,7 +40,7 @@ NONE = Conflicts(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.ui
 
 
 class AccessLog:
-    """The reads, or the atomic updates, of all words.
+    """Log of the reads, or of the atomic updates, of all words.
 
     Attributes:
         latest: key of each word's latest access.
@@ -63,7 +64,7 @@ class AccessLog:
         self._thread = (np.arange(order.blocks * order.width) % order.width).astype(np.uint64)
         self._waiting: list[tuple[Array, int, Array, Array]] = []
         self._patterns: dict[tuple[int, bytes, bytes], int] = {}
-        """(words of an element, elements, lanes) → index in the pending accesses."""
+        """(words per element, elements, lanes) → index in the pending accesses."""
         self._seen_words: list[Array] = []
         self._seen_lanes: list[Array] = []
         self._seen_keys: list[Array] = []
@@ -74,7 +75,7 @@ class AccessLog:
         self._mark: Array | None = None
 
     def load(self, stretch: slice) -> None:
-        """Clear the log for new blocks; ``stretch`` are the words of the first of them."""
+        """Clear the log for new blocks; ``stretch`` is the range of words of the first block."""
         self.latest[stretch] = 0
         self.used = False
         self._clear()
@@ -89,7 +90,7 @@ class AccessLog:
         self._period = self._order.period
 
     def view(self, count: int) -> Array:
-        """Return the latest keys as elements of `count` keys each."""
+        """View the latest keys as elements of `count` keys each."""
         view = self._views.get(count)
         if view is None:
             view = self._views[count] = in_elements(self.latest, count)
@@ -100,9 +101,9 @@ class AccessLog:
 
         Args:
             lanes: lanes that access.
-            element: element that each lane accesses, in units of ``count`` words; several rows for several
-                instructions.
-            count: words of an element.
+            element: index of the element that each lane accesses, in units of ``count`` words; one row per instruction
+                if there are several.
+            count: words per element.
             keys: keys of the access, one per element.
         """
         self.view(count)[element] = repeated(keys, count) if keys.ndim == 1 else _rows(keys, count)
@@ -120,7 +121,7 @@ class AccessLog:
     def _replace_earlier(self, entry: tuple[Array, int, Array, Array]) -> bool:
         """Replace an earlier access of the same threads to the same words; return whether there was one.
 
-        Without this, loops fill the log in clusters, because the barriers of a cluster's blocks do not clear it.
+        Without this, loops would fill the log of a cluster, because the barriers of its blocks do not clear it.
         """
         element, count, lanes, _ = entry
         at = self._patterns.setdefault((count, element.tobytes(), lanes.tobytes()), len(self._waiting))
@@ -146,7 +147,7 @@ class AccessLog:
     # ---- comparing
 
     def meetings(self, active: Active, element: Array, count: int) -> Conflicts:
-        """Return accesses that race with the given access: by other threads of its block, and not seen by it."""
+        """Return the accesses by other threads of the block that the given access has not seen and thus races with."""
         if not self.used:
             return NONE
         keys = self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -190,7 +191,7 @@ class AccessLog:
         who[place[mixed]] = several
 
     def _suspects(self, lanes: Array, words: Array) -> Array:
-        """Return which pairs the table does not clear."""
+        """Return which pairs the table cannot show to be ordered."""
         assert self._table is not None and self._lane is not None
         order = self._order
         if not self._words_of_block:
@@ -231,19 +232,19 @@ class AccessLog:
         return Conflicts(mine[unseen], words[pair[unseen]], key[unseen])
 
     def _compact(self) -> None:
-        """Keep only the latest access of each thread to each word, if some thread may not have seen it yet."""
+        """Drop accesses that every thread has seen, and all but the latest access of each thread to each word."""
         self._merge_pending()
         words, lanes, keys = _latest(
             np.concatenate(self._seen_words), np.concatenate(self._seen_lanes), np.concatenate(self._seen_keys)
         )
         kept = keys >= self._order.floor.min()
         self._seen_words, self._seen_lanes, self._seen_keys = [words[kept]], [lanes[kept]], [keys[kept]]
-        # If most entries are needed, try again only after as many more.
+        # If most entries are still needed, the next attempt waits for at least half of `ENTRIES` new ones.
         self._entries = min(int(np.count_nonzero(kept)), ENTRIES // 2)
 
 
 def _rows(keys: Array, count: int) -> Array:
-    """Return rows of keys as rows of elements that repeat each key `count` times."""
+    """Convert rows of keys to rows of elements that repeat each key `count` times."""
     return repeated(keys.reshape(-1), count).reshape(keys.shape)
 
 
@@ -256,7 +257,7 @@ def _expanded(entry: tuple[Array, int, Array, Array]) -> tuple[Array, Array, Arr
 
 
 def _latest(words: Array, lanes: Array, keys: Array) -> tuple[Array, Array, Array]:
-    """Return the latest of each thread's accesses to each word, by word."""
+    """Return the latest access of each thread to each word, sorted by word."""
     order = np.lexsort((keys, lanes, words))
     words, lanes, keys = words[order], lanes[order], keys[order]
     last = np.r_[(words[1:] != words[:-1]) | (lanes[1:] != lanes[:-1]), np.ones(min(words.size, 1), np.bool_)]

@@ -1,7 +1,8 @@
 """Asynchronous copies from global to shared memory (PTX ISA 9.7.9.25).
 
-A copy reads its source when it is issued. Its data arrive when the thread waits for its group, the latest moment that
-the program may rely on. In between, the shadow marks the destination as in flight, so any access is a finding.
+The simulator reads the source of a copy when the copy is issued. It stores the data when the thread waits for the
+copy's group: earlier, a program must not rely on them. In between, the shadow marks the destination as in flight, so
+any access to it is a finding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Copy:
     active: Active
     """Lanes that have not waited yet."""
     lanes: Array
-    """Numbers of these lanes."""
+    """Indices of these lanes."""
     index: Array
     """Destination, in units of the width."""
     data: Array
@@ -33,13 +34,13 @@ class _Copy:
     width: int
     """Width of an element in bytes."""
     group: Array | int
-    """Group of each lane, or of all lanes."""
+    """Group of the copy: one number per lane, or one for all lanes."""
     number: int
     """Instruction."""
     source: Array | None
-    """Source indices of copies with a writable source."""
+    """Indices of the source elements, for copies with a writable source."""
     writes: int
-    """Number of global stores before the issue."""
+    """Number of global stores before the copy was issued."""
 
 
 class AsyncCopies:
@@ -81,7 +82,7 @@ class AsyncCopies:
         self.committed[active.mask] += 1
 
     def wait(self, active: Active, most: int | None) -> None:
-        """Complete all copies except the ``most`` latest groups; None completes everything, committed or not."""
+        """Complete all copies except those in the ``most`` latest groups; None completes all, committed or not."""
         if not self.pending:
             return
         kept: list[_Copy] = []
@@ -142,7 +143,7 @@ class AsyncCopies:
                 )
 
     def finish(self) -> None:
-        """Complete all copies at the end of the blocks."""
+        """Complete all copies when the blocks end."""
         for copy in self.pending:
             self._shared.view(copy.width)[copy.index] = copy.data
         self.pending.clear()

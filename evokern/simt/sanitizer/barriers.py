@@ -1,7 +1,7 @@
-"""The sixteen barriers of a block, with or without counts (PTX ISA 9.7.13.1).
+"""The sixteen barriers of a block, with or without thread counts (PTX ISA 9.7.13.1).
 
-A barrier without a count waits for all live threads of the block. A barrier with a count waits for this number of
-threads, counted in whole warps. Threads may also arrive without waiting.
+A barrier without a count waits for all live threads of the block. A barrier with a count waits for that many threads,
+rounded to whole warps. Threads may also arrive without waiting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evokern.simt.schedule import Schedule
 
 
 class _Barrier:
-    """One barrier id over all blocks of the batch."""
+    """State of one barrier id in all blocks of the batch."""
 
     def __init__(self, lanes: int) -> None:
         self.waiting = np.zeros(lanes, np.bool_)
@@ -56,7 +56,7 @@ class Barriers:
         return bool(self._ids)
 
     def note_work(self, active: Active) -> None:
-        """Remember lanes that continue past a barrier at which others already wait."""
+        """Record lanes that continue past a barrier at which others already wait."""
         self.busy |= active.mask
 
     def arrive(
@@ -72,7 +72,7 @@ class Barriers:
         reduction: Any,
         plain: bool,
     ) -> int:
-        """Handle the arrival of lanes; return the next segment if all of them continue at once, else −1."""
+        """Handle arriving lanes; return the next segment if all of them continue immediately, otherwise −1."""
         if plain and active.full and not self._ids:
             if self._order is not None:
                 self._order.block_barrier(active.mask, True)
@@ -101,7 +101,7 @@ class Barriers:
         return -1
 
     def _first(self, barrier: _Barrier, lanes: Array) -> None:
-        """On the first arrival in a block, record the lanes that are present and could still arrive."""
+        """On the first arrival in a block, record the lanes that have not exited and could still arrive."""
         width = self._batch.geometry.width
         blocks = np.unique(lanes // width)
         fresh = blocks[~barrier.arrived.reshape(-1, width)[blocks].any(1)]
@@ -109,7 +109,7 @@ class Barriers:
         self.busy.reshape(-1, width)[fresh] = False
 
     def recheck(self) -> None:
-        """Check again after lanes have exited: barriers without a count may now be complete."""
+        """Check again after lanes have exited, because barriers without a count may now be complete."""
         for identity in list(self._ids):
             if identity in self._ids:
                 self._release(identity, self._ids[identity])
@@ -147,7 +147,7 @@ class Barriers:
             del self._ids[identity]
 
     def _check_missing(self, barrier: _Barrier, lanes: Array, released: Array) -> None:
-        """Report threads that skipped a barrier of the whole block; an early return without work is allowed."""
+        """Report threads that skipped a barrier of the whole block; threads without work may return early."""
         missed = barrier.present & ~released & self.busy & lanes
         if missed.any():
             blocks = np.flatnonzero(missed.reshape(self._batch.geometry.blocks, -1).any(1))
@@ -163,7 +163,7 @@ class Barriers:
             )
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
-        """Report warps whose lanes met at different instructions; an aligned barrier requires a single one."""
+        """Report warps whose lanes arrived at an aligned barrier at different instructions, which is not allowed."""
         numbers = barrier.number.reshape(-1, 32)
         mask = released.reshape(-1, 32)
         low = numbers.min(1, where=mask, initial=1 << 40)
@@ -178,11 +178,11 @@ class Barriers:
                 lane,
                 count=int(np.count_nonzero(split)),
                 other=int(high[warp]),
-                detail="Lanes of one warp wait at different barriers",
+                detail="Lanes of one warp wait at different barrier instructions",
             )
 
     def _reduce(self, barrier: _Barrier, released: Array, blocks: int, width: int) -> None:
-        """Give every thread of a released block the reduction of all its predicates (``bar.red``)."""
+        """Give every thread of a released block the reduction over the block's predicates (``bar.red``)."""
         values = np.zeros(released.size, np.bool_)
         for number, (_, row, negated, _) in barrier.reductions.items():
             mine = released & (barrier.number == number)

@@ -1,4 +1,4 @@
-"""Bit fields of 64-bit keys of shadow memory, packed and unpacked for whole rows."""
+"""Bit fields of the 64-bit keys in shadow memory, packed and unpacked for whole rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BitField:
         return value << self.shift
 
     def pack_all(self, values: Array) -> Array:
-        """Return unsigned 64-bit values shifted to the field."""
+        """Return an array of unsigned 64-bit values shifted to the field."""
         return values << self._shift
 
     def of(self, keys: Array) -> Array:
@@ -46,6 +46,6 @@ class BitField:
         return keys & self.mask
 
     def set(self, keys: Array, value: int) -> None:
-        """Set this field of keys to one value, in place."""
+        """Set this field to one value in all keys, in place."""
         keys &= ~self.mask
         keys |= np.uint64(self.pack(value))

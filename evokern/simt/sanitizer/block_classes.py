@@ -1,9 +1,10 @@
-"""Classes of blocks in a batch with equal behaviour; one block represents its class when shared memory is checked.
+"""Classes of blocks in a batch that behave equally; shared memory is checked for one block of each class.
 
-Blocks usually differ in their data, not in its location in shared memory. Two blocks have equal shadows as long as the
-same threads made the same accesses and met at the same barriers. Addresses are compared relative to the block's memory.
-Therefore only the first block of a class keeps a shadow; an access of the other blocks costs one comparison of
-addresses. A block that behaves differently copies its leader's shadow and continues alone, without loss of information.
+Blocks usually differ in their data, but not in where they store it in shared memory. Two blocks have equal shadows as
+long as the same threads made the same accesses and synchronised at the same barriers. Addresses are compared relative
+to the block's memory. Therefore only the first block of a class keeps a shadow; for the other blocks, an access costs
+only one comparison of addresses. A block that behaves differently copies its leader's shadow and continues alone,
+without loss of information.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ EVERYTHING = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class LeaderLanes:
-    """The lanes that represent all lanes of an access."""
+    """Lanes that represent all lanes of an access."""
 
     active: Active
-    """These lanes."""
+    """The representing lanes."""
     chosen: slice | Array
-    """Positions of these lanes among the access's lanes."""
+    """Positions of the representing lanes among the access's lanes."""
 
     @property
     def complete(self) -> bool:
-        """Whether these lanes are all lanes."""
+        """Whether every lane represents itself."""
         return self.chosen is EVERYTHING
 
 
 class BlockClasses:
-    """The classes of blocks with equal behaviour so far.
+    """Classes of blocks that have behaved equally so far.
 
     Attributes:
         any_merged: whether any block represents another one.
@@ -47,16 +48,16 @@ class BlockClasses:
         """Start with one class.
 
         Args:
-            blocks: blocks of the batch.
-            width: lanes of a block.
-            copy: copies the shadow of the first block to the second.
+            blocks: number of blocks in the batch.
+            width: lanes per block.
+            copy: function that copies the shadow of a block (first argument) to another (second argument).
         """
         self.blocks, self.width = blocks, width
         self._copy = copy
         self.load()
 
     def load(self) -> None:
-        """Start with one class for new blocks."""
+        """Put new blocks into one class."""
         self.leader_of = np.zeros(self.blocks, np.int64)
         self._settle()
 
@@ -92,7 +93,7 @@ class BlockClasses:
         self._regroup(np.arange(self.blocks))
 
     def _of_mask(self, active: Active) -> LeaderLanes | None:
-        """Return the leaders' lanes, None if a block's active lanes differ from those of its leader."""
+        """Return the leaders' lanes; None if a block's active lanes differ from those of its leader."""
         if active.all:
             return self._of_all
         if self._last is not None and self._last[0] is active:

@@ -1,7 +1,8 @@
 """Blocks that read, or atomically updated, each word of global memory during one launch.
 
-Each word stores its lowest and highest block exactly: if both are the current writer's block, no other block accessed
-the word. Programs with fences between blocks also need each block's latest access, which a log stores.
+For each word, the lowest and the highest accessing block are stored exactly. If both are the current writer's block, no
+other block accessed the word. Programs with fences between blocks also need each block's latest access, which a log
+stores.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from evokern.simt.sanitizer.access_keys import in_elements
 from evokern.simt.sanitizer.bit_fields import BitField
 
 BLOCK = BitField(40, 24)
-"""Linear id of the block, plus one; zero for words without an access."""
+"""Linear id of the block plus one; zero for words that were not accessed."""
 TIME = BitField(16, 24)
-"""Time of the access: number of fences so far."""
+"""Time of the access, given as the number of fences so far."""
 ATOMIC = BitField(15, 1)
-"""Whether the access takes part in the order of blocks."""
+"""Whether the access takes part in ordering blocks (volatile, relaxed or atomic)."""
 NUMBER = BitField(0, 15)
 """Instruction of the access."""
 ENTRIES = 1 << 20
@@ -25,7 +26,7 @@ ENTRIES = 1 << 20
 
 
 class BlockHistory:
-    """The reads, or the atomic updates, of all words.
+    """History of the reads, or of the atomic updates, of all words.
 
     Attributes:
         used: whether there was any access.
@@ -36,7 +37,7 @@ class BlockHistory:
 
         Args:
             words: number of words.
-            logged: whether every block's latest access is kept.
+            logged: whether the latest access of every block is kept.
             ascending: whether the lanes of an access are sorted by block; lanes of clusters may not be.
         """
         self._words, self._logged, self._ascending = words, logged, ascending
@@ -57,7 +58,7 @@ class BlockHistory:
         return view
 
     def add(self, element: Array, count: int, keys: Array) -> None:
-        """Record an access: elements in units of ``count`` words, and one key per lane."""
+        """Record an access, given its elements in units of ``count`` words and one key per lane."""
         self.used = True
         if not self._ascending:
             order = np.argsort(keys, kind="stable")  # The block is the upper part of a key.
@@ -78,11 +79,11 @@ class BlockHistory:
                 self._entries = min(self._log[0][0].size, ENTRIES // 2)
 
     def others(self, element: Array, count: int, mine: Array) -> tuple[Array, Array, Array]:
-        """Return accesses of other blocks to the elements of lanes: position of the lane, word, key.
+        """Return the accesses of other blocks to the lanes' elements, as (position of the lane, word, key).
 
         Args:
             element: element that each lane accesses, in units of ``count`` words.
-            count: words of an element.
+            count: words per element.
             mine: block of each lane, as stored in keys.
         """
         none = np.zeros(0, np.int64)
@@ -114,12 +115,12 @@ class BlockHistory:
 
 
 def keys_of(mine: Array, time: int, number: int, *, atomic: bool = False) -> Array:
-    """Return the keys of an access by lanes of some blocks."""
+    """Return the keys of an access, given the block of each lane."""
     return mine + np.uint64(TIME.pack(time) | NUMBER.pack(number & NUMBER.most) | ATOMIC.pack(atomic))
 
 
 def _latest(words: Array, keys: Array) -> tuple[Array, Array]:
-    """Return the latest of each block's accesses to each word, by word."""
+    """Return the latest access of each block to each word, sorted by word."""
     order = np.lexsort((keys, words))
     words, keys = words[order], keys[order]
     blocks = BLOCK.alone(keys)

@@ -1,4 +1,4 @@
-"""Races in global memory between the threads of one block, with the same clocks as in shared memory.
+"""Races in global memory between threads of one block, found with the same clocks as races in shared memory.
 
 Blocks of a cluster are checked as one block, because the cluster's barrier also orders their accesses to global
 memory.
@@ -17,27 +17,27 @@ from evokern.simt.sanitizer.access_log import AccessLog, Conflicts
 from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
-Tell = Callable[[int, int, int, int, int, str, str, Reads | None], None]
-"""Report a race: instruction, lane, lanes, word, instruction of the other access, detail, level, reads."""
+Report = Callable[[int, int, int, int, int, str, str, Reads | None], None]
+"""Reports a race: instruction, first lane, number of lanes, word, other access's instruction, detail, level, reads."""
 
 
 class BlockShadow:
-    """Keys per word of global memory for the blocks of one batch: writers, readers and updates within each block.
+    """Keys of each word of global memory for the blocks of one batch: writers, readers and updates within each block.
 
     Attributes:
         order: happens-before order.
     """
 
-    def __init__(self, batch: Batch, order: ThreadOrder, words: int, tell: Tell) -> None:
+    def __init__(self, batch: Batch, order: ThreadOrder, words: int, on_race: Report) -> None:
         """Watch global memory.
 
         Args:
             batch: the lanes.
             order: happens-before order.
             words: number of words.
-            tell: function that reports a race.
+            on_race: function that reports a race.
         """
-        self._batch, self.order, self._tell = batch, order, tell
+        self._batch, self.order, self._on_race = batch, order, on_race
         self.writer = sparse_zeros(words, np.uint64)
         self.lane = sparse_zeros(words, np.int32)
         """Lane of each word's last writer."""
@@ -47,7 +47,7 @@ class BlockShadow:
         self._written = False
 
     def load(self) -> None:
-        """Reset for new blocks, because all earlier accesses belong to other blocks."""
+        """Clear the shadow for new blocks, because all earlier accesses belong to other blocks."""
         for log in self._logs.values():
             log.load(slice(0, 0))
         self._written = False
@@ -65,14 +65,14 @@ class BlockShadow:
         return active.pick(self._thread) + np.uint64(STAMP.pack(self.order.now) | NUMBER.pack(number))
 
     def read(self, active: Active, element: Array, count: int, number: int) -> None:
-        """Check and record reads, in elements of ``count`` words."""
+        """Check and record reads of elements of ``count`` words."""
         if self._written:
             self._against_writers(active, element, count, number, None, reads=True)
         self._against(active, element, count, number, "updated atomically", reads=True)
         self._logs["read"].add(active.lanes, element, count, self._keys(active, number))
 
     def write(self, active: Active, element: Array, count: int, number: int, changed: Array | None) -> bool:
-        """Check and record writes; only lanes that change the stored value can race with a write.
+        """Check and record writes; only lanes that change the stored value can race with another write.
 
         Returns:
             Whether several lanes write to one address.
@@ -90,7 +90,7 @@ class BlockShadow:
         return bool((self.lane.take(element * count, mode="clip") != active.lanes).any())
 
     def atomic(self, active: Active, element: Array, count: int, number: int) -> None:
-        """Check and record atomic and relaxed accesses, which race only with plain ones."""
+        """Check and record atomic and relaxed accesses, which race only with plain accesses."""
         if self._written:
             self._against_writers(active, element, count, number, None)
         self._against(active, element, count, number, "read")
@@ -139,4 +139,4 @@ class BlockShadow:
                     width = self.order.width
                     read = Reads(other, lanes // width * width + thread[mine], places, STAMP.of(met.keys[mine]))
                 count, word = int(np.unique(lanes).size), int(met.words[mine][0])
-                self._tell(number, int(lanes[0]), count, word, other, detail, level, read)
+                self._on_race(number, int(lanes[0]), count, word, other, detail, level, read)

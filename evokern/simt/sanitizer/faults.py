@@ -16,7 +16,7 @@ Describe = Callable[[int, int], tuple[str, int, str]]
 def misaligned(
     batch: Batch, active: Active, where: Array, width: int, number: int, describe: Describe, *, base: int = 0
 ) -> Array:
-    """Report a misaligned access, which ends the launch unless its options allow it to continue.
+    """Report misaligned accesses, which end the launch unless its options allow it to continue.
 
     Args:
         batch: the lanes.
@@ -28,7 +28,7 @@ def misaligned(
         base: offset that the finding adds to an address.
 
     Returns:
-        A mask of the aligned lanes. The access of the others has no effect, and their reads return zero.
+        A mask of the aligned lanes. Accesses of the other lanes have no effect, and their reads return zero.
 
     Raises:
         Stopped: the launch ends here.
@@ -57,13 +57,13 @@ def outside(
     batch: Batch, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe, *,
     base: int = 0,
 ) -> None:  # fmt: skip
-    """Report accesses outside every allocation; they have no effect, and reads return zero.
+    """Report accesses outside all allocations; they have no effect, and reads return zero.
 
     Args:
         batch: the lanes.
         active: lanes that access.
         where: addresses, one per active lane.
-        bad: which lanes are outside.
+        bad: which lanes access memory outside all allocations.
         width: bytes of the access.
         number: the instruction.
         describe: function that describes the nearest allocation.

@@ -1,7 +1,7 @@
 """Findings of the sanitizer, grouped by source location and counted.
 
-One finding represents all occurrences of one kind at one pair of source lines. Block, thread and address are those of
-the first occurrence.
+One finding represents all occurrences of one kind at one pair of source lines. Its block, thread and address are those
+of the first occurrence.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.simt.arrays import Array
 
 FINDING_LIMIT = 64
-"""Maximum number of groups that one launch reports."""
+"""Maximum number of findings that one launch reports."""
 
 HINTS: dict[str, str] = {
-    "out_of_bounds": "An index is outside its array: check the last blocks, row lengths and the allocation's size.",
-    "misaligned": "A vector access needs an address that is a multiple of its width: check row pitch and start offset.",
-    "uninitialised": "This memory was never written: check the bounds of load loops, tails and accumulators.",
+    "out_of_bounds": "An index is outside its array: check the last block, row lengths and allocation size.",
+    "misaligned": "A vector access needs an address that is a multiple of its width: check pitch and offset.",
+    "uninitialised": "This memory was never written: check load loops, tails and accumulators.",
     "shared_race": "Two threads access the same memory without a barrier: add __syncthreads() or __syncwarp().",
     "async_not_waited": "A copy or product may still be running: wait for its group, add a barrier, then use the data.",
     "cluster_lifetime": "A block's shared memory exists only while the block runs: call cluster.sync() before and "
-    "after accesses by other blocks.",
+    "after other blocks access it.",
     "proxy_fence": "wgmma may not see the stored data: add fence.proxy.async after the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
-    "deadlock": "Threads wait for each other forever: check barrier ids, thread counts and the order of waits.",
-    "global_race": "Threads access the same global memory unordered: use atomics, a barrier or separate elements.",
+    "deadlock": "Threads wait for each other forever: check the barrier ids, the thread counts and the order of waits.",
+    "global_race": "Threads access the same global memory without order: use atomics, a barrier or other elements.",
     "input_write": "The kernel writes to an input buffer: check the pointer and the index.",
-    "inactive_shuffle": "A lane in the mask, or a source lane, is missing: make all these lanes execute the same call.",
+    "inactive_shuffle": "A lane in the mask, or a source lane, is absent: make all these lanes execute the same call.",
     "instruction_limit": "The kernel does not end: check the loop condition and the code that should change it.",
-    "trap": "The kernel stopped itself with trap.",
+    "trap": "The kernel executed a trap instruction.",
     "assert": "A device assert failed.",
 }
 """Kind → the usual cause and its fix."""
@@ -45,24 +45,24 @@ CLUSTER_HINTS = {
 }
 """Kind → the usual cause if blocks of a cluster are involved."""
 SAME_CLUSTER = "of the same cluster"
-"""Suffix of the name of a thread in another block of the cluster."""
+"""Suffix for threads of another block in the cluster, in messages."""
 
 ERROR, WARNING = "error", "warning"
-"""Levels of findings. Errors make a kernel wrong.
+"""Levels of findings. An error makes a kernel incorrect.
 
-Warnings do not change results on current hardware, or concern a value that is never used.
+A warning does not change results on current hardware, or concerns a value that is never used.
 """
 
 UNUSED_VALUE = "The value read is never used"
-"""Prefix of the hint of a finding whose value is never used."""
+"""Start of the hint for a finding whose value is never used."""
 GRANULE = 4
 """Bytes: granularity of the recorded read addresses."""
 MAX_READS = 1 << 20
-"""Maximum number of recorded reads per finding, for the check of unused values; with more, a finding remains an error.
+"""Maximum number of reads per finding whose values are followed; with more reads, the finding remains an error.
 """
 
 FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
-"""Kinds that prevent a launch from finishing on a GPU."""
+"""Kinds of findings that prevent a launch from finishing on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Finding:
     kind: str
     """One of `HINTS`."""
     line: int
-    """Line of the source; 0 if the PTX has no line information."""
+    """Source line; 0 if the PTX has no line information."""
     source: str
     """Text of that line; empty if no source was given."""
     instruction: str
@@ -84,19 +84,19 @@ class Finding:
     address: int
     """Address of the first occurrence; 0 without an address."""
     allocation: str
-    """Name in the source of the accessed allocation, or of the nearest one."""
+    """Name, in the source, of the accessed allocation or of the nearest one."""
     offset: int
     """Bytes from the start of the allocation."""
     other_line: int
     """Line of the other access; 0 if there is none."""
     count: int
-    """Number of occurrences (lanes)."""
+    """Number of occurrences, counted per lane."""
     hint: str
     """Details of this case, followed by the usual cause."""
     file: str = ""
-    """Header of the user that contains the line, as written in ``#include``; empty for the source itself."""
+    """User header that contains the line, as written in ``#include``; empty for the source itself."""
     other_file: str = ""
-    """Header of the user that contains `other_line`."""
+    """User header that contains `other_line`."""
     called_from: tuple[tuple[str, int], ...] = ()
     """(header or empty, line) of the calls through which the line was inlined, innermost first."""
     other_called_from: tuple[tuple[str, int], ...] = ()
@@ -106,7 +106,7 @@ class Finding:
 
     @property
     def matters(self) -> bool:
-        """Whether the finding makes a kernel wrong; otherwise it is a warning."""
+        """Whether the finding makes a kernel incorrect; otherwise it is a warning."""
         return self.level == ERROR
 
     @property
@@ -128,22 +128,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Reads of one batch's lanes at a finding."""
+    """Reads by lanes of one batch that caused a finding."""
 
     number: int
     """The instruction."""
     lanes: Array
-    """Lanes that read."""
+    """Lanes that performed the reads."""
     places: Array
     """Byte that each lane reads in its state space (in shared memory: in the block's memory)."""
     when: Array | None = None
-    """Time stamp of each read; None for now."""
+    """Time stamp of each read; None for the current time."""
 
 
 KnownReads = tuple[Array, Array, Array]
 """(lanes, times, addresses) of the reads of one instruction, comparable between batches."""
 _Key = tuple[str, SourceLocation | str, SourceLocation]
-"""Kind, location (or the instruction if the line is unknown), location of the other access."""
+"""Kind, location (the instruction if the line is unknown), location of the other access."""
 
 
 class Collector:
@@ -182,7 +182,7 @@ class Collector:
         level: str = ERROR,
         reads: tuple[int, KnownReads] | None = None,
     ) -> None:
-        """Record occurrences of one kind at one location; the first one of the highest level is stored in full."""
+        """Record occurrences of one kind at one location; store the first one of the highest level in full."""
         key = (kind, at if at.line else instruction, other)
         if level == ERROR:
             self._note_reads(key, reads)
@@ -234,11 +234,11 @@ class Collector:
             known.setdefault(reads[0], []).append(reads[1])
 
     def reads(self) -> list[Mapping[int, Sequence[KnownReads]] | None]:
-        """Return for each finding: load → its reads; None if the finding is certain."""
+        """Return a mapping of load → its reads for each finding; None if the finding is certain."""
         return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
 
     def acquit(self, numbers: Sequence[int]) -> None:
-        """Turn findings into warnings, given by index, because their values were not used."""
+        """Downgrade the findings with these indices to warnings, because the values that they read were never used."""
         keys = list(self._groups)
         for number in numbers:
             finding = self._groups[keys[number]][0]
@@ -252,7 +252,7 @@ class Collector:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All groups, in the order of their first occurrence."""
+        """All findings, in the order of their first occurrence."""
         return tuple(self._finish(key) for key in self._groups)
 
     @property
@@ -263,10 +263,10 @@ class Collector:
 
 @dataclass(slots=True)
 class SuspectReads:
-    """The reads of all undecided findings, and the findings whose values were used.
+    """Reads of all undecided findings, and which of these findings' values were used.
 
     Attributes:
-        used: bit mask of the findings whose values were used.
+        used: bit mask of the findings with used values.
     """
 
     of_load: dict[int, list[tuple[KnownReads, int]]] = field(default_factory=dict)
@@ -278,13 +278,13 @@ class SuspectReads:
         self.of_load.setdefault(number, []).append((reads, 1 << finding))
 
     def bits(self, number: int, who: Array, when: int, places: Array | None, width: int) -> Array:
-        """Return, for lanes that read now, the bit mask of the findings that their reads belong to.
+        """Return, for each reading lane, the bit mask of the findings that its read belongs to.
 
         Args:
             number: the instruction.
             who: the lanes.
             when: time stamp.
-            places: byte that each lane reads in the state space; None if unknown.
+            places: offset of the byte that each lane reads in the state space; None if unknown.
             width: bytes of each read.
         """
         bits = np.zeros(who.size, np.uint64)
@@ -300,6 +300,6 @@ class SuspectReads:
 
 
 def _at(who: Array, granule: Array) -> Array:
-    """Return one number per reader and address; an accidental collision leaves a finding an error."""
+    """Return one number per reader and address; if two numbers collide by chance, a finding remains an error."""
     mixed: Array = who.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + granule.astype(np.uint64)
     return mixed

@@ -1,9 +1,10 @@
-"""Shadow of global memory: blocks that wrote and read each word during one launch, and reads of unwritten words.
+"""Shadow of global memory: which blocks wrote and read each word during one launch, and reads of uninitialised words.
 
-Blocks of a launch are ordered only if one releases and another one later acquires. A release is a fence followed by an
-atomic or volatile write; an acquire is an atomic or volatile read. Each block therefore stores which releases of other
-blocks it has seen. Threads of one block or cluster are ordered by `evokern.simt.sanitizer.thread_order`. At a cluster
-barrier, the knowledge of the cluster's blocks about other blocks is joined. Read-only allocations need no shadow.
+Two blocks of a launch are ordered only if one releases and the other one later acquires. A release is a fence followed
+by an atomic or volatile write; an acquire is an atomic or volatile read. Each block therefore stores which releases of
+other blocks it has seen. Threads of one block or cluster are ordered by `evokern.simt.sanitizer.thread_order`. At a
+cluster barrier, the knowledge of the cluster's blocks about other blocks is joined. Read-only allocations need no
+shadow.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class GlobalShadow:
-    """Keys per word for one launch, or for several with separate memory: time, block, instruction."""
+    """Keys (time, block, instruction) of each word, for one launch or for several launches with separate memory."""
 
     def __init__(
         self, program: PtxProgram, memory: Memory, launches: int, blocks: int, cluster: Array | None = None
@@ -31,10 +32,10 @@ class GlobalShadow:
 
         Args:
             program: the program.
-            memory: memory that contains the buffers.
+            memory: global memory with the buffers.
             launches: number of concurrent launches.
             blocks: blocks of the grid.
-            cluster: cluster of each block, by the block's linear id; None without clusters.
+            cluster: linear id of the cluster of each block, by the block's linear id; None without clusters.
         """
         self.memory = memory
         self.blocks = blocks
@@ -44,8 +45,8 @@ class GlobalShadow:
         self.words = self.size // self.granularity
         self.writer = sparse_zeros(self.words, np.uint64)
         self._cluster = cluster
-        # Between the lowest and the highest block that accessed a word, both of one cluster, there may be a block of
-        # another.
+        # The lowest and the highest block that accessed a word may be in one cluster although a block between them is
+        # in another.
         logged = self.ordered or cluster is not None
         self.reads = BlockHistory(self.words, logged=logged, ascending=cluster is None)
         self.atomics = BlockHistory(self.words, logged=logged, ascending=cluster is None)
@@ -55,31 +56,30 @@ class GlobalShadow:
         self.fenced = np.zeros((launches, blocks), np.int64)
         self.released = np.zeros((launches, blocks), np.int64)
         self._came = np.zeros((launches, blocks), np.int64)
-        """Time at which each block came to its cluster's barrier; 0 if it has not."""
+        """Time at which each block arrived at its cluster's barrier; 0 if it has not arrived."""
         self._brought: dict[tuple[int, int], Array] = {}
-        """(launch, cluster) → knowledge that its blocks had acquired when they came."""
+        """(launch, cluster) → knowledge that its blocks had acquired when they arrived."""
         self._met = np.zeros((launches, blocks), np.int64)
-        """Time at which each block had come to the latest completed barrier of its cluster."""
+        """Time at which each block arrived at the latest completed barrier of its cluster."""
         self._joint: dict[tuple[int, int], Array] = {}
         """(launch, cluster) → knowledge of the blocks that wait there."""
         self._covered: dict[tuple[int, int], tuple[Array, Array]] = {}
-        """(launch, block) → blocks of its cluster, and the time of each at their last meeting before the block's last
-        fence.
+        """(launch, block) → blocks of its cluster, their arrival times at the barrier before the block's fence.
 
-        The fence publishes everything that these blocks did until then.
+        The fence publishes everything that these blocks did before those times.
         """
         self.acquired: dict[tuple[int, int], Array] = {}
 
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
         """Return the shadow for races between the threads of each block of a batch."""
 
-        def tell(
+        def report(
             number: int, lane: int, count: int, word: int, other: int, detail: str, level: str,
             reads: Reads | None,
         ) -> None:  # fmt: skip
             self._report(batch, number, lane, count, word, other, detail, level, reads)
 
-        return BlockShadow(batch, order, self.words, tell)
+        return BlockShadow(batch, order, self.words, report)
 
     def _view(self, width: int) -> tuple[Array, int]:
         count = max(width // self.granularity, 1)
@@ -89,14 +89,14 @@ class GlobalShadow:
         return view, count
 
     def element(self, index: Array, width: int) -> tuple[Array, int]:
-        """Convert indices in units of the access width to those of elements; also return the words per element."""
+        """Convert indices in units of the access width to element indices; also return the words per element."""
         count = max(width // self.granularity, 1)
         return (index if width >= self.granularity else index * width // self.granularity), count
 
     def read(
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, *, initialised: bool
     ) -> None:
-        """Check reads for races with writes of other blocks and for unwritten words; record them."""
+        """Check reads for races with writes by other blocks and for uninitialised words, then record the reads."""
         element, _ = self.element(index, width)
         view, count = self._view(width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -114,7 +114,7 @@ class GlobalShadow:
         """Check writes for races with other blocks, and record them; rewriting the stored value is not a race.
 
         Returns:
-            A mask of the lanes that change the stored value, None if unknown.
+            A mask of the lanes that change the stored value; None if unknown.
         """
         element, _ = self.element(index, width)
         view, count = self._view(width)
@@ -137,7 +137,7 @@ class GlobalShadow:
     def report_collisions(
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array
     ) -> None:
-        """Report threads that write different values to one address with the same instruction of this batch."""
+        """Report threads of this batch that write different values to one address with the same instruction."""
         element, count = self.element(index, width)
         _, which = np.unique(element, return_inverse=True)
         last = np.zeros(element.size, np.int64)
@@ -183,7 +183,7 @@ class GlobalShadow:
         if history.used:
             row, words, keys = history.others(element, count, _each(mine, element))
             if self.ordered and history is self.atomics and row.size:
-                # The last block that updated a word after a fence has seen all earlier updates of it.
+                # The last block that updated a word after a fence has seen all earlier updates of that word.
                 latest = self.writer[words]
                 chain = (BLOCK.alone(latest) == _each(mine, element)[row]) & (ATOMIC.alone(latest) != 0)
                 late = ~(chain & self._has_acquired(batch, active.lanes[row], BLOCK.of(keys) - 1))
@@ -194,7 +194,7 @@ class GlobalShadow:
     def _races(
         self, batch: Batch, lanes: Array, words: Array, keys: Array, number: int, what: str, *, reads: bool
     ) -> None:
-        """Report accesses of lanes that are not ordered after those of other blocks."""
+        """Report accesses by lanes that are not ordered after the accesses of other blocks."""
         other = BLOCK.of(keys) - 1
         if self._cluster is not None:
             apart = self._cluster[other] != self._cluster[batch.block_id[lanes]]
@@ -257,7 +257,7 @@ class GlobalShadow:
             self.now += 1
 
     def arrive(self, launch: Array, block: Array, *, releases: bool) -> None:
-        """Record blocks that come to their cluster's barrier; accesses without a release there stay invisible."""
+        """Record blocks that arrive at their cluster's barrier; without a release, it publishes no accesses."""
         if not self.ordered or self._cluster is None or not releases:
             return
         for one, two in _pairs(launch, block):
@@ -270,7 +270,7 @@ class GlobalShadow:
         self.now += 1
 
     def meet(self, launch: int, block: int) -> None:
-        """Record that all blocks of a block's cluster have come to its barrier."""
+        """Record that all blocks of a block's cluster have arrived at the cluster's barrier."""
         if not self.ordered or self._cluster is None:
             return
         members = self._cluster == self._cluster[block]
@@ -282,7 +282,7 @@ class GlobalShadow:
             self._joint[key] = self._brought.pop(key)
 
     def wait(self, launch: Array, block: Array) -> None:
-        """Give blocks the knowledge that the blocks of their cluster had acquired before they met."""
+        """Give blocks the knowledge that the blocks of their cluster had acquired before the barrier."""
         if self._cluster is None or not self._joint:
             return
         for one, two in _pairs(launch, block):
@@ -291,7 +291,7 @@ class GlobalShadow:
                 self.acquired[one, two] = joint if seen is None else np.maximum(seen, joint)
 
     def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
-        """Record an atomic or volatile access: it publishes accesses before a fence, and sees what others published."""
+        """Record an atomic or volatile access, which publishes accesses before a fence and acquires published ones."""
         if not self.ordered:
             return
         if release:
@@ -305,7 +305,7 @@ class GlobalShadow:
                 self.acquired[pair] = self.released[pair[0]].copy()
 
     def _has_acquired(self, batch: Batch, lanes: Array, other: Array) -> Array:
-        """Return whether the blocks of lanes have acquired anything that others published."""
+        """Return whether the lanes' blocks have acquired anything that other blocks published."""
         return self._known(batch, lanes, other, np.ones(lanes.size, np.int64))
 
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
@@ -320,7 +320,7 @@ class GlobalShadow:
 
 
 def _pairs(launch: Array, block: Array) -> set[tuple[int, int]]:
-    """Return the distinct (launch, block) of lanes."""
+    """Return the distinct (launch, block) pairs of the lanes."""
     return {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}
 
 

@@ -1,10 +1,11 @@
-"""Detection of endless loops: the machine is deterministic, so a repeated state proves that a loop never ends.
+"""Detection of endless loops; the machine is deterministic, so a repeated state proves that a loop never ends.
 
-The detector stores the state for the first time after 1/64 of the instruction limit. It stores it again each time the
-number of instructions has doubled, and from 1/8 of the limit on once per eighth. It compares the state whenever the
-same lanes are about to run the same segment again. The state contains everything that determines the further execution:
-registers, writable memory, and the position and waiting time of all lanes. It does not contain data for findings and
-counters. The state never repeats in a program that reads a clock or counts.
+The detector stores the state for the first time after 1/64 of the instruction limit. It replaces the stored state each
+time the number of instructions has doubled and, from 1/8 of the limit on, once per eighth. It compares the current
+state with the stored one whenever the same lanes are about to run the same segment again. The state contains everything
+that determines how execution continues: registers, writable memory, and the position and waiting time of all lanes. It
+does not contain data for findings and counters. The state never repeats in a program that reads a clock or counts
+iterations.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.state import MachineState
 
 REPEATS = "the state repeats, so this loop never ends"
-"""Detail of the finding for a proven endless loop; without it, the kernel may only be slow."""
+"""Detail of the finding for a proven endless loop; without it, the kernel may merely be slow."""
 PARTS = 8
-"""Number of parts of the limit; in each part at least one state is stored."""
+"""Number of parts into which the limit is divided; at least one state is stored in each part."""
 FIRST_CHECK_FRACTION = 64
 """No state is stored in the first 1/64 of the limit, because most kernels end or hang before it."""
 STATE_BYTES = 64 << 20
-"""Maximum bytes of a stored state; if the state is larger, only the limit ends a loop."""
+"""Maximum bytes of a stored state; if the state is larger, only the instruction limit ends a loop."""
 LANE_COMPARISONS = 4096
-"""Comparisons of one lane's registers per part, about 20 ms; this suffices for nearly every endless loop."""
+"""Maximum comparisons of one lane's registers per part (about 20 ms), enough for nearly every endless loop."""
 FIRST_ENOUGH_CHECK = 100_000
-"""Warp instructions of a batch before the first call of `enough`; the interval then grows by half each time."""
+"""Warp instructions of a batch before the first call to `enough`; the interval then grows by half each time."""
 STATE_COMPARISONS = 64
-"""Comparisons of the whole state per part."""
+"""Maximum comparisons of the whole state per part."""
 
 
 class HangDetector:
@@ -70,7 +71,7 @@ class HangDetector:
             segment: the segment.
             key: rank of the segment at its call depth.
             active: the lanes about to run it.
-            burst: segments that they may still run out of order.
+            burst: number of segments that these lanes may still run out of order.
 
         Raises:
             Stopped: the limit is exceeded, the state repeats, or the caller has seen enough.
@@ -94,13 +95,13 @@ class HangDetector:
             )
 
     def stop_hung(self, segment: Segment, detail: str) -> None:
-        """End a launch that does not end."""
+        """Stop a launch that does not end by itself."""
         lane = int(self._batch.active.lanes[0])
         self._batch.report("instruction_limit", segment.base, lane, detail=detail)
         self._batch.stop()
 
     def _has_other_batches(self, active: Active) -> bool:
-        """Return whether some blocks of the launch run in another batch, or do not run."""
+        """Return whether some blocks of the launch run in another batch or do not run at all."""
         launch, geometry = self._batch.launch, self._batch.geometry
         here = int(np.count_nonzero(launch == launch[active.lanes[0]])) // geometry.width
         return here < int(np.prod(geometry.grid))

@@ -1,7 +1,8 @@
-"""Mbarriers, barrier objects in shared memory: ``mbarrier`` (PTX ISA 9.7.13.15).
+"""Barrier objects in shared memory: ``mbarrier`` (PTX ISA 9.7.13.15).
 
-An object counts arrivals. When the expected number has arrived, and all announced bytes too, its phase ends and the
-next one starts. The objects are stored by address, outside shared memory, because their 8 bytes are opaque to programs.
+An object counts arrivals. When the expected arrivals and all announced bytes are complete, its phase ends and the next
+one starts. The simulator stores the objects by address, outside shared memory, because their 8 bytes are opaque to
+programs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Mbarriers:
         self._mbarriers.clear()
 
     def state(self) -> dict[int, tuple[int, ...]]:
-        """Return every object's state by its address, for comparison."""
+        """Return the state of every object by address, for comparison."""
         return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._mbarriers.items()}
 
     def _locate(self, active: Active, address: Array, offset: int, number: int) -> tuple[Active | None, Array]:
@@ -61,7 +62,7 @@ class Mbarriers:
         return sound, index
 
     def init(self, active: Active, address: Array, offset: int, number: int, counts: Array) -> None:
-        """Start phase 0, one object per lane."""
+        """Initialise one object per lane and start its phase 0."""
         sound, index = self._locate(active, address, offset, number)
         if sound is not None:
             for place, count in zip(index, np.broadcast_to(counts, index.shape), strict=True):
@@ -88,7 +89,7 @@ class Mbarriers:
         drop: bool = False,
         releases: bool = True,
     ) -> Array:
-        """Arrive, one lane after another; return the tokens of the phases."""
+        """Record the arrivals of lanes, one after another; return the tokens of the phases."""
         tokens = np.zeros(active.count, np.uint64)
         sound, index = self._locate(active, address, offset, number)
         if sound is None:
@@ -112,19 +113,19 @@ class Mbarriers:
         return tokens
 
     def _publish(self, place: int, lanes: list[int]) -> None:
-        """Add the knowledge of lanes of one block to that of an object."""
+        """Add the knowledge of one block's lanes to that of an object."""
         if self._order is not None and lanes:
             width = self._order.width
             self._order.arrive(lanes[0] // width, np.array(lanes) % width, place)
 
     def _complete(self, place: int, lane: int, lanes: list[int]) -> None:
-        """Give waiting threads the knowledge at the end of a phase, including the last arrivals."""
+        """Give waiting threads the knowledge that the phase had when it ended, including its last arrivals."""
         self._publish(place, lanes)
         if self._order is not None:
             self._order.complete(lane // self._order.width, place)
 
     def expect(self, active: Active, address: Array, offset: int, number: int, amount: Array) -> None:
-        """Announce bytes (or, with a negative amount, their arrival)."""
+        """Announce bytes or, with a negative amount, record that they have arrived."""
         sound, index = self._locate(active, address, offset, number)
         if sound is None:
             return
@@ -145,7 +146,7 @@ class Mbarriers:
         parity: bool,
         acquires: bool = True,
     ) -> Array:
-        """Return per lane whether a phase has ended: that of a token, or the latest of a parity."""
+        """Return whether a phase has ended, per lane: the phase of a token, or the latest one with a given parity."""
         result = np.zeros(active.count, np.bool_)
         sound, index = self._locate(active, address, offset, number)
         if sound is None:

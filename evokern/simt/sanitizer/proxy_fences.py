@@ -1,8 +1,8 @@
-"""Writes to shared memory that the asynchronous proxy may see: those followed by `fence.proxy.async`.
+"""Check that writes to shared memory are visible to the asynchronous proxy: `fence.proxy.async` must follow them.
 
-`wgmma` reads shared memory through another proxy than loads and stores (PTX ISA 9.0, section 9.7.15.4). Between a
-store (or an arrived cp.async) and such a read, a thread that has seen the write must issue the fence. Usually this is
-the writer, before the barrier after which the data are used. A reader after the barrier may also issue it.
+`wgmma` reads shared memory through a different proxy than loads and stores (PTX ISA 9.0, section 9.7.15.4). Between a
+store (or a completed cp.async) and such a read, a thread that has seen the write must issue the fence. Usually the
+writer issues it, before the barrier after which the data are used. A reader may also issue it after the barrier.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
 
 class ProxyFences:
-    """Time stamps of the fences, which are compared with the writers' stamps in the shadow of shared memory."""
+    """Time stamps of the fences, for comparison with the writers' stamps in the shadow of shared memory."""
 
     def __init__(self, batch: Batch, shadow: SharedShadow | None) -> None:
         self._shadow, self._batch, self._width = shadow, batch, batch.geometry.cluster_width
         warps = self._width // 32
         self.own = np.zeros(batch.lanes, np.int64)
-        """Stamp of each lane: its writes before this stamp are fenced."""
+        """Stamp per lane: writes of the lane before this stamp are fenced."""
         self.seen = np.zeros((batch.geometry.clusters, warps), np.int64)
-        """Stamp of each warp: its writes before this stamp were fenced by a thread that had seen them."""
+        """Stamp per warp: writes of the warp before this stamp were fenced by a thread that had seen them."""
 
     def load(self) -> None:
         """Reset the state for new blocks."""
@@ -46,7 +46,7 @@ class ProxyFences:
         np.maximum(self.seen, np.where(fencing[:, :, None], order.observed(), 0).max(1), out=self.seen)
 
     def check(self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes) -> None:
-        """Report words that the asynchronous proxy reads without a fence after their last write.
+        """Report words that the asynchronous proxy reads although no fence follows their last write.
 
         Args:
             active: lanes that read.

@@ -1,12 +1,12 @@
-"""Shadow of shared memory: writers and readers of each word, and whether a barrier separates them.
+"""Shadow of shared memory: the writers and readers of each word, and whether a barrier separates them.
 
-Every word (of the program's smallest access width, at most 4 bytes) has a 64-bit key of its last writer: time stamp,
-instruction, thread. `evokern.simt.sanitizer.access_log` stores reads and atomic updates, because a word can have
-several. An access is safe if all keys of its words are older than the last synchronisation of its warp. This takes one
-comparison for whole rows; only accesses that fail it are examined more closely
+Every word (of the program's smallest access width, at most 4 bytes) has a 64-bit key that identifies its last writer:
+time stamp, instruction, thread. `evokern.simt.sanitizer.access_log` stores reads and atomic updates, because a word can
+have several of them. An access is safe if all keys of its words are older than the last synchronisation of its warp.
+This takes one comparison for whole rows; only accesses that fail it are examined more closely
 (`evokern.simt.sanitizer.thread_order`).
 
-Words that were never written, and words that an asynchronous copy is going to write, have stamps in the far future.
+Words that were never written, and words that an asynchronous copy has yet to write, have stamps in the far future.
 They fail the same comparison, so one check covers all kinds. Blocks with the same history share one shadow
 (`evokern.simt.sanitizer.block_classes`) until there is a finding. A cluster is treated as one block with the memory of
 all its blocks.
@@ -40,7 +40,7 @@ _WARP = np.uint64(5)
 """Bits of a thread's index below those of its warp."""
 
 PlaceOf = Callable[[int, int], tuple[int, str, int]]
-"""(position in all blocks' memory, lane) → address in its block, variable, distance from its start."""
+"""(position in the memory of all blocks, lane) → address in its block, variable, distance from the variable's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class _Found:
     detail: str = ""
     level: str = ERROR
     by: str = ""
-    """The invalid reader, if any: `reader` for the current access, `other` for the other one."""
+    """The access whose read is invalid: `reader` for the current access, `other` for the other one; empty if none."""
 
 
 class SharedShadow:
-    """Keys per word of shared memory.
+    """Keys of each word of shared memory.
 
     Attributes:
         order: happens-before order.
@@ -112,7 +112,7 @@ class SharedShadow:
             log.copy(one, two, (target - source) * self.order.width)
 
     def _view(self, width: int) -> tuple[Array, int]:
-        """Return the writers' keys as elements that cover one access, and the number of keys per element."""
+        """View the writers' keys as elements that cover one access; also return the number of keys per element."""
         count = max(width // self.granularity, 1)
         view = self._views.get(count)
         if view is None:
@@ -120,7 +120,7 @@ class SharedShadow:
         return view, count
 
     def _element(self, index: Array, width: int) -> Array:
-        """Convert an index in units of the access width to one in units of the keys that cover it."""
+        """Convert an index in units of the access width to an index in units of the keys that cover an access."""
         return index if width >= self.granularity else index * width // self.granularity
 
     def _keys(self, active: Active, number: int, *, plain: bool = True) -> Array:
@@ -164,7 +164,7 @@ class SharedShadow:
         self.reads.add(few.lanes, element, max(width // self.granularity, 1), self._keys(few, number))
 
     def read_group(self, index: Array, width: int, tags: Array, leaders: LeaderLanes) -> bool:
-        """Check and record reads of several instructions by all lanes; if any is unsafe, only return False.
+        """Check and record the reads of all lanes by several instructions; if any is unsafe, only return False.
 
         Args:
             index: [instructions, lanes], in units of the width.
@@ -190,7 +190,7 @@ class SharedShadow:
     def write(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, stamp: int | None = None
     ) -> bool:
-        """Check and record writes; with ``stamp=IN_FLIGHT`` any access to the words is a finding until `land`.
+        """Check and record writes; with ``stamp=IN_FLIGHT``, any access to the words before `land` is a finding.
 
         Returns:
             Whether several lanes write to one address.
@@ -219,7 +219,7 @@ class SharedShadow:
     def synchronising_access(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, reads: bool, writes: bool
     ) -> None:
-        """Check and record atomic updates and relaxed, acquire or release accesses, which race only with plain ones.
+        """Check and record atomic, relaxed, acquire or release accesses, which race only with plain accesses.
 
         Args:
             active: lanes that access.
@@ -227,8 +227,8 @@ class SharedShadow:
             width: bytes of an access.
             number: the instruction.
             leaders: lanes that represent all lanes.
-            reads: whether it reads.
-            writes: whether it writes.
+            reads: whether the access reads.
+            writes: whether the access writes.
         """
         few = leaders.active
         element = self._element(index[leaders.chosen], width)
@@ -244,7 +244,7 @@ class SharedShadow:
             self._report_all(number, found)
         self.order.dirty = True
         view, count = self._view(width)
-        if writes:  # From now on the word is initialised, but not by a plain writer.
+        if writes:  # From now on, the word is initialised, but has no plain writer.
             keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
             if (keys >= NEVER_WRITTEN).any():
                 words = (element[:, None] * count + np.arange(count))[keys >= NEVER_WRITTEN]
@@ -260,7 +260,7 @@ class SharedShadow:
         return keys, element[:, None] * count + np.arange(count)
 
     def read_until_now(self, active: Active, index: Array, width: int, number: int, since: int) -> None:
-        """Check and record reads that last from the stamp ``since`` until now; a write in between is a finding."""
+        """Check and record reads that last from stamp ``since`` until now; a write during that time is a finding."""
         leaders = self.order.classes.leader_lanes(active, None)
         keys, words = self.writers(index[leaders.chosen], width)
         late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER_WRITTEN)
@@ -270,19 +270,19 @@ class SharedShadow:
                 self.read_until_now(active, index, width, number, since)
                 return
             lanes = np.repeat(leaders.active.lanes[:, None], late.shape[1], 1)[late]
-            detail = "The data it reads is overwritten before the wait for its group"
+            detail = "The data that it reads are overwritten before the wait for its group"
             self.report("async_not_waited", number, lanes, words[late], keys[late], detail)
         self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
     def land(self, active: Active, index: Array, width: int, number: int) -> None:
-        """Record that asynchronous writes have arrived; from now on they are ordinary writes of their threads."""
+        """Record that asynchronous writes are complete; from now on, they count as ordinary writes of their threads."""
         leaders = self.order.classes.leader_lanes(active, None)
         view, count = self._view(width)
         view[self._element(index[leaders.chosen], width)] = repeated(self._keys(leaders.active, number), count)
         self.order.dirty = True
 
     def settle(self, index: Array, width: int, leaders: LeaderLanes) -> None:
-        """Mark words as written long ago, for objects such as barriers that have an order of their own."""
+        """Mark words as written long ago, for objects such as barriers that define their own order."""
         view, count = self._view(width)
         index = index[leaders.chosen]
         view[self._element(index, width)] = np.zeros(index.size * count, np.uint64).view(view.dtype)
@@ -318,7 +318,7 @@ class SharedShadow:
         return not late.any()
 
     def _examine(self, few: Active, seen: Array, element: Array, count: int, act: str, words_of: str) -> list[_Found]:
-        """Return the findings of an access that meets these writers' keys."""
+        """Return the findings of an access to words with these writers' keys."""
         found: list[_Found] = []
         suspect, part = np.nonzero(seen >= self.order.floor[few.lanes][:, None])
         keys, lane, word = seen[suspect, part], few.lanes[suspect], element[suspect] * count + part
@@ -327,7 +327,7 @@ class SharedShadow:
         if act != "write" and never.any():
             found.append(_Found("uninitialised", lane[never], word[never], keys[:0], by="reader"))
         if flying.any():
-            detail = f"The word is {'read' if act == 'read' else 'written'} before the asynchronous copy has arrived"
+            detail = f"The word is {'read' if act == 'read' else 'written'} before the asynchronous copy is complete"
             found.append(_Found("async_not_waited", lane[flying], word[flying], keys[flying], detail))
         usual = ~(never | flying)
         keys, lane, word = keys[usual], lane[usual], word[usual]
@@ -345,7 +345,7 @@ class SharedShadow:
         return self._races(log.meetings(few, element, count), words_of, act)
 
     def _races(self, met: Conflicts, words_of: str, act: str) -> list[_Found]:
-        """Return races by instruction of the other access; races within a warp are separate."""
+        """Return the races, grouped by the other access's instruction and by whether they are within a warp."""
         if not met.lanes.size:
             return []
         found = []
@@ -372,7 +372,7 @@ class SharedShadow:
     # ---- reporting
 
     def report(self, kind: str, number: int, lanes: Array, words: Array, keys: Array, detail: str) -> None:
-        """Report accesses that meet these keys."""
+        """Report accesses that conflict with these keys."""
         self._report_all(number, [_Found(kind, lanes, words, keys, detail)])
 
     def _report_all(self, number: int, found: list[_Found]) -> None:
@@ -386,7 +386,7 @@ class SharedShadow:
             )  # fmt: skip
 
     def _reads(self, number: int, item: _Found) -> Reads | None:
-        """Return the invalid reads of a finding, if it has any."""
+        """Return the invalid reads of a finding, if any."""
         places = item.words % (self.words // self._batch.geometry.blocks) * self.granularity
         if item.by == "reader":
             return Reads(number, item.lanes, places)

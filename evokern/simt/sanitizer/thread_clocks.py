@@ -1,9 +1,9 @@
-"""Clocks of the threads of a block: the stamp up to which each thread has seen the accesses of every other thread.
+"""Vector clocks of a block: the stamps up to which each thread has seen the accesses of every other thread.
 
 There is one clock for each pair of warps, which is exact while whole warps synchronise. When only some lanes of a warp
-synchronise, the block gets one clock for each pair of threads, until all its threads meet again. Clocks of warps never
-claim more than what is known. An access that passes a quick comparison with them is therefore safe; other accesses are
-compared exactly (`seen`). Exited threads count as having arrived everywhere.
+synchronise, the block gets one clock for each pair of threads, until all its threads synchronise again. The clocks of
+warps never claim that a warp has seen more than it has. An access that passes a quick comparison with them is therefore
+safe; other accesses are compared exactly (`seen`). Exited threads count as having arrived everywhere.
 
 With clusters, the word "block" below means a cluster, because its threads share memory. Its threads are numbered
 across all its blocks, and a clock covers the threads of all of them. Only code that handles ranks distinguishes its
@@ -24,9 +24,9 @@ from evokern.simt.sanitizer.access_keys import STAMP
 from evokern.simt.sanitizer.block_classes import BlockClasses
 
 _ALWAYS = 1 << 40
-"""A stamp later than any access: knowledge of a thread about itself, and about lanes that are not threads."""
+"""A stamp later than any access, for a thread's knowledge about itself and about lanes that are not threads."""
 MOST_THREADS = 4096
-"""Maximum threads of a cluster with one clock per pair of threads; the clocks then take 128 MiB."""
+"""Maximum threads of a cluster for one clock per pair of threads; the clocks then take 128 MiB."""
 
 
 class ThreadClocks:
@@ -36,8 +36,8 @@ class ThreadClocks:
         now: current time stamp.
         dirty: whether there was any access since time advanced.
         period: number of times that all threads have seen everything.
-        ranks: blocks of a cluster, 1 without clusters.
-        block_width: lanes of one block.
+        ranks: blocks per cluster; 1 without clusters.
+        block_width: lanes per block.
         classes: blocks with equal accesses and equal order in shared memory.
         clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which all lanes of warp i have seen the
             accesses
@@ -47,7 +47,7 @@ class ThreadClocks:
         level: `floor` if it is the same for all lanes, else None.
         near_floor: per lane, the stamp before which it has seen every access to its own block's shared memory.
             Until a block of
-            a cluster accesses another block's memory, only accesses of the own block count.
+            a cluster accesses another block's memory, only accesses within the block count.
         near_level: `near_floor` if it is the same for all lanes, else None.
     """
 
@@ -62,12 +62,12 @@ class ThreadClocks:
         self.level: Any = None
         self.near_floor, self.near_level = self.floor, self.level
         self._visited = False
-        """Whether any lane accessed another block's shared memory since all lanes had last seen everything."""
+        """Whether any lane has accessed another block's shared memory since all lanes last had seen everything."""
         self.now, self.dirty, self.period = 1, False, 0
         self._limits: Array | None = None
-        """`clocks` as parts of keys, including warp-synchronous instructions; None if it has to be computed again."""
+        """`clocks` as stamp fields of keys, including warp-synchronous instructions; None if not up to date."""
         self._fine: dict[int, Array] = {}
-        """Leading block → [threads, threads]: stamp up to which one thread has seen the accesses of another."""
+        """Leading block → [threads, threads]: stamps up to which one thread has seen the accesses of another."""
         self._copies: list[Callable[[int, int], None]] = []
         self.classes = BlockClasses(self.blocks, self.width, self._copy)
         batch.stamp = lambda: self.now
@@ -102,13 +102,13 @@ class ThreadClocks:
     # ---- comparing
 
     def limits(self) -> Array:
-        """Return `observed` as parts of keys: keys that a warp has not seen are not below its limit."""
+        """Return `observed` as stamp fields of keys; a warp has seen all accesses with smaller keys."""
         if self._limits is None:
             self._limits = STAMP.pack_all(self.observed().astype(np.uint64))
         return self._limits
 
     def observed(self) -> Array:
-        """Return [blocks, warps, warps]: stamp up to which each warp has seen each warp, including itself."""
+        """Return the stamps up to which each warp has seen each warp, including itself, as [blocks, warps, warps]."""
         known = self.clocks.copy()
         warp = np.arange(self.warps)
         met = self.collective.reshape(self.blocks, self.warps, 32).min(2)
@@ -116,7 +116,7 @@ class ThreadClocks:
         return known
 
     def seen(self, lanes: Array, threads: Array) -> Array:
-        """Return, for each lane and a thread of its block, the stamp up to which the lane has seen that thread."""
+        """Return, for pairs of a lane and a thread of its block, the stamp up to which the lane has seen the thread."""
         block, mine = lanes // self.width, lanes % self.width
         warp, other = mine >> 5, threads >> 5
         known = self.clocks[block, warp, other]
@@ -132,7 +132,7 @@ class ThreadClocks:
     # ---- knowledge
 
     def _ordering(self, mask: Array) -> Active:
-        """Return lanes that are about to be ordered; blocks with different lanes separate from their leader."""
+        """Return lanes that are about to be ordered; blocks whose lanes differ separate from their leader."""
         active = Active(mask, int(np.count_nonzero(mask)), self._batch.live_count)
         self.classes.leader_lanes(active, None)
         return active
@@ -154,7 +154,7 @@ class ThreadClocks:
         return row[block * self.width : (block + 1) * self.width]
 
     def _seen_by(self, block: int, threads: Array) -> Array:
-        """Return [given threads, threads]: stamp up to which each has seen every thread, itself completely."""
+        """Return the stamps up to which each given thread has seen every thread, as [given threads, threads]."""
         matrix = self._fine.get(int(self.classes.leader_of[block]))
         if matrix is not None:
             found: Array = matrix[threads]
@@ -169,7 +169,7 @@ class ThreadClocks:
         return rows
 
     def _known(self, block: int, threads: Array) -> Array:
-        """Return by thread the common knowledge of some threads, with own accesses and those of exited warp mates."""
+        """Return the joint knowledge of some threads, including their own accesses and those of exited lanes."""
         known: Array = self._seen_by(block, threads).max(0)
         gone = self._of_block(self._batch.exists & ~self._batch.live, block)
         if gone.any():
@@ -178,7 +178,7 @@ class ThreadClocks:
         return known
 
     def _known_by_many(self, block: int, threads: Array) -> Array:
-        """Return `_known` of many threads, without a row for each of them if the clocks are those of warps."""
+        """Return `_known` for many threads, without a row for each of them if there is one clock per pair of warps."""
         if block in self._fine or threads.size <= 32:
             return self._known(block, threads)
         warps = np.unique(threads >> 5)
@@ -195,7 +195,7 @@ class ThreadClocks:
         return known
 
     def _raise(self, block: int, threads: Array, known: Array) -> None:
-        """Give threads of a leading block, and of the blocks that it represents, new knowledge."""
+        """Give new knowledge to threads of a leading block and of the blocks that it represents."""
         matrix = self._fine.get(block)
         if matrix is None:
             if self._raise_warps(block, threads, known):
@@ -214,7 +214,7 @@ class ThreadClocks:
         self.clocks[group] = np.maximum(self.clocks[group], np.minimum(low, self.now))
 
     def _raise_warps(self, block: int, threads: Array, known: Array) -> bool:
-        """Raise the clocks of warps; return False and change nothing if they cannot represent the knowledge."""
+        """Advance the clocks of warps; return False and change nothing if they cannot represent the knowledge."""
         mine = np.zeros(self.width, np.bool_)
         mine[threads] = True
         shaped = mine.reshape(self.warps, 32)

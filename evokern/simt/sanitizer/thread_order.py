@@ -1,13 +1,13 @@
 """Happens-before order between the threads of a block.
 
-Time advances at each synchronisation: at barriers, at barrier objects and at words of memory. The clocks of
-`evokern.simt.sanitizer.thread_clocks` store which accesses each thread has seen (vector clocks, as in FastTrack,
-Flanagan and Freund, PLDI 2009). A thread publishes its accesses at a word with a release instruction, or with an
-atomic or relaxed one after its fence. Threads that read the word with an atomic, relaxed or acquire instruction see
-these accesses.
+Time advances at each synchronisation: at barriers, at barrier objects and at words of memory that publish accesses. The
+clocks of `evokern.simt.sanitizer.thread_clocks` store which accesses each thread has seen (vector clocks, as in
+FastTrack, Flanagan and Freund, PLDI 2009). A thread publishes its accesses at a word with a release instruction, or
+with a fence followed by an atomic or relaxed instruction. Threads that read the word with an atomic, relaxed or acquire
+instruction see these accesses.
 
-In a cluster, whose threads share clocks, the barrier of a block orders only that block's lanes. Accesses published in
-the scope of a block (``.cta``) are visible only in that block.
+In a cluster, whose threads have common clocks, the barrier of a block orders only that block's lanes. Accesses
+published in the scope of a block (``.cta``) are visible only in that block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evokern.simt.sanitizer.thread_clocks import ThreadClocks
 
 
 class ThreadOrder(ThreadClocks):
-    """The clocks of a batch, and the synchronisation of its threads.
+    """Clocks of a batch, advanced by the synchronisation of its threads.
 
     Attributes:
         fences: whether there was any fence.
@@ -31,7 +31,7 @@ class ThreadOrder(ThreadClocks):
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)
         self._published: dict[tuple[int, str, int], Array] = {}
-        """(block, state space, address) → knowledge of threads that read there, stamps by thread."""
+        """(block, state space, address) → knowledge that readers of this address acquire, as stamps by thread."""
         self._fenced = np.zeros(batch.lanes, np.int64)
         """Stamp of each lane's last fence."""
         self._fenced_near = self._fenced if self.ranks == 1 else np.zeros(batch.lanes, np.int64)
@@ -60,7 +60,7 @@ class ThreadOrder(ThreadClocks):
     # ---- barriers
 
     def block_barrier(self, mask: Array, everyone: bool) -> None:
-        """Order everything before a block's barrier for its released lanes, if all of them waited.
+        """Order everything before a block's barrier for the released lanes; all of them have waited.
 
         Args:
             mask: lanes released.
@@ -90,11 +90,11 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def _block_of_cluster_barrier(self, mask: Array, everyone: bool) -> None:
-        """Order everything before a block's barrier in clusters, where each block's lanes are ordered separately."""
+        """Order everything before a block's barrier in clusters, separately for the lanes of each block."""
         active = self._ordering(mask)
         if not self._fine and self._whole(mask):
             members = np.asarray(mask.reshape(self.blocks, self.ranks, -1, 32).any(3))
-            if everyone:  # This includes exited warps.
+            if everyone:  # Exited warps are included.
                 members = np.broadcast_to(members.any(2, keepdims=True), members.shape)
             warps = members.shape[2]
             clocks = self.clocks.reshape(self.blocks, self.ranks, warps, self.warps)
@@ -112,7 +112,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def _leading_blocks(self, active: Active) -> list[tuple[int, int, Array]]:
-        """Return the blocks of the active lanes in leading clusters: cluster, rank, and the threads of each."""
+        """Return the blocks of the active lanes in leading clusters, as (cluster, rank, threads)."""
         return [
             (cluster, int(rank), threads[threads // self.block_width == rank])
             for cluster, threads in self._leading(active)
@@ -120,11 +120,11 @@ class ThreadOrder(ThreadClocks):
         ]
 
     def named_barrier(self, waiting: Array, arrived: dict[int, Array]) -> None:
-        """Order, for the waiting lanes of a released barrier, everything before each lane's arrival.
+        """For the waiting lanes of a released barrier, order everything that precedes the arrival of each lane.
 
         Args:
             waiting: lanes that waited.
-            arrived: block → knowledge of its lanes that did not wait, at their arrival (from `arrival`).
+            arrived: block → knowledge, at their arrival, of its lanes that did not wait (from `arrival`).
         """
         self.tick()
         for cluster, rank, threads in self._leading_blocks(self._ordering(waiting)):
@@ -135,7 +135,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def arrival(self, active: Active) -> dict[int, Array]:
-        """Return the knowledge of the active lanes of each block, including their own accesses, at an arrival."""
+        """Return the knowledge of each block's active lanes at an arrival, including their own accesses."""
         self.tick()
         self.classes.leader_lanes(active, None)
         lanes = active.lanes
@@ -149,8 +149,8 @@ class ThreadOrder(ThreadClocks):
 
         Args:
             active: the lanes.
-            releases: whether they publish everything that they have seen; otherwise only their accesses before a
-                fence.
+            releases: whether they publish everything that they have seen; otherwise they publish only their accesses
+                before a fence.
         """
         self.tick()
         found: dict[int, Array] = {}
@@ -193,7 +193,7 @@ class ThreadOrder(ThreadClocks):
             self._refloor()
 
     def seen_by_any(self, active: Active) -> dict[int, tuple[Array, Array]]:
-        """Return, by leading block of a cluster, the joint knowledge of its active lanes: (blocks, stamps)."""
+        """Return leading block of a cluster → joint knowledge of its active lanes, as (blocks, stamps)."""
         found = {}
         for cluster, rank, threads in self._leading_blocks(self._ordering(active.mask)):
             same = np.flatnonzero(self.classes.leader_of == cluster) * self.ranks + rank
@@ -201,10 +201,10 @@ class ThreadOrder(ThreadClocks):
         return found
 
     def warp_barrier(self, active: Active, members: Array | None = None) -> None:
-        """Order everything before within the warps of the active lanes (bar.warp.sync).
+        """Order all earlier accesses within the warps of the active lanes (bar.warp.sync).
 
         Args:
-            active: lanes that have met.
+            active: lanes that have reached the instruction together.
             members: for each active lane, the lanes of its warp that it waits for, as bits; None for all of them.
         """
         self.tick()
@@ -219,7 +219,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def met(self, active: Active) -> None:
-        """Record a warp-synchronous instruction: its lanes have met, which orders their earlier accesses."""
+        """Record a warp-synchronous instruction, which orders the earlier accesses of its lanes."""
         self.tick()
         if active.all:
             self.collective.fill(self.now)
@@ -252,7 +252,7 @@ class ThreadOrder(ThreadClocks):
             self._published[block, "mbarrier", place] = known
 
     def wait(self, active: Active, place: Array) -> None:
-        """Order, for lanes that saw the last phase of a barrier object end, everything known at its end.
+        """For lanes that saw the last phase of a barrier object end, order everything known when it ended.
 
         Args:
             active: the lanes.
@@ -262,11 +262,11 @@ class ThreadOrder(ThreadClocks):
         self._acquire(active, place, "mbarrier")
 
     def fence(self, active: Active, *, near: bool = False) -> None:
-        """Record a fence: later instructions of the active lanes may publish their accesses so far.
+        """Record a fence: later instructions of the active lanes may publish the accesses made so far.
 
         Args:
             active: the lanes.
-            near: whether the scope is only their own block of the cluster.
+            near: whether the scope is only the lanes' own block of the cluster.
         """
         self.tick()
         self.classes.leader_lanes(active, None)
@@ -276,11 +276,11 @@ class ThreadOrder(ThreadClocks):
         self.fences = True
 
     def touch(self, lanes: Array) -> None:
-        """Record plain accesses after the first fence; accesses after a thread's fence are not published with it."""
+        """Record plain accesses after the first fence; a fence does not publish later accesses of its thread."""
         self._touched[lanes] = self.now
 
     def load_at(self, active: Active, space: str, place: Array, *, near: bool = False) -> None:
-        """Order, for lanes that read a word, everything published there.
+        """For lanes that read a word, order everything published there.
 
         Args:
             active: the lanes.
@@ -292,7 +292,7 @@ class ThreadOrder(ThreadClocks):
             self._acquire(active, place, space, near=near)
 
     def store_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
-        """Publish at a word the accesses of lanes before their fence, or before the instruction if it releases."""
+        """Publish, at a word, the accesses of lanes before their fence, or before the instruction if it releases."""
         if not (self._published or self.fences or releases):
             return
         self.tick()
@@ -328,12 +328,12 @@ class ThreadOrder(ThreadClocks):
         return keys
 
     def _publishes(self, lane: int, releases: bool, *, wide: bool = True, at_word: bool = True) -> Array | None:
-        """Return the knowledge that a lane's release publishes, None if there was no fence.
+        """Return the knowledge that a lane's release publishes; None if there was no fence.
 
         Args:
             lane: the lane.
             releases: whether the instruction itself releases.
-            wide: whether the whole cluster sees it, or only the own block.
+            wide: whether the whole cluster sees it, or only the lane's own block.
             at_word: whether the instruction updates a word, and is itself published with it.
         """
         block, thread = divmod(lane, self.width)
@@ -359,12 +359,12 @@ class ThreadOrder(ThreadClocks):
             for key, wide in self._keys_at(lane, space, where):
                 if key in self._published and not (wide and near):
                     groups.setdefault(key, []).append(lane % self.width)
-        # Addresses in other blocks have to agree only in shared memory, which contains the barrier objects.
+        # Addresses in other blocks must be equal only in shared memory, which contains the barrier objects.
         together = active if space == "mbarrier" else None
         self._see({key: np.array(threads) for key, threads in groups.items()}, together)
 
     def _see(self, groups: dict[tuple[int, str, int], Array], together: Active | None) -> None:
-        """Give threads published knowledge, together with their blocks' followers if these behave equally."""
+        """Give published knowledge to threads, and to those of represented blocks if these behave equally."""
         new = {
             key: threads
             for key, threads in groups.items()
@@ -382,7 +382,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def _join_warps(self, active: Active, members: Array | None) -> None:
-        """Join the knowledge of a warp's lanes that name the same lanes."""
+        """Join the knowledge of lanes of a warp that name the same lanes."""
         every = np.zeros(active.mask.size, np.int64)
         if members is not None:
             every[active.lanes] = members

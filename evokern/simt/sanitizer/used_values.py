@@ -1,10 +1,10 @@
-"""Detection of values that are read at a finding but never used: a second run of a launch with findings.
+"""Second run of a launch with findings, to detect values that were read at a finding but never used.
 
-A compiler may move a load above its condition and discard the value if the condition is false; a program may read
-ahead and never need the data. Such a read races, or reads uninitialised memory, without any effect. The machine is
-deterministic, so it runs the launch again. It follows the values of suspect reads from register to register, lane by
-lane, until an instruction with an effect uses them: a store, an address, a branch, or an exchange between lanes. Runs
-without findings have no extra cost.
+A compiler may move a load above its condition and discard the value if the condition is false; a program may read ahead
+and never need the data. Such a read may race, or read uninitialised memory, without any effect. The machine is
+deterministic, so it can run the launch again. In this run it follows the values of suspect reads from register to
+register, lane by lane. A value counts as used when it reaches a store, an address, a branch, or an exchange between
+lanes. Runs without findings have no extra cost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.sanitizer.findings import Collector, SuspectReads
 
 MOST_SUSPECTS = 64
-"""Maximum number of findings per call that are examined again; each is one bit of a word."""
+"""Maximum number of findings per call that are examined again; each takes one bit of a word."""
 
 
 class UsedValues:
@@ -41,7 +41,7 @@ class UsedValues:
         self._rows.clear()
 
     def around(self, number: int, action: Action | None) -> list[Action]:
-        """Return the steps of an instruction, including those that track its registers."""
+        """Return the steps of an instruction, including the steps that track its registers."""
         program = self._batch.program
         instruction, operation, routine = (
             program.instructions[number],
@@ -67,7 +67,7 @@ class UsedValues:
         return self._batch.active.mask
 
     def _held(self, deciding: Sequence[tuple[str, int]], targets: Sequence[tuple[str, int]]) -> list[Action]:
-        """Return steps that mark results if the predicate that selects them comes from a suspect read."""
+        """Return steps that mark the results if the predicate that selects them comes from a suspect read."""
 
         def run() -> None:
             bits = self._of(deciding)
@@ -89,7 +89,7 @@ class UsedValues:
         return lambda: batch.active.mask & ~row if negated else batch.active.mask & row
 
     def _of(self, slots: Sequence[tuple[str, int]]) -> Array | None:
-        """Return the sources of the values in some registers, None if no suspect read is among them."""
+        """Return the suspect reads from which the values in some registers come; None if there are none."""
         known = [self._rows[slot] for slot in slots if slot in self._rows]
         joint: Array | None = None
         for row in known:
@@ -162,7 +162,7 @@ class UsedValues:
                 row = batch.registers.row(of, index, typed)
                 places[:] = (row.astype(np.int64) + address.offset) & ((1 << WINDOW_BITS) - 1)
                 if batch.geometry.ranks > 1:
-                    # Addresses in shared memory are relative to the block; the rank is not part of them.
+                    # Addresses in shared memory are relative to the block and do not contain the rank.
                     in_shared = names_shared | (row.astype(np.int64) >> WINDOW_BITS == 1)
                     places[in_shared] &= (1 << RANK_BITS) - 1
 
@@ -179,7 +179,7 @@ class UsedValues:
 
 
 def surely_used(program: PtxProgram, number: int) -> bool:
-    """Return whether all lanes use everything that an instruction reads before its segment ends."""
+    """Return whether everything that an instruction reads is used by all lanes before its segment ends."""
     segment = next(item for item in program.segments if item.base <= number < item.base + item.stop - item.start)
     _, writes = registers_accessed(program.instructions[number], program.operations[number])
     held = set(writes)
@@ -206,10 +206,10 @@ def may_be_unused(program: PtxProgram, number: int) -> bool:
 
 
 class SecondRun:
-    """The findings of a call at reads whose values may be unused.
+    """Findings of a call about reads whose values may be unused.
 
     Attributes:
-        suspects: reads to be followed; None if no second run is needed.
+        suspects: reads to follow; None if no second run is needed.
     """
 
     def __init__(self, program: PtxProgram, collectors: Sequence[Collector], undecided: Sequence[bool]) -> None:
@@ -217,7 +217,7 @@ class SecondRun:
 
         Args:
             program: the program.
-            collectors: the findings of each launch.
+            collectors: collector of each launch's findings.
             undecided: for each launch, whether its findings may be examined.
         """
         self._places: list[tuple[Collector, int]] = []
@@ -232,7 +232,7 @@ class SecondRun:
         self.suspects = suspects if self._places else None
 
     def acquit(self) -> None:
-        """Turn findings into warnings if their values were not used."""
+        """Downgrade findings to warnings if their values were not used."""
         for bit, (collector, number) in enumerate(self._places):
             if self.suspects is not None and not self.suspects.used >> bit & 1:
                 collector.acquit([number])

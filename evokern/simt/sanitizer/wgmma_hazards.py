@@ -1,9 +1,9 @@
-"""Registers of wgmma products in flight: reading sums or changing factors before the wait is a finding.
+"""Registers of wgmma products in flight: reading accumulators or changing operands before the wait is a finding.
 
-An analysis follows every path through the code, with the groups that may be open on it, and determines the
-instructions that may do so. Only these are checked when they run, with the groups that each lane really has in flight.
-A kernel that waits in time has none and has no extra cost. Copies between registers only pass on their value, because
-the assembler removes them.
+A static analysis follows every path through the code with the groups that may be in flight on it. It determines the
+instructions that may access such registers too early. Only these are checked when they run, against the groups that
+each lane really has in flight. A kernel that waits in time contains none of them and has no extra cost. A copy between
+registers counts as the same value, because the assembler removes it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 
 MAX_GROUPS = 9
-"""Maximum number of distinguished groups, including the open one: more than any wait leaves in flight."""
+"""Maximum number of groups that are distinguished, including the open one; more than any wait leaves in flight."""
 _State = tuple[tuple[int, int], ...]
-"""(sums, factors) in flight as bits, by group: the open one first, then the latest."""
+"""(accumulators, operands) in flight as bits, by group: first the open group, then the others from the latest on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class RegisterHazards:
     """Registers to check before an instruction runs."""
 
     reads: tuple[int, ...]
-    """Registers whose sums may still be in flight."""
+    """Registers that the instruction reads although a product may still write to them."""
     writes: tuple[int, ...]
-    """Registers that a product may still use."""
+    """Registers that the instruction writes although a product may still use them."""
     copy: tuple[int, int] | None
-    """(to, from): registers of a copy, whose state is passed on."""
+    """(to, from): registers of a copy, which passes their state on."""
 
 
 class _Paths:
@@ -60,7 +60,7 @@ class _Paths:
         return sum(1 << self.bit[name] for name in {str(name) for name in names} if name in self.bit)
 
     def watched(self) -> dict[int, RegisterHazards]:
-        """Return the instructions to check, including copies; nothing if there are only copies."""
+        """Return the instructions to check; copies are included only if there are other instructions."""
         states: dict[int, _State] = {self.routine.first_segment: ((0, 0),)}
         waiting = [self.routine.first_segment]
         while waiting:
@@ -118,7 +118,7 @@ class _Paths:
 
 
 def _copied(instruction: Instruction) -> tuple[str, str] | None:
-    """Return (to, from) of an instruction that copies a register."""
+    """Return the registers (to, from) of an instruction that copies a register."""
     if instruction.opcode != "mov" or len(instruction.operands) != 2:
         return None
     to, source = instruction.operands
@@ -148,7 +148,7 @@ def _places(mask: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Table:
-    """The groups of one function's registers, [registers, lanes]; −1 before the first."""
+    """Group that last used each register of one function, as [registers, lanes]; −1 before the first group."""
 
     names: tuple[str, ...]
     bit: dict[str, int]
@@ -157,7 +157,7 @@ class _Table:
 
 
 class WgmmaHazards:
-    """The groups that registers belong to, for each lane, in functions with possible early accesses.
+    """Groups in which registers are used, for each lane, in functions with possible early accesses.
 
     Attributes:
         watched: instructions to check before they run.
@@ -194,7 +194,7 @@ class WgmmaHazards:
             rows[np.array([table.bit[name] for name in names], np.int64)[:, None], active.lanes] = group
 
     def checks_before(self, number: int) -> list[Action]:
-        """Return the checks before an instruction runs; nearly all instructions have none."""
+        """Return the checks to run before an instruction; nearly all instructions have none."""
         watch = self.watched.get(number)
         if watch is None:
             return []
