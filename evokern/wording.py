@@ -1,4 +1,4 @@
-"""Text forms of times, durations, counts and candidates."""
+"""Functions that format times, durations, counts and candidates as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def first_line(error: BaseException) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    """Return a time in µs with three significant digits, trailing zeros kept: 0.00372, 5.43, 61.3, 1,094."""
+    """Return a time in µs with three significant digits and its trailing zeros: 0.00372, 5.43, 61.3, 1,094."""
     if value is None:
         return "-"
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
@@ -29,12 +29,12 @@ def microseconds(value: float | None) -> str:
 
 
 def factor_text(value: float) -> str:
-    """Return a factor with two significant digits, or as an integer from 100: `2.2`, `31`, `113`."""
+    """Return a factor with two significant digits, or as an integer if it is at least 100: `2.2`, `31`, `113`."""
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
 def distinguishing_digits(got: float, expected: float) -> tuple[str, str]:
-    """Return two numbers with enough digits, at least six, to show their difference."""
+    """Return two numbers with enough digits to show their difference, but at least six."""
     difference = abs(got - expected)
     digits = 6
     if 0 < difference < math.inf and expected:
@@ -43,7 +43,7 @@ def distinguishing_digits(got: float, expected: float) -> tuple[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """Return `45 s`, `1 min 15 s`, `12 min`, `1 h 30 min`."""
+    """Return a number of seconds as `45 s`, `1 min 15 s`, `12 min` or `1 h 30 min`."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest} s"
@@ -62,8 +62,8 @@ def speedup(best: Mapping[str, Any]) -> str:
         best: the object `best` of `show --json`, with a speedup.
 
     Returns:
-        For example `2.03× (2.02 to 2.04, head-to-head: 4.52 µs vs 9.18)`. The fastest of many trials is partly lucky,
-        so its head-to-head time is usually longer than its time in the search.
+        For example `2.03× (2.02 to 2.04, head-to-head: 4.52 µs vs 9.18)`. The fastest of many trials owes part of its
+        time in the search to luck, so its head-to-head time is usually longer.
     """
     factor = f"{best['speedup']:.2f}×"
     if not best.get("speedup_ci95"):
@@ -92,7 +92,7 @@ def roofline_text(found: Mapping[str, Any], unit: str) -> str:
 
 
 def verification_text(found: Mapping[str, Any]) -> str:
-    """Return the verification of a champion in one line.
+    """Return the state of a champion's verification in one line.
 
     Args:
         found: an object with `verified`, `verified_reason`, `verified_share` and `verified_scaled`, as in
@@ -102,10 +102,17 @@ def verification_text(found: Mapping[str, Any]) -> str:
     share = found["verified_share"]
     if share is None or share >= 1:
         return f"{word}: {found['verified_reason']}"
-    ran = f"{100 * share:.2g} % of its blocks ran at the full-size problem"
+    ran = f"{100 * share:.2g} % of its blocks ran on the full-size problem"
     if found["verified_scaled"]:
-        ran += f", and all blocks at the problem scaled down to {' and '.join(found['verified_scaled'])}"
+        ran += f", and all blocks ran on the problem scaled down to {' and '.join(found['verified_scaled'])}"
+    if found["verified"] is None:
+        return f"{word}: {found['verified_reason']} (so far, {ran})"
     return f"{word}: {ran}; {found['verified_reason']}"
+
+
+def stage_label(name: str) -> str:
+    """Return the printed name of a verification stage or check, whose stored name never changes."""
+    return "full-size problem" if name == "own problem" else name
 
 
 def in_gib(count: int) -> str:
@@ -119,7 +126,7 @@ def count_noun(number: int, what: str) -> str:
 
 
 def mean_suffix(problems: int) -> str:
-    """Return a suffix for a time that is the mean over several problems; empty for one problem."""
+    """Return a suffix for a time that is a mean over several problems; empty if there is only one problem."""
     return f", geometric mean over {count_noun(problems, 'problem')}" if problems > 1 else ""
 
 
@@ -143,7 +150,7 @@ def outcome_counts(summary: Mapping[str, Any]) -> str:
 
 
 def uncounted_trials_text(outcomes: Mapping[str, int]) -> str:
-    """Return a clause on trials that `--trials` does not count: ` (and 3 duplicate or infeasible, 1 lost)`."""
+    """Return a clause about trials that `--trials` does not count: ` (and 3 duplicate or infeasible, 1 lost)`."""
     others, lost = outcomes.get("duplicate", 0) + outcomes.get("infeasible", 0), outcomes.get("lost", 0)
     parts = [f"{others} duplicate or infeasible"] * bool(others) + [f"{lost} lost"] * bool(lost)
     return f" (and {', '.join(parts)})" if parts else ""
@@ -156,7 +163,7 @@ def changed_genes_text(config: Mapping[str, Value], genes: Sequence[Gene]) -> st
 
 
 def warm_start_text(warm: Mapping[str, Any]) -> str:
-    """Return the source of a warm start.
+    """Return a description of a warm start's source.
 
     Args:
         warm: the object `warm_start` of `show --json`.
@@ -166,12 +173,12 @@ def warm_start_text(warm: Mapping[str, Any]) -> str:
 
 
 def and_those_of(studies: int) -> str:
-    """Return a clause on the further studies of a warm start; empty if there are none."""
+    """Return a clause about further studies that a warm start uses; empty if there are none."""
     return f" and those of {studies} further stud{'y' if studies == 1 else 'ies'}" if studies else ""
 
 
 def low_priority_values_text(gene: Gene) -> str:
-    """Return the low-priority values of a gene with the reasons; empty if it has none."""
+    """Return the low-priority values of a gene with their reasons; empty if the gene has none."""
     named = ((gene.for_study, "for study"), (gene.less_precise, "less precise"))
     parts = [f"{'|'.join(map(str, values))} {why}" for values, why in named if values]
     by_chips: dict[tuple[str, ...], list[str]] = {}

@@ -13,7 +13,7 @@ from evokern.cli._layout import ASCII, UNICODE, panel
 from evokern.cli._output import Output
 from evokern.cli._screen import LiveScreen
 from evokern.cli._terminal import unwrapped
-from evokern.progress import arm_texts, baseline_text, best_text, spent_text, time_unit
+from evokern.progress import arm_texts, baseline_text, best_text, busy_text, spent_text, time_unit
 from evokern.wording import count_noun, counts, duration, microseconds
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def line(progress: Progress) -> str:
         f"best {best_text(progress)}" if progress.best else best_text(progress),
         *arm_texts(progress),
         f"{progress.trials_per_minute:.0f} trials/min",
-        f"device busy {100 * progress.busy_share:.0f} %",
+        *([busy] if (busy := busy_text(progress)) else []),
         *([counts(progress.outcomes)] if any(progress.outcomes.values()) else []),
     ]
     return " | ".join(parts)

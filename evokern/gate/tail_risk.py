@@ -120,8 +120,8 @@ def margin_evidence(found: TailRisk, output: str, kind: str, of: int) -> dict[st
         message = f"an error of {output!r} is {times} times the tolerance on {kind} inputs"
         return evidence | {"check": "tolerance", "message": message}
     message = (
-        f"passed this time, but the errors of {output!r} reach {found.worst:.2f} of the tolerance on {kind} inputs, "
-        f"and {found.expected:.2g} of {of} are expected to exceed it: other inputs would fail with probability "
-        f"{found.chance:.2g} (accepted: {LIMIT:g})"
+        f"too close to the tolerance: the largest error of {output!r} on {kind} inputs is {found.worst:.2f} of the "
+        f"tolerance, and about {found.expected:.2g} of its {of} elements are expected to exceed it; other inputs "
+        f"would fail with probability {found.chance:.2g} (limit {LIMIT:g})"
     )
     return evidence | {"expected": found.expected, "message": message}

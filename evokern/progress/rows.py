@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from evokern.search import Progress
 
 SHOWN_CONSTRAINTS = 4
-"""Number of constraints shown, those with the most rejections."""
+"""Maximum number of constraints to show; those with the most rejections are chosen."""
 SHOWN_FAILURES = 6
-"""Number of kinds of failures shown, most recent first."""
+"""Maximum number of kinds of failures to show, most recent first."""
 LEVELS = "▁▂▃▄▅▆▇█"
 """Characters of a sparkline, from low to high."""
 
@@ -26,19 +26,19 @@ class ProgressRow:
     """One row of a progress panel."""
 
     label: str
-    """Label of the row; empty if the row continues the one above."""
+    """Label of the row; empty if the row continues the row above."""
     text: str = ""
     """Text of the row."""
     kind: Literal["plain", "best", "faster", "failure", "step"] = "plain"
-    """Style: the champion, a champion that beats the baseline, a failure, or the current step."""
+    """Kind of content, which determines the style: champion, champion faster than the baseline, failure, or step."""
     share: float | None = None
-    """Filled share of a bar that replaces the text, 0 to 1."""
+    """Filled fraction of the bar that replaces the text, 0 to 1."""
     points: tuple[tuple[float, float], ...] = ()
-    """Points (seconds, µs) of a sparkline before the text."""
+    """Points (seconds, µs) of the sparkline that precedes the text."""
     tail: str = ""
-    """Text after `text` that is kept when `text` is cut."""
+    """Text that follows `text` and is kept when `text` is cut."""
     priority: int = 0
-    """Priority; rows with high numbers are dropped first if space is short."""
+    """Priority; if space is short, rows with the highest numbers are dropped first."""
     most: int = 1
     """Maximum number of lines."""
 
@@ -46,6 +46,12 @@ class ProgressRow:
 def time_unit(progress: Progress) -> str:
     """Return `µs`, or `µs predicted` for a simulated device."""
     return "µs predicted" if progress.predicted else "µs"
+
+
+def busy_text(progress: Progress) -> str:
+    """Return the share of the time during which the device was busy; empty if it rounds to zero."""
+    device, percent = "simulator" if progress.predicted else "device", f"{100 * progress.busy_share:.0f}"
+    return f"{device} busy {percent} %" if percent != "0" else ""
 
 
 def baseline_text(progress: Progress) -> str:
@@ -56,7 +62,7 @@ def baseline_text(progress: Progress) -> str:
 
 
 def best_text(progress: Progress) -> str:
-    """Return time, trial, speedup and verification of the champion."""
+    """Return the champion's time, trial number, speedup and verification."""
     if progress.best is None:
         return "nothing measured yet"
     times = f", {progress.speedup:.2f}× speedup" if progress.speedup else ""
@@ -66,13 +72,13 @@ def best_text(progress: Progress) -> str:
 
 
 def spent_text(progress: Progress) -> str:
-    """Return the time and trials used, and their limits."""
+    """Return the time and the trials that have been used, with their limits."""
     budget = f" of {duration(progress.budget_s)}" if progress.budget_s else ""
     return f"{duration(progress.elapsed_s)}{budget}, {_trials(progress)}"
 
 
 def _trials(progress: Progress) -> str:
-    """Return the number of trials. With a limit, list the trials that do not count separately."""
+    """Return the number of trials; with a limit, the trials that do not count towards it are listed separately."""
     if not progress.trials_limit:
         return count_noun(progress.trials, "trial")
     uncounted_ones = uncounted_trials_text(progress.outcomes)
@@ -83,7 +89,7 @@ def _trials(progress: Progress) -> str:
 
 
 def arm_texts(progress: Progress) -> list[str]:
-    """Return the results of the sampler's and the control's trials if the study has a control."""
+    """Return the results of the sampler's and the control's trials; empty for a study without a control."""
     texts = []
     for arm in progress.arms:
         time_us = arm.best.evaluation.time_us if arm.best else None
@@ -93,7 +99,7 @@ def arm_texts(progress: Progress) -> list[str]:
 
 
 def step_text(progress: Progress) -> str:
-    """Return the current step of a session, or an empty text after its first result."""
+    """Return the current step of a session, or an empty text after the session's first result."""
     if progress.event == "opening":
         return progress.step.text if progress.step else "opening the device"
     if progress.trials > progress.resumed or progress.end:
@@ -139,10 +145,9 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
             else _listed(progress.best.config)
         )
         rows.append(ProgressRow("champion", choices, priority=2, most=6))
-    busy = f", device busy {100 * progress.busy_share:.0f} %" if progress.busy_share else ""
     if progress.trials > progress.resumed:
-        speed = f"{progress.trials_per_minute:.0f} trials/min{busy}"
-        rows.append(ProgressRow("speed", speed, priority=4))
+        speed = [f"{progress.trials_per_minute:.0f} trials/min", busy_text(progress)]
+        rows.append(ProgressRow("speed", ", ".join(filter(None, speed)), priority=4))
     if progress.executors:
         rows.append(ProgressRow("executors", _executors(progress.executors), priority=3, most=3))
     if progress.trials:
@@ -161,7 +166,7 @@ def progress_rows(progress: Progress) -> list[ProgressRow]:
 
 
 def _executors(all_: Sequence[ExecutorState]) -> str:
-    """Return the number and rates of working executors, followed by the faulty ones."""
+    """Return the number and rates of the working executors, followed by the faulty executors."""
     rates = sorted(one.per_minute for one in all_ if not one.state)
     each = f"{rates[0]:.0f} to {rates[-1]:.0f} trials/min each" if rates else ""
     parts = [f"{len(rates)} of {len(all_)} working", each]
@@ -173,7 +178,7 @@ def _listed(config: Mapping[str, object]) -> str:
 
 
 def _improved(progress: Progress) -> str:
-    """Return the first and last best time, and the time since the last improvement."""
+    """Return the first and the latest best time, and how long ago the last improvement was."""
     first, (when, last) = progress.improvements[0][1], progress.improvements[-1]
     unit = time_unit(progress)
     if len(progress.improvements) == 1:
@@ -186,7 +191,7 @@ def sparkline(points: Sequence[tuple[float, float]], width: int, levels: str = L
     """Return a text plot of the best time so far, on a logarithmic scale.
 
     Args:
-        points: (seconds, µs) of each improvement in order; the last point is the current time.
+        points: (seconds, µs) of each improvement in order; the last point is at the current time.
         width: number of characters.
         levels: characters from low (fast) to high (slow).
     """

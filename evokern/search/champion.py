@@ -1,8 +1,8 @@
 """Verify the champion at the end of a search; if it is refuted, verify the next fastest trial.
 
-Every measured trial has passed the gate. The verification checks more: all small problems under the sanitizer, shapes
-that the search did not use, and on a simulated device more blocks of the study's problems. It runs in its own process
-within the study's budget.
+Every measured trial has passed the correctness gate. The verification also runs all small problems under the sanitizer,
+and shapes that the search did not use. On a simulated device, it runs more blocks of the study's problems. It uses a
+separate process and the study's budget.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from evokern.store import Session, db_option
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import Study
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import command
+from evokern.wording import command, stage_label
 from evokern.workers.pool import JobResult, OwnServerPool, WorkerPool, WorkerSpec, wait
 
 RESERVED_SHARE = {False: 0.2, True: 0.1}
-"""Share of a budget reserved for verifying the champion, on a GPU and on a simulated device. Verifying an attention
+"""Fraction of a budget reserved for verifying the champion, on a GPU and on a simulated device. Verifying an attention
 kernel's champion takes about 9 s."""
 RESERVED_S = {False: 10.0, True: 60.0}
-"""Maximum seconds of a budget reserved for it, on a GPU and on a simulated device."""
+"""Maximum number of seconds reserved for the verification, on a GPU and on a simulated device."""
 TIME_WITHOUT_BUDGET_S = {False: 10.0, True: 300.0}
-"""Seconds allowed for it if the search has no budget."""
+"""Seconds allowed for the verification if the search has no budget."""
 INTERRUPTED = "interrupted"
 """Reason stored for a verification that the user stopped."""
 MOST_REFUTED = 5
 """Maximum number of refuted champions before verification stops."""
 EARLY_CORES = 4
-"""Minimum number of cores for starting the processes early, because device and compilers need some too."""
+"""Minimum number of CPU cores for starting the processes early; the device and the compilers also need cores."""
 EARLY_PROCESSES = 2
-"""Number of early processes: one for the best trial so far, one for its replacement."""
+"""Number of early processes: one for the best trial so far, and one for a trial that may replace it."""
 LEAD_S = 30.0
-"""Seconds before the end of the loop at which they start. An attention kernel takes about 20 s: import, sanitizer,
-fuzzing."""
+"""Seconds before the end of the loop at which these processes start. Import, sanitizer and fuzzing together take about
+20 s for an attention kernel."""
 EARLY_S = 10.0
 """Seconds allowed for an early verification."""
 START_S = 30.0
@@ -50,37 +50,37 @@ class VerifierSettings:
     """Settings that all jobs of the verifying process share."""
 
     context: WorkerContext
-    """Kernel folder, the study's problems and the chip under the study's resource limits."""
+    """Kernel folder, the study's problems, and the chip with the study's resource limits applied."""
     study: Study
-    """Study with gate and simulation settings."""
+    """Study with the settings of the gate and the simulation."""
     secret: int
     """Secret of the study."""
     predicted: bool
-    """Whether the simulated device supplies times and checks the study's own problems."""
+    """Whether a simulated device provides the times and checks the study's full-size problems."""
 
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """A trial to verify; the result has stages as JSON values, as printed by `verify --json`."""
+    """A trial to verify; the result is the stages as JSON values, as printed by `verify --json`."""
 
     number: int
     """Trial number."""
     config: Config
     """Configuration of the trial."""
     seconds: float
-    """Seconds for all stages: fuzzing gets the remainder and also ends after a fixed number of cases."""
+    """Seconds for all stages: fuzzing gets the time that is left, and also ends after a fixed number of cases."""
 
 
 def reserve(budget_s: float | None, predicted: bool) -> float:
-    """Return the seconds of a budget that the loop reserves for the verification."""
+    """Return how many seconds of a budget the loop reserves for the verification."""
     return 0.0 if budget_s is None else min(RESERVED_S[predicted], RESERVED_SHARE[predicted] * budget_s)
 
 
 class ChampionVerification:
     """Verification of the fastest measured trial, or the next fastest if it is refuted, in separate processes.
 
-    On a GPU with idle cores the processes start before the search ends, because importing torch takes seconds.
-    The best trial at that time often remains the champion.
+    If a GPU is searched and CPU cores are idle, the processes start before the search ends, because importing torch
+    takes seconds. The best trial at that time often remains the champion.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ChampionVerification:
         self._pool: OwnServerPool | None = None
 
     def advance(self, best: Trial | None, left_s: float) -> None:
-        """Start or collect early verifications near the end of the search.
+        """Start early verifications near the end of the search, or collect their results.
 
         Args:
             best: the fastest trial so far.
@@ -136,7 +136,7 @@ class ChampionVerification:
             self._early = False  # `finish` tries again and reports the error
 
     def finish(self, seconds: float, stopped: Callable[[], bool]) -> None:
-        """Verify after the loop.
+        """Verify champions after the loop, until one passes.
 
         Args:
             seconds: time limit for all verifications together.
@@ -150,7 +150,8 @@ class ChampionVerification:
             why = "" if trial.number in self._known else self._verify(trial, end, stopped)
             if why:
                 self._session.write_unfinished_verification(trial.number, why)
-                line = command("verify", self._session.study.name, *db_option(self._session.db))
+                where = ("--trial", trial.number, *db_option(self._session.db))
+                line = command("verify", self._session.study.name, *where)
                 self._note(f"trial {trial.number} is not verified: {why}; to verify it, run `{line}`")
             if why or self._known.get(trial.number):
                 return
@@ -175,7 +176,7 @@ class ChampionVerification:
         self._pending.add(trial.number)
 
     def _verify(self, trial: Trial, end: float, stopped: Callable[[], bool]) -> str:
-        """Wait for a trial's verification; return why there is none, or an empty string."""
+        """Wait for a trial's verification; return why there is no result, or an empty string."""
         self._note(f"verifying trial {trial.number}")
         try:
             if trial.number not in self._pending:
@@ -193,7 +194,7 @@ class ChampionVerification:
         return INTERRUPTED
 
     def _store_result(self, result: JobResult) -> str:
-        """Store a job's result; return why there is none, or an empty string."""
+        """Store the result of a job; return why there is no result, or an empty string."""
         self._pending.discard(result.key)
         if result.status != "done":
             how = (
@@ -202,7 +203,8 @@ class ChampionVerification:
             return f"the verifying process failed ({how})"
         record, found = self._session.study, result.value
         self._session.proved(result.key, {"study": record.name, "trial": result.key, "device": record.device, **found})
-        failed = [f"{name}: {one['detail']}" for name, one in found["stages"].items() if one["state"] == "failed"]
+        stages = found["stages"].items()
+        failed = [f"{stage_label(name)}: {one['detail']}" for name, one in stages if one["state"] == "failed"]
         self._known[result.key] = not failed
         self._proved(result.key, not failed)
         if failed:

@@ -10,7 +10,7 @@ from evokern.store._files import db_option
 from evokern.store._proofs import ProofRecord
 from evokern.store.records import StudyRecord
 from evokern.study.trial import Trial
-from evokern.wording import command
+from evokern.wording import command, stage_label
 
 OWN_PROBLEM = "own problem"
 """Name of the verification stage that runs blocks of the study's full-size problems."""
@@ -70,7 +70,7 @@ def verification(
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
         if stage.get("state") == "failed":
-            return Verification(False, f"{name}: {stage['detail']}", share)
+            return Verification(False, f"{stage_label(name)}: {stage['detail']}", share)
     own = stages.get(OWN_PROBLEM)
     shapes = study.problems_in_words()
     if study.predicted and own is None:
@@ -79,6 +79,7 @@ def verification(
     if own is not None:
         share = own.get("share", share)
         if not own.get("covered"):
-            return Verification(None, f"{OWN_PROBLEM}: {own['detail']}", share)
-    parts = "; ".join(f"{name}: {stage['detail']}" for name, stage in stages.items() if stage["state"] == "passed")
+            return Verification(None, f"{stage_label(OWN_PROBLEM)}: {own['detail']}", share)
+    passed = [(stage_label(name), stage["detail"]) for name, stage in stages.items() if stage["state"] == "passed"]
+    parts = "; ".join(f"{label}: {detail}" for label, detail in passed)
     return Verification(True, f"at {shapes}: {parts}", share)

@@ -100,7 +100,9 @@ def test_a_niche_restart_is_told_by_its_name() -> None:
         "turn": "niche restart LOADS=scalar",
         "held": "LOADS",
     }
-    assert proposal_words({"turn": "restart", "operator": "immigrant"}) == {"turn": "restart", "operator": "immigrant"}
+    words = proposal_words({"turn": "restart", "operator": "immigrant", "parents": [3]})
+    assert words == {"turn": "restart", "proposed by": "drawing from the whole space", "parent trials": [3]}
+    assert proposal_words({"operator": "tpe"}) == {"proposed by": "tpe"}
 
 
 def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
@@ -377,6 +379,8 @@ def test_the_line_tells_what_matters() -> None:
     )
     assert expected == line(example_progress())
     assert line(replace(example_progress(), outcomes={"measured": 0})).endswith("device busy 62 %")
+    assert "busy" not in line(replace(example_progress(), busy_share=0.004))
+    assert "simulator busy 62 %" in line(replace(example_progress(), predicted=True))
 
 
 def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

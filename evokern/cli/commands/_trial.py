@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,56 @@ from evokern.wording import distinguishing_digits, duration, mean_suffix, micros
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
 
-_PROBLEMS = ("problem", "finding_problem", "own_problem")
-"""Names of facts that are a problem key, or a table whose keys are problems."""
+_PROBLEMS = ("problem", "finding_problem")
+"""Names of facts that are a problem key."""
 _COVERED_BY_FINDING = ("diagnosis", "message")
 """Evidence that only summarises the sanitizer finding; it is omitted if the finding is shown."""
+_EVIDENCE = {
+    "terms_us": "components of the predicted time in µs",
+    "bound": "predicted to be",
+    "arithmetic": "number format of the operations",
+    "flops": "operations",
+    "flops_gain": "rate of 8-bit operations relative to 16-bit",
+    "bytes": "bytes read and written",
+    "dram_bytes": "bytes through device memory",
+    "over": "largest error relative to the tolerance",
+    "bad": "wrong elements",
+    "launches_us": "times of the first launches in µs",
+    "limit_us": "race threshold in µs",
+    "elite_us": "time to beat in µs",
+}
+"""Label of each kind of evidence; others keep their name."""
+_COUNTS = ("flops", "bytes", "dram_bytes")
+"""Evidence that is a large whole number."""
+_BOUNDS = (
+    ("least_us", "limit_bound", "lower bound on time"),
+    ("floor_us", "floor_bound", "lower bound on time in any number format"),
+    ("arithmetic_us", "", "lower bound on time from operations alone"),
+    ("floor_l2_us", "", "lower bound on time from L2 traffic alone"),
+)
+"""Evidence on lower bounds: key of the time, key of the limiting resource, label."""
+_RESOURCES = {"dram": "memory (DRAM)", "l2": "L2 cache", "operations": "compute"}
+"""Name of each resource that limits a lower bound."""
+_CHECKS = {
+    "guard_bytes": "bytes changed outside the buffers",
+    "input_words": "words changed in inputs",
+    "bad_elements": "elements outside the tolerance",
+    "differing_bytes": "bytes that differ between runs",
+}
+"""Label of each figure of a gate check."""
+_PROPOSAL = {"operator": "proposed by", "parents": "parent trials", "predicted_us": "time predicted by the sampler in µs"}
+"""Label of each note of a sampler; others keep their name."""
+_OPERATORS = {
+    "neighbour": "changing one gene of an elite",
+    "mutation": "changing several genes of an elite",
+    "crossover": "combining two elites",
+    "immigrant": "drawing from the whole space",
+    "prior": "warm start",
+    "default": "kernel.py (default candidate)",
+    "cover": "exploring where the predictions are least certain",
+    "starting_point": "kernel.py (starting point)",
+}
+"""Origin of a proposal in words; the stored names never change."""
 STORED_RESTART = "excursion "
 """Stored name of a niche restart (`evokern.samplers.evo`). Stored names never change."""
 
@@ -68,28 +114,80 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
                 strict=True,
             )
         )
-    _section("evidence", _in_words(record, evidence))
+    _section("evidence", evidence_words(evidence, record.in_words))
     for line in gate_lines({record.in_words(key, every=True): report for key, report in facts["gate"].items()}):
         show_line(line)
     _section("proposal", proposal_words(facts["proposal"]))
-    _section("rejections", facts["rejections"])
+    _section("proposals rejected before this one, by constraint", facts["rejections"])
     if facts["profile"]:
         about = {key: facts["profile"][key] for key in ("source", "device", "problem", "created")}
-        _section("profile", _in_words(record, about))
+        _section("profile", _in_words(record.in_words, about))
         _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
     show_line(f"compile time {evaluation.compile_s:.2f} s, device time {evaluation.device_s:.2f} s", end="")
     show_line(f", recorded at {duration(found.trial.seconds)} of study time; kernel digest {found.kernel_digest[:12]}")
 
 
-def _in_words(record: StudyRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with problem keys replaced by readable problems, both in values and in table keys."""
-    told = dict(facts)
-    for name in _PROBLEMS:
-        if isinstance(told.get(name), str):
-            told[name] = record.in_words(told[name])
-        elif isinstance(told.get(name), Mapping):
-            told[name] = {record.in_words(problem): found for problem, found in told[name].items()}
-    return told
+def _in_words(in_words: Callable[[str], str], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts with problem keys replaced by readable problems."""
+    return {
+        name: in_words(value) if name in _PROBLEMS and isinstance(value, str) else value
+        for name, value in facts.items()
+    }
+
+
+def evidence_words(evidence: Mapping[str, Any], in_words: Callable[[str], str]) -> dict[str, Any]:
+    """Return the evidence for an outcome with readable names and values, without its redundant entries.
+
+    Args:
+        evidence: evidence as printed by `show --json`.
+        in_words: returns a problem key as a readable problem.
+    """
+    left = _in_words(in_words, evidence)
+    labels = dict(_EVIDENCE)
+    if left.get("check") == "margin":
+        labels["expected"] = "elements expected to exceed the tolerance"
+    words: dict[str, Any] = {}
+    own = left.pop("own_problem", None)
+    for problem, found in own.items() if isinstance(own, Mapping) else ():
+        words[f"full-size problem {in_words(problem)}"] = _full_size_text(found, in_words)
+    for key, limiting, label in _BOUNDS:
+        times = left.pop(key, None)
+        resource = left.pop(limiting, None)
+        if times is not None:
+            limited = f", limited by {_RESOURCES.get(str(resource), resource)}" if resource else ""
+            text = f"{_each(times, microseconds)} µs{limited}"
+            if text not in words.values():
+                words[label] = text
+    gain = left.get("flops_gain")
+    if all(one == 1 for one in (gain if isinstance(gain, Sequence) else (gain,))):
+        left.pop("flops_gain", None)
+    for name, value in left.items():
+        shown = _each(value, "{:,.0f}".format) if name in _COUNTS else value
+        words[labels.get(name, name.replace("_", " "))] = shown
+    return words
+
+
+
+def _each(value: Any, text: Callable[[float], str]) -> str:
+    """Return a number, or one number for each problem, as text."""
+    return ", ".join(map(text, value)) if isinstance(value, Sequence) else text(value)
+
+
+def _full_size_text(found: Mapping[str, Any], in_words: Callable[[str], str]) -> str:
+    """Return the result of running the blocks of a full-size problem on a simulated device."""
+    ran = f"{found['blocks']:,} of {found['of']:,} blocks ran"
+    if found["blocks"]:
+        ran += " with correct results" if found["judged"] else ", results not compared"
+    parts = [ran, "every output is covered" if found["covered"] else "could not confirm that every output is covered"]
+    if not found["covered"]:
+        counted = (
+            f"{name}: {one['written']:,} of {one['elements']:,} elements written"
+            for name, one in found["coverage"].items()
+        )
+        parts += counted
+    if found.get("scaled"):
+        parts.append(f"all blocks ran at the problem scaled down to {in_words(found['scaled'])}")
+    return "; ".join(parts)
 
 
 def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str, Any]:
@@ -149,7 +247,9 @@ def proposal_words(info: Mapping[str, Any]) -> dict[str, Any]:
     turn = str(words.get("turn", ""))
     if turn.startswith(STORED_RESTART):
         words["turn"] = f"niche restart {turn.removeprefix(STORED_RESTART)}"
-    return words
+    if "operator" in words:
+        words["operator"] = _OPERATORS.get(words["operator"], words["operator"])
+    return {_PROPOSAL.get(name, name.replace("_", " ")): value for name, value in words.items()}
 
 
 def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:
@@ -194,19 +294,26 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         runs = f"{report['runs']} run{'s' if report['runs'] != 1 else ''}"
         yield f"gate on {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
         used = _text(report["tolerance_spent"])
-        yield f"  relative error {_text(report['relative_error'])}, share of the tolerance used: {used}"
+        yield f"  RMS error: {used} of the tolerance; relative error {_text(report['relative_error'])}"
         at = ", ".join(map(str, worst["index"]))
         got, expected = distinguishing_digits(float(worst["got"]), float(worst["expected"]))
         yield (
             f"  worst element {worst['output']}[{at}]: {got}, expected {expected} "
             f"within {_text(worst['allowed'])} ({worst['input_set']} inputs), {worst['bad']:,} elements wrong"
         )
-        yield f"  checks: {_text({name.replace('_', ' '): value for name, value in checks.items()})}"
+        left = dict(checks)
+        if left.get("of_tolerance"):
+            yield f"  largest error relative to the tolerance, by input set: {_text(left.pop('of_tolerance'))}"
+        if report["runs"] == 1:
+            left.pop("differing_bytes", None)  # a single run cannot differ
+        yield f"  {_text({_CHECKS.get(name, name.replace('_', ' ')): value for name, value in left.items()})}"
 
 
 def _text(value: object) -> str:
     """Return a value of the evidence as text: numbers with four digits, tables and lists on one line."""
     match value:
+        case bool():
+            return "yes" if value else "no"
         case float():
             return f"{value:.4g}"
         case Mapping():
