@@ -167,7 +167,7 @@ class _Reader:
             token, text = self.tokens[index], self.text(index)
             previous = self.text(index - 1) if index > first else ""
             step = index + 1
-            if token.kind == "directive":  # of alternative heads before one body, use the first
+            if token.kind == "directive":  # if several alternative heads precede one body, use the first
                 index = self.stream.after_alternative(index)
                 continue
             if text == ";":

@@ -1,4 +1,4 @@
-"""Fault-tolerant tokeniser for CUDA C++; the tokens and the gaps between them reproduce the file.
+"""Fault-tolerant tokeniser for CUDA C++; tokens and the gaps between them add up to the original text.
 
 Files need not be well-formed. An unterminated string ends at its line. An unmatched bracket is closed at the end of its
 enclosing block. The first branch of an ``#if`` decides the nesting, so alternative function heads with one body do not
@@ -118,7 +118,7 @@ class TokenStream:
         return None
 
     def source(self, first: int, last: int) -> str:
-        """Return the text of the tokens ``first`` to ``last`` without comments, directives and extra white space."""
+        """Return the text of the tokens ``first`` to ``last`` without comments, directives or extra white space."""
         pieces: list[str] = []
         index = begin = first
         while index <= last:

@@ -28,7 +28,7 @@ class Definition:
     index: int
     """Index of the directive's token."""
     guard: bool
-    """Whether it is directly inside ``#ifndef`` of its own name, so that an external value replaces it."""
+    """Whether it is directly inside ``#ifndef`` of its own name, so that a value set with ``-D`` replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def macro_words(all_definitions: Iterable[Definition]) -> dict[str, frozenset[str]]:
-    """Return macro → identifiers in its expansion, including those from nested macros."""
+    """Return a map of each macro to the identifiers in its expansion, including those from nested macros."""
     direct: dict[str, frozenset[str]] = {}
     for definition in all_definitions:
         direct[definition.name] = direct.get(definition.name, frozenset()) | words(definition.value)

@@ -38,7 +38,7 @@ class SourceFile:
         return preprocessor.definitions(self.stream)
 
     def arguments(self, opener: int) -> list[tuple[int, int]]:
-        """Return the token ranges of the arguments in brackets; empty if ``opener`` is not a bracket."""
+        """Return the token ranges of the arguments in brackets, or an empty result if ``opener`` is not a bracket."""
         if opener not in self.stream.partner:
             return []
         parts = self.stream.split_commas(opener + 1, self.stream.partner[opener] - 1)

@@ -1,4 +1,4 @@
-"""`evokern report`: build one self-contained HTML page from the database alone.
+"""`evokern report`: a self-contained HTML page built from the database alone.
 
 The page needs no network. The function of each section returns the data for its template,
 `templates/sections/ANCHOR.html.j2`. Functions return plain text and numbers. Only the templates contain markup; they
@@ -37,7 +37,7 @@ SECTIONS = (
 )
 """Anchor (and template), title and data function of each section, in page order.
 
-The key `about` of the data is shown in the heading of the collapsed section.
+The heading of a collapsed section shows the value of the key `about`.
 """
 
 

@@ -17,7 +17,7 @@ from evokern.study.discovery import study_files
 from evokern.wording import command, count_noun, microseconds
 
 MIN_TRIALS_FOR_STOP_ADVICE = 60
-"""Minimum number of evaluated trials before the report advises against a longer search.
+"""Minimum number of evaluated trials for advice against a longer search.
 
 One of nine searches that had found only the default became 1.23 times as fast after 36 trials."""
 MAX_NAMED_GENES = 2
@@ -43,7 +43,7 @@ class SimplerCandidate:
     words: str
     """The candidate and its time, as text."""
     back: Mapping[str, Value]
-    """Champion's choices to revert, by gene name, with the defaults."""
+    """Gene to revert → its default value."""
 
 
 def steps(facts: Facts, values: GeneValues) -> list[Advice]:
@@ -60,7 +60,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
     if facts.verification.verified is None:
         why = "so far, only the search's own correctness check has run"
         found.append(Advice("verify the champion", f"Verify the champion: {why}.", command("verify", name, *db)))
-    # A study outside evokern's own is searched by its file, assumed to have the study's name.
+    # A study that is not part of evokern is searched by its file, which is assumed to have the study's name.
     study = name if name in study_files() else f"{name}.toml"
     start = ("--warm-start", f"{facts.file}:{name}")
     if facts.record.predicted:
@@ -91,7 +91,7 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
 
 
 def short_advice(found: Sequence[Advice]) -> str:
-    """Return the first screen's sentence about next steps; empty if there are none."""
+    """Return the first screen's sentence about next steps, or an empty string if there are none."""
     return "; ".join(step.short for step in found)
 
 
@@ -123,7 +123,7 @@ def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
 
 
 def _more_values(values: GeneValues) -> list[Advice]:
-    """Return advice to add values to genes whose range ends at the champion and got faster up to there."""
+    """Return advice to add values to genes whose times fell up to the champion's value at the end of the range."""
     open_ = [edge for edge in values.edges() if edge.last_times and not edge.why]
     if not open_:
         return []
@@ -162,7 +162,7 @@ def changed_genes(facts: Facts) -> list[Gene]:
 def simpler_candidate(facts: Facts) -> SimplerCandidate | None:
     """Return a candidate with fewer changes that is as fast as the champion or faster.
 
-    None without a champion or an ablation of it.
+    The result is None without a champion or without an ablation of it.
     """
     if facts.ablation is None or facts.best is None or facts.ablation.trial != facts.best.number:
         return None

@@ -70,7 +70,7 @@ def proof(facts: Facts) -> dict[str, Any]:
 
 
 def _verification_margin(facts: Facts, result: Mapping[str, Any]) -> str:
-    """Return how close the verification's gate, which uses new inputs, came to the tolerance."""
+    """Return how close the errors came to the tolerance in the verification's gate, which uses new inputs."""
     stage = result.get("stages", {}).get("gate", {})
     if facts.best is None or facts.proof is None or facts.proof.trial != facts.best.number:
         return ""
@@ -80,14 +80,14 @@ def _verification_margin(facts: Facts, result: Mapping[str, Any]) -> str:
 
 
 def _table(value: object, name: str) -> dict[str, Any]:
-    """Return a stored table. Wrap an unexpected value of a damaged file under the given name."""
+    """Return a stored table; an unexpected value from a damaged file is wrapped under the given name."""
     if isinstance(value, Mapping):
         return dict(value)
     return {} if value is None else {name: value}
 
 
 def _gate(report: object) -> TextTable:
-    """Return the gate's results for a problem with labels; unknown entries keep their own names."""
+    """Return the gate's results for a problem as labelled rows; unknown entries keep their own names."""
     left = _table(report, "gate")
     checks = _table(left.pop("checks", None), "checks")
     spent = _table(checks.pop("of_tolerance", None), "inputs")
@@ -208,7 +208,7 @@ def full_size_stage(facts: Facts) -> str:
 
 
 def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[str, Any] | None) -> str:
-    """Return a one-line summary of a stage; a stage that did not pass keeps its own text."""
+    """Return a one-line summary of a stage, or the stage's own text if it did not pass."""
     detail, shapes = str(stage["detail"]), stage.get("problems")
     if stage["state"] != "passed":
         return detail
@@ -234,7 +234,7 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
 
 
 def _largest_error_text(facts: Facts, gate: Mapping[str, Any]) -> str:
-    """Return the gate's largest error relative to the tolerance as the end of a sentence; may be empty."""
+    """Return the gate's largest error relative to the tolerance as the end of a sentence, or an empty string."""
     checks = {problem: report.get("checks") for problem, report in gate.items() if isinstance(report, Mapping)}
     shares = {problem: found.get("of_tolerance") for problem, found in checks.items() if isinstance(found, Mapping)}
     spent = [

@@ -35,16 +35,16 @@ SAMPLED = 1000
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything the report shows about one study."""
+    """All data about one study that the report shows."""
 
     record: StudyRecord
     """Record of the study."""
     trials: tuple[Trial, ...]
-    """All recorded trials, without samples."""
+    """All recorded trials, without their samples."""
     best: Trial | None
-    """The champion with its samples and, if available, its playoff time; None if no trial is measured."""
+    """The champion with its samples and, if available, its playoff time; None if no trial has been measured."""
     best_digest: str
-    """Digest of the kernel source used by the champion, or by the last search without a champion."""
+    """Digest of the kernel source of the champion or, without a champion, of the last search."""
     sources: Mapping[str, str]
     """Files of that source, by name."""
     sessions: tuple[SessionRecord, ...]
@@ -76,13 +76,13 @@ class Facts:
     curves: Mapping[str, tuple[Trial, ...]]
     """Trials of the sampler, the control, and other studies of the same problem and device, by label."""
     learning: Callable[[], GenesReport]
-    """Function that returns the analysis of the genes, computing it or waiting for it (`learned`)."""
+    """Function that returns the analysis of the genes (see `learned`); it computes the analysis or waits for it."""
     chip: Profile | None
     """Peak rates of the chip, if known."""
     limit: RooflineBound | None
     """Roofline bound for the champion, if its work is known."""
     neighbours: Mapping[tuple[str, Value], Mapping[str, Any]] | None = None
-    """Infeasible single changes of the champion with the reason, by gene and value; None if not recorded."""
+    """Infeasible single changes of the champion with their reasons, by gene and value; None if not recorded."""
     warm_start: Mapping[str, Any] | None = None
     """Warm start as in `show --json`; None without one."""
     file: str = DEFAULT_DB
@@ -115,7 +115,7 @@ class Facts:
 
     @property
     def champion_search_us(self) -> float:
-        """Time of the champion as measured by the search in µs, not by a playoff; 0 without a champion."""
+        """Time of the champion in µs, measured by the search, not by a playoff; 0 without a champion."""
         if self.best is None:
             return 0.0
         return float(self.best.evaluation.evidence.get("search_time_us") or self.best.evaluation.time_us or 0.0)
@@ -133,7 +133,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class KnownFacts:
-    """Costly inputs of `gather` that the caller already has."""
+    """Inputs of `gather` that are costly to compute and that the caller already has."""
 
     trials: tuple[Trial, ...]
     """Recorded trials in order of their numbers."""
@@ -151,8 +151,8 @@ def gather(
     Args:
         reader: Open database.
         name: Name of the study; None selects the latest one.
-        known: Trials and gene analysis if the caller has them; None reads and computes them.
-        forests: Process that fits the gene model in the background; None fits it here on demand.
+        known: Trials and gene analysis if the caller has them; None reads the trials and computes the analysis.
+        forests: Process that fits the gene model in the background; None fits it in this process on demand.
 
     Raises:
         StudyError: There is no such study.
@@ -252,7 +252,7 @@ def learn(
     Args:
         record: Record of the study.
         trials: Trials of the study.
-        fit: Function that fits the model, here or in another process.
+        fit: Function that fits the model, in this or another process.
     """
     return report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT, fit=fit)
 

@@ -27,7 +27,7 @@ GENES = 3
 VALUES = 4
 """Number of fastest values shown per gene, in addition to the champion's."""
 UNGUIDED = ("random", "grid")
-"""Samplers that do not learn from results, so that a random control is pointless."""
+"""Samplers that do not learn from results, for which a random control is pointless."""
 
 
 def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
 
     Args:
         facts: Facts about the study.
-        curve: Include the convergence plot; False for updates of a page that already has it.
+        curve: Whether to include the convergence plot; False for updates of a page that already has it.
     """
     values = GeneValues(facts)
     return {
@@ -116,7 +116,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
 
 
 def _choice_gains(facts: Facts) -> dict[str, tuple[float, str]]:
-    """Return the gain of each choice by the latest ablation: the champion's slowdown without that choice."""
+    """Return the gain of each choice in the latest ablation: the champion's slowdown without that choice."""
     if facts.ablation is None or facts.best is None or facts.ablation.trial != facts.best.number:
         return {}
     found: dict[str, tuple[float, str]] = {}
@@ -186,7 +186,7 @@ def _interval_in_turn(found: Mapping[str, Any]) -> str:
 
 
 def _ties_text(facts: Facts) -> str:
-    """Return the number of trials that tie with the champion, as text; empty for none.
+    """Return the number of trials that tie with the champion as text, or an empty string if there are none.
 
     The comparison uses search times, even if the champion has a playoff time.
     """

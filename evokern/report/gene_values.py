@@ -57,13 +57,13 @@ class ValueRow:
     worked: int
     """Number of correct, timed trials that were not refuted, including duplicate programs."""
     slow: LinkedText | None
-    """Number of trials whose timing was stopped early; None for zero."""
+    """Number of trials whose timing was stopped early, or None if there are none."""
     failed: tuple[LinkedText, ...]
     """Failed trials by outcome, each with an example reason."""
     best: LinkedText | None
     """Time of the fastest trial, or the partial time of a slow one, linked to that trial."""
     told: LinkedText
-    """Comparison with the champion: the number of genes in which the best or closest trial differs."""
+    """Comparison with the champion: time, and number of genes in which the best or closest trial differs."""
     note: str
     """Why the value is infeasible for the champion or was never fairly compared; may be empty."""
 
@@ -115,7 +115,7 @@ def important_genes(facts: Facts) -> list[str]:
 
 
 def genes_with_ablation_cost(facts: Facts) -> list[str]:
-    """Return the genes whose ablation made the champion slower, costliest first."""
+    """Return the genes whose reset made the champion slower, largest slowdown first."""
     if facts.best is None or facts.ablation is None or facts.ablation.trial != facts.best.number:
         return []
     rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] > 1 + TIE]
@@ -123,7 +123,7 @@ def genes_with_ablation_cost(facts: Facts) -> list[str]:
 
 
 def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
-    """Return the champion's value of the most important gene, by ablation if available, else by the model.
+    """Return the most important gene and the champion's value of it, by ablation if available, else by the model.
 
     Returns:
         Name and value of the gene, or None without a champion or without data.
@@ -160,7 +160,7 @@ class GeneValues:
         self._ends = list(
             dict.fromkeys([*(self._words(one) for one in _OUTCOMES_WITH_COLUMNS), REFUTED_OUTCOME, *ended])
         )
-        """Outcome names of the page's filter; those with a column of their own come first."""
+        """Outcome names in the page's filter; names with a column of their own come first."""
         self._code = code = {words: place for place, words in enumerate(self._ends)}
         self._end_of = np.array([code[words] for words in ended], dtype=np.intp)
         """Index of each trial's outcome in `_ends`."""
@@ -209,8 +209,8 @@ class GeneValues:
         Only completely timed trials count.
 
         Args:
-            gene: Gene to look at.
-            value: One of its values.
+            gene: A gene.
+            value: One of the gene's values.
         """
         best, trials = self._facts.best, self._facts.trials
         timed = [
@@ -266,7 +266,7 @@ class GeneValues:
         return float(self._times_us[mine].min(initial=math.inf))
 
     def _without_effect(self, gene: Gene) -> str:
-        """Return the champion's choice that disables a gene; empty if the gene is active."""
+        """Return the champion's choice that disables a gene, or an empty string if the gene is active."""
         chosen = self._facts.best.config if self._facts.best else {}
         return next((f"{one}={chosen[one]}" for one, of in gene.when.items() if chosen and chosen[one] not in of), "")
 
@@ -318,7 +318,7 @@ class GeneValues:
         )
 
     def _forbidden(self, gene: Gene, value: Value) -> str:
-        """Return why changing only this gene of the champion is infeasible; empty if feasible or unknown."""
+        """Return why changing only this gene of the champion is infeasible; empty if it is feasible or unknown."""
         return str((self._facts.neighbours or {}).get((gene.name, value), {}).get("reason", ""))
 
     def _together_with(self, gene: Gene, value: Value) -> str:
@@ -373,8 +373,8 @@ class GeneValues:
         """Return the comparison of a value's best trial with the champion, or None without either.
 
         Args:
-            gene: Gene to look at.
-            value: One of its values.
+            gene: A gene.
+            value: One of the gene's values.
             place: Index of the best trial with this value; None if none was timed.
             chosen: Whether the champion has this value.
         """
@@ -391,7 +391,7 @@ class GeneValues:
         return LinkedText(words, f"#trial={self._facts.trials[place].number}")
 
     def _slower(self, place: int) -> str:
-        """Return how a trial's time compares with the champion's: `5.5 % slower in the search`, or nothing."""
+        """Return the comparison of a trial's time with the champion's, such as `5.5 % slower in the search`."""
         champion_us, trial = self._facts.champion_search_us, self._facts.trials[place]
         if not champion_us or trial.outcome is not Outcome.MEASURED:
             return ""
@@ -430,7 +430,7 @@ def _differs_in(words: str, count: int) -> str:
 
 
 def _edge(gene: Gene, chosen: Value) -> tuple[str, str]:
-    """Return the side on which the champion's value ends the range, and the value among its neighbours."""
+    """Return the side of the range that ends at the champion's value, and that value among its neighbours."""
     values = ordered(gene.values)
     side, end = ("above", "largest") if chosen == values[-1] else ("below", "smallest")
     return side, f"{gene.name}={chosen} (the {end} of {', '.join(map(str, values))})"

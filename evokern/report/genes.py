@@ -21,18 +21,18 @@ from evokern.wording import count_noun
 DECIDING = 8
 """Number of most important genes whose values are shown."""
 PAIRED = 3
-"""Number of genes shown in pairs."""
+"""Number of genes whose pairs are shown."""
 
 
 def linked(facts: Facts) -> dict[str, Any]:
-    """Return the heading of the linked gene plots, which the page's script draws."""
+    """Return the heading of the section with the linked gene plots, which the page's script draws."""
     return {
         "about": "parallel coordinates of the most important genes, and time against any gene; click to open a trial"
     }
 
 
 def matrix(facts: Facts) -> dict[str, Any]:
-    """Return the results of each gene value: one line each, next steps, and a matrix shaded by time."""
+    """Return the results of each gene value, the next steps, and a matrix shaded by time."""
     standing = (t for t in facts.measured if t.number not in facts.refuted)
     best = min((t.evaluation.time_us or 0.0 for t in standing), default=0.0)
     chosen = facts.best.config if facts.best else {}
@@ -64,7 +64,7 @@ def _by_size(values: Sequence[ValueFacts]) -> list[ValueFacts]:
 
 
 def _counted(one: ValueFacts) -> str:
-    """Return the number of trials behind a cell, and their results."""
+    """Return the number of trials that a cell represents, and their results."""
     unchecked = f", {one.unchecked} screened out, not checked" if one.unchecked else ""
     right = f"{one.right} of {one.tried} checked trials were correct"
     return f"{count_noun(one.tried + one.unchecked, 'trial')}: {right}{unchecked}"

@@ -43,15 +43,15 @@ WATCHED_S = 10.0
 SILENT_S = 60.0
 """Time without a write after which the page warns that an unfinished search is silent, in seconds."""
 DATA = '<script type="application/json"'
-"""Start of the page's data; an open page takes over only the text before it."""
+"""Start tag of the page's data; an open page replaces only the content before it."""
 
 
 class FollowedStudy:
     """The live page of one study, and its updates.
 
     `start` starts two threads: one for new rows and one for the parts that depend on all trials. Each uses its own
-    database connection for short reads. The other methods are thread-safe and never raise. Only `trial` reads the
-    database; all others answer from memory.
+    database connection for short reads. The other methods are thread-safe and never raise. Of these, only
+    `trial` reads the database.
     """
 
     def __init__(self, path: Path, name: str | None, *, said: Callable[[str], None] = lambda text: None) -> None:
@@ -127,11 +127,11 @@ class FollowedStudy:
             return self._page.partition(DATA.encode())[0] + self._cards
 
     def news(self, since: int, texts: int) -> bytes:
-        """Return the updates that a page does not have yet, as JSON.
+        """Return, as JSON, the updates that a page does not have yet.
 
         Args:
-            since: Number of rows the page has.
-            texts: Number of texts the page has.
+            since: Number of rows that the page has.
+            texts: Number of texts that the page has.
         """
         self._looked = time.monotonic()
         with self._lock:
@@ -200,7 +200,7 @@ class FollowedStudy:
             self._read_state(reader)
 
     def _rebuild_if_due(self, reader: Reader) -> None:
-        """Rebuild the parts if due, or else the cards of a new champion."""
+        """Rebuild the parts if they are due, or else the cards of a new champion."""
         now = time.monotonic()
         if self._stale and now >= self._next_parts:
             self._make(reader)
@@ -259,7 +259,7 @@ class FollowedStudy:
             self._status, self._ended = status, ended
 
     def _take_over(self, facts: Facts, page: bytes | None, cards: bytes) -> None:
-        """Publish rebuilt content. The lock must be held."""
+        """Publish rebuilt content; the caller must hold the lock."""
         self._facts, self._page, self._cards = facts, page or self._page, cards
         self._version += 1
         self._best = None

@@ -1,4 +1,4 @@
-"""Sections about the champion's origin: its marked source, the environment, and the glossary."""
+"""Sections about the champion's origin: its annotated source, the environment, and the glossary."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class MarkedFile:
     opened: bool
     """Whether the page shows it expanded."""
     lines: tuple[tuple[str, str], ...]
-    """Lines of the file, each with the genes it uses and the champion's values."""
+    """Lines of the file, each with the genes that it uses and the champion's values."""
 
 
 def source(facts: Facts) -> dict[str, Any]:
-    """Return the champion's source, with the values of the genes used in each line."""
+    """Return the champion's source with the values of the genes that each line uses."""
     names = [gene.name for gene in facts.record.genes]
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")(?=\b|_)") if names else None
     config = facts.best.config if facts.best else {}

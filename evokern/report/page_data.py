@@ -1,6 +1,6 @@
 """Trial data for the page's script as one JSON object, identical in a file and with `--serve`.
 
-Trials refer to genes, outcomes and reasons by index, so 5,000 trials need about a megabyte.
+Trials refer to genes, outcomes and reasons by index, so that 5,000 trials need only about a megabyte.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ COLUMNS = (
 )
 """Names of the numbers of a row, as used by the script.
 
-`counts` and `times`: whether the trial is evaluated, or has its own time, when its group is a search of its own.
+`counts` and `times`: whether the trial is evaluated, or has its own time, if its group counts as a separate search.
 """
 
 
 def _short(value: float | None) -> float | None:
-    """Return a number with six digits, enough to distinguish what a clock can."""
+    """Return a number rounded to six digits, which is as precise as a clock."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
@@ -109,7 +109,7 @@ def _cut(text: str) -> str:
 
 
 def _constraint(trial: Trial) -> str:
-    """Return the constraint or check that a trial failed; empty for none."""
+    """Return the constraint or check that a trial failed, or an empty string."""
     evidence = trial.evaluation.evidence
     return str(evidence.get("constraint") or evidence.get("check") or "")
 
@@ -173,7 +173,7 @@ def leading(facts: Facts) -> list[int]:
 
 
 def thinned(samples: Sequence[float]) -> list[Any]:
-    """Return the number of samples, their median, and some samples as deviations from it in units of 1e-4."""
+    """Return the number of samples, their median, and some samples as deviations from the median in units of 1e-4."""
     step = max(1.0, len(samples) / MOST_SAMPLES)
     middle = sorted(samples)[len(samples) // 2]
     kept = [samples[int(place * step)] for place in range(min(len(samples), MOST_SAMPLES))]

@@ -15,9 +15,9 @@ class Mark:
     """One kind of mark; its colour is in the style sheet (palette of Okabe and Ito, 2008)."""
 
     kind: str
-    """Class."""
+    """CSS class of the mark."""
     label: str
-    """Text of the legend."""
+    """Text in the legend."""
     lane: str
     """Lane for trials without a time; empty for marks placed by time."""
     path: str
@@ -57,7 +57,7 @@ def outcome_words(outcome: Outcome, predicted: bool = False) -> str:
 
     Args:
         outcome: Outcome of a trial.
-        predicted: Whether times are predicted; `measured` then becomes `timed`.
+        predicted: Whether times are predicted, in which case `measured` becomes `timed`.
     """
     return TIMED if predicted and outcome is Outcome.MEASURED else outcome.value.replace("_", " ")
 

@@ -1,6 +1,6 @@
 """Plots and bars as shapes and relative lengths; the page's templates draw them as inline SVG and tables.
 
-Colours come from the page's style sheet (light or dark).
+The colours are defined in the page's style sheet (light or dark).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Axis:
 
 
 def number(value: float) -> str:
-    """Return a number with its significant digits."""
+    """Return a number as text with its significant digits."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))

@@ -29,7 +29,7 @@ MIN_RECENT_GAIN = 0.01
 LATE = 0.1
 """Fraction of trials at the end in which a new best counts as late."""
 COMMON = 3
-"""A common property of slow trials is mentioned if at least one in this many has it."""
+"""A property of slow trials is mentioned if at least one in this many trials has it."""
 
 UNCHECKED = f"{SLOW}, not checked"
 """Name of slow trials whose correctness was not checked."""
@@ -115,7 +115,7 @@ class Gains:
     trial: int
     """Number of the sampler's best trial."""
     place: int
-    """Position of the best among the sampler's evaluated trials, starting at 1."""
+    """Position of the best trial among the sampler's evaluated trials, counted from 1."""
     evaluated: int
     """Number of evaluated trials."""
     half: float
@@ -125,7 +125,7 @@ class Gains:
 
     @property
     def late(self) -> bool:
-        """Whether the best was found in the last tenth of the trials."""
+        """Whether the best trial is in the last tenth of the trials."""
         return self.quarter > 0 and self.place > (1 - LATE) * self.evaluated
 
     @property
@@ -159,7 +159,7 @@ def gains(facts: Facts) -> Gains | None:
 
 
 def progress_text(facts: Facts) -> str:
-    """Return when the best was found and what the last trials gained, as text; empty without a time."""
+    """Return, as text, when the best trial was found and how much the last trials gained; empty without a time."""
     told = gains(facts)
     if told is None:
         return ""
@@ -247,7 +247,7 @@ def outcomes(facts: Facts) -> dict[str, Any]:
 
 
 def slow_trials(facts: Facts) -> str:
-    """Return the number of slow trials, their origin, and the meaning of slow; empty for none."""
+    """Return the number and origin of the slow trials and the meaning of slow, or an empty string."""
     slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
     if not slow:
         return ""

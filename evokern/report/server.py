@@ -84,11 +84,11 @@ class ReportServer:
             server_version, sys_version = "evokern", ""
 
             def do_GET(self) -> None:
-                """Answer."""
+                """Respond with a part of the page."""
                 self._answer()
 
             def do_HEAD(self) -> None:
-                """Answer without a body."""
+                """Respond with headers only."""
                 self._answer()
 
             def _answer(self) -> None:

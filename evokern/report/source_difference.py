@@ -4,7 +4,7 @@ Conditions of `#if` and `if constexpr` are evaluated if they use only genes, num
 Untaken branches are removed, and genes in the remaining lines are replaced by their values. Other names (function
 results, the problem's macros) stay unchanged in both candidates.
 
-`evokern export` uses the compiler instead. Reports and notebooks cannot, because they have no kernel folder.
+`evokern export` uses the compiler for this. Reports and notebooks cannot, because they have no kernel folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DifferenceLine:
     """One line of a difference."""
 
     mark: str
-    """`-` only in the champion, `+` only in the other candidate, `@` at the start of a new location."""
+    """`-` for a line only in the champion, `+` for a line only in the other candidate, `@` for a new location."""
     text: str
     """Text of the line; for `@` the file and line number."""
 
@@ -228,7 +228,7 @@ def _constants(text: str) -> dict[str, str]:
 
 
 def _places(lines: Sequence[str], sources: Mapping[str, str]) -> list[str]:
-    """Return the file and line of each line of the joined text, or those of the last known line before it."""
+    """Return the source file and line of each line of the joined text, or of the last known line before it."""
     origin: dict[str, str] = {}
     for name, text in sources.items():
         for number, line in enumerate(text.splitlines(), 1):

@@ -33,7 +33,7 @@ class Cell:
     note: str = ""
     """Small text below it."""
     kind: str = ""
-    """CSS class: `dim` if nothing was tried, `none` if nothing was correct."""
+    """CSS class: `dim` if no trial has these values, `none` if no such trial was correct."""
     heat: str = ""
     """Shade from 0.00 to 1.00; empty for none."""
     link: str = ""
@@ -43,7 +43,7 @@ class Cell:
 
 
 def flattened(given: Mapping[str, Any]) -> TextTable:
-    """Return nested values as one table with joined names."""
+    """Return nested values as one table, with the names joined."""
     flat: list[tuple[str, str]] = []
 
     def walk(part: Any, name: str) -> None:
@@ -67,5 +67,5 @@ def plain(value: Any) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """Return the start of a text at a word boundary, with an ellipsis if it is cut."""
+    """Return a text, cut at a word boundary and followed by an ellipsis if it is too long."""
     return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} …"

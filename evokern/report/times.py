@@ -1,4 +1,4 @@
-"""Sections about the champion's time: roofline, and samples compared with the baseline's."""
+"""Sections about the champion's time: the roofline, and its samples compared with the baseline's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from evokern.wording import microseconds
 
 @dataclass(frozen=True)
 class Roofs:
-    """Work of a call and the rates that bound it."""
+    """Work of a call, and the peak rates that limit it."""
 
     flops: float
-    """Operations of a call; the mean over several problems."""
+    """Operations of a call; with several problems, their mean."""
     intensity: float
     """Operations per byte of the workload."""
     peak: float

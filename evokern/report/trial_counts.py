@@ -109,7 +109,7 @@ class FailureReason:
 
 
 def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[FailureReason]:
-    """Return the most common failure reasons with examples; `most` of None returns all."""
+    """Return the most common failure reasons with examples; `most=None` returns all of them."""
     found: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], Trial] = {}
     for trial in trials:

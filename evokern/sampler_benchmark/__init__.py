@@ -1,4 +1,4 @@
-"""Replay: comparison of samplers on a recorded space, with the same loop as a search.
+"""Replay: comparison of samplers on a recorded space, with the same loop as in a search.
 
 `replay(...)` repeats a search with different seeds for each sampler, and stores the best result after each evaluation.
 A failed candidate counts as an evaluation. Configurations that are not in the recording, and machine code that was
@@ -41,7 +41,7 @@ def replay(
         seed: Seed of the first repeat.
         window: Maximum number of trials in flight; 1 shows every sampler every result. None uses the schedule of a
             time-limited search on a GPU with 16 cores.
-        oracle: Give the samplers the list of recorded configurations. Otherwise they can only check single
+        oracle: Whether samplers receive the list of recorded configurations. Otherwise they can only check single
             configurations, as in a live search. Recordings of a search always provide the list.
         budget: Simulated time of each repeat, such as `10m`; the recording must contain durations.
         jobs: Number of parallel processes.
@@ -88,7 +88,7 @@ def replay(
 
 def _fractions(repeat: Repeat, optimum: float, trials: int) -> tuple[float, ...]:
     found = [optimum / best if best else 0.0 for best in repeat.best_us]
-    # After an exhausted space or budget, the last value stays.
+    # When the space or budget is exhausted, the last value remains.
     return (*found, *[found[-1] if found else 0.0] * (trials - len(found)))
 
 

@@ -1,4 +1,4 @@
-"""One search over a recording, and parallel repeats."""
+"""A search over a recording, and its parallel repeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evokern.workers.fork_server import ForkServer
 from evokern.workers.pool import WorkerPool, WorkerSpec, wait
 
 DEADLINE_S = 24 * 3600.0
-"""Timeout of a repeat in seconds; slow samplers need seconds per proposal, none needs a day."""
+"""Timeout of a repeat in seconds, a day; slow samplers need seconds per proposal."""
 
 
 class Curve(NullRecorder):

@@ -27,7 +27,7 @@ class Repeat:
     best_us: tuple[float | None, ...]
     """Shortest time in µs after each evaluation; None while there is none."""
     elapsed_s: float = 0.0
-    """Simulated seconds, the recorded durations of the evaluations; 0 if unknown."""
+    """Simulated seconds, the sum of the recorded durations of the evaluations; 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SamplerResult:
     curves: tuple[tuple[float, ...], ...]
     """Fraction after each evaluation, one curve per repeat."""
     score: float
-    """Score: 0 for random search, 1 for the optimum at once (`evokern.sampler_benchmark.score`)."""
+    """Score: 0 for random search, 1 for finding the optimum at once (`evokern.sampler_benchmark.score`)."""
     elapsed_s: float = 0.0
     """Mean simulated seconds of a repeat."""
 
@@ -111,7 +111,7 @@ class Settings:
     budget_s: float | None = None
     """Simulated seconds of each repeat."""
     oracle: bool = False
-    """Whether samplers receive the list of recorded configurations, which no live search has."""
+    """Whether samplers receive the list of recorded configurations, which a live search never does."""
 
     def __post_init__(self) -> None:
         if self.trials < 1:

@@ -1,9 +1,10 @@
 """Score of a sampler relative to random search.
 
 The score follows Willemsen et al., "A methodology for comparing optimization algorithms for auto-tuning" (Future
-Generation Computer Systems 159, 2024). It is the closed fraction of the gap between random search and the optimum,
-averaged over the whole search, so early progress counts. Here, progress is measured in evaluations and quality as
-optimum ÷ best. `make bench-sampler` computes the original score, in recorded seconds up to the budget of each space.
+Generation Computer Systems 159, 2024). It is the share of the gap between random search and the optimum that the
+sampler closes. It is averaged over the whole search, so that early progress counts. Here, progress is measured in
+evaluations and quality as optimum ÷ best. `make bench-sampler` computes the original score, in recorded seconds up to
+the budget of each space.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
 
 
 def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
-    """Return the score: 0 for random search, 1 for the optimum at once, negative if worse than random.
+    """Return the score: 0 for random search, 1 for finding the optimum at once, negative if worse than random.
 
     Args:
         curves: Optimum ÷ best after each evaluation, one curve per repeat.
@@ -60,7 +61,7 @@ def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
 
 
 def recording_notes(table: Table) -> list[str]:
-    """Return notes on limits of a recording: it covers only a part of the space, or has many ties.
+    """Return notes on the limitations of a recording: it covers only a part of the space, or has many ties.
 
     Args:
         table: Recording to check.

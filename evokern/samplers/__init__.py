@@ -1,4 +1,4 @@
-"""Samplers, which propose candidates. `make_sampler` builds one by name.
+"""Samplers, which propose candidates; `make_sampler` builds a sampler by name.
 
 | name | proposals |
 |---|---|
@@ -31,9 +31,9 @@ from evokern.samplers.contract import (
 from evokern.study.settings import SAMPLERS
 
 MOST_OPTION = 1_000_000
-"""Maximum value of a sampler option, which is a count of trials or draws."""
+"""Maximum value of a numeric sampler option, such as a number of trials or draws."""
 VERSIONS: Mapping[str, int] = {"evo": 7}
-"""Version of a sampler's rules if it is not the first. A study continues only with the version it was started with."""
+"""Sampler → version of its rules, if not the first. A study continues only with the version that started it."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""
 
@@ -54,7 +54,7 @@ def make_sampler(
         space: Genes with their feasibility rules.
         options: Keyword arguments of the sampler, from the study's `[sampler]` table.
         seed: Seed of the study.
-        window: Schedule of the trials in flight, or a constant number.
+        window: Schedule for the number of trials in flight, or a constant number.
         explain: Function that names the constraint violated by an infeasible configuration.
         prior: Warm start; ignored by samplers that are not in `WARM`.
 

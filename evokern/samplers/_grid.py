@@ -1,4 +1,4 @@
-"""Sampler that proposes every configuration in declared order; trial n is cell n of the grid."""
+"""Sampler that proposes every configuration in declared order, so that trial n is cell n of the grid."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Guard that makes the proposals of other samplers feasible and new.
 
-The guard draws until a proposal is admissible. It then mutates the last draw, draws uniformly, and finally walks the
+The guard draws until a proposal is admissible. It then mutates the last draw, draws uniformly, and finally searches the
 whole grid, so it fails only when no configuration is left. It counts rejected proposals by constraint.
 """
 
@@ -14,7 +14,7 @@ from evokern.declaration.genes import Config
 from evokern.samplers.contract import Explain, History
 
 BLIND_DRAWS = 2_000
-"""Maximum number of uniform draws before the grid is walked."""
+"""Maximum number of uniform draws before the whole grid is searched."""
 
 
 class FeasibilityGuard:
@@ -41,7 +41,7 @@ class FeasibilityGuard:
 
         Args:
             draw: Function that returns one proposal of the guarded sampler.
-            draws: Maximum number of its calls.
+            draws: Maximum number of calls to `draw`.
         """
         config = draw()
         for _ in range(draws - 1):
@@ -74,6 +74,6 @@ class FeasibilityGuard:
         return None
 
     def _first_of_grid(self) -> Config | None:
-        # Configurations of the grid walk are not proposals and do not count as rejections.
+        # Configurations of the grid search are not proposals and do not count as rejections.
         space, seen = self._history.space, self._history.seen
         return next((config for config in space.grid() if config not in seen and space.feasible(config)), None)

@@ -22,7 +22,7 @@ DRAWS: Mapping[str, int] = {"random": 2_000, "tpe": 24, "nsga2": 64, "gp": 2}
 
 
 def optuna_class(name: str) -> type[BaseSampler]:
-    """Return Optuna's class of a sampler."""
+    """Return Optuna's class for a sampler."""
     if name == "gp":
         from optuna.samplers import GPSampler  # imports torch, which takes seconds
 
@@ -51,7 +51,7 @@ class OptunaSampler:
         self._view: OptunaView | None = None
 
     def propose(self, history: History, number: int) -> Proposal | None:
-        """Return the sampler's proposal, corrected by the guard, or None if nothing is left."""
+        """Return the sampler's proposal, corrected by the guard, or None if no configuration is left."""
         if self._view is None or self._view.history is not history:
             self._view = OptunaView(history)
         view = self._view

@@ -10,13 +10,13 @@ from evokern.declaration.space import Space
 from evokern.errors import StudyError
 
 SIMULATED = "sim"
-"""Source name of a prior predicted by a time model for the study's own problem and chip."""
+"""Source name of a prior predicted by a time model for the study's problem and chip."""
 
 
 Entries = tuple[tuple[Config, float], ...]
 """Canonical configurations with log(time) on any scale, distinct, best first."""
 DISTANT = 2.0
-"""Distance of an unknown problem: a factor of four in one dimension."""
+"""Assumed distance of an unknown problem: a factor of four in one dimension."""
 FURTHER = 12
 """Maximum number of further studies in addition to the nearest one."""
 EACH = 64
@@ -46,7 +46,7 @@ class Prior:
     used: tuple[str, ...] = ()
     """Genes shared by the source and this space."""
     ignored: tuple[str, ...] = ()
-    """Genes that exist on one side only, with the reason."""
+    """Genes that exist only in the source or only in this space, with the reason."""
     distance: float = DISTANT
     """Distance of the source's problem from this study's, as powers of two."""
     further: tuple[FurtherStudy, ...] = ()
@@ -54,7 +54,7 @@ class Prior:
 
     @property
     def leaders(self) -> tuple[Config, ...]:
-        """Best candidates of further studies other than the best entry, nearest first, at most `LEADERS`."""
+        """Best candidates of further studies, nearest study first, without the best entry; at most `LEADERS`."""
         found = dict.fromkeys(one.entries[0][0] for one in self.further)
         found.pop(self.entries[0][0], None)
         return tuple(found)[:LEADERS]

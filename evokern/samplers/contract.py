@@ -42,7 +42,7 @@ class TrialResult:
     fingerprint: str | None = None
     """Identity of the machine code and launch."""
     constraints: Mapping[str, float] = field(default_factory=dict)
-    """Violated constraints with their amount (above 0), graded if the amount is known."""
+    """Violated constraints with their amount (above 0), the exact amount if it is known."""
 
     @classmethod
     def of(cls, trial: Trial) -> TrialResult:
@@ -78,9 +78,9 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
 
 
 INITIAL_IN_FLIGHT = 4
-"""Trials in flight at the start, if allowed; early results are the most informative."""
+"""Number of trials in flight at the start, if allowed; early results are the most informative."""
 RAMP = 5
-"""Divisor for later trials in flight (a fifth of the trials so far); 8 leaves the GPU waiting for compilers
+"""Divisor for later trials in flight (a fifth of the trials so far); with 8, the GPU waits for compilers
 (docs/lab/2026-11-26-sampler.md)."""
 STEEPEST_RAMP = 4
 """Smallest divisor for several devices; 2 cost 8 % after 400 trials, 4 cost 2 % (docs/lab/2026-11-26-sampler.md)."""
@@ -91,8 +91,9 @@ MOST_AT_FIRST = 4 * INITIAL_IN_FLIGHT
 def ramp_for(devices: int) -> tuple[int, int]:
     """Return `TrialSchedule`'s `least` and `ramp` for a number of devices that measure one study in parallel.
 
-    The start is proportional to the number of devices. Later, several devices keep more trials in flight than one, or
-    the additional devices would idle: with one device's schedule, two H100s made no more trials in 30 s than one.
+    The initial number is proportional to the number of devices. Later, several devices keep more trials in flight than
+    one, because additional devices would otherwise be idle. With one device's schedule, two H100s completed no more
+    trials in 30 s than one.
     """
     return min(INITIAL_IN_FLIGHT * devices, MOST_AT_FIRST), max(RAMP // devices, STEEPEST_RAMP)
 
@@ -107,7 +108,7 @@ class TrialSchedule:
     most: int
     """Maximum number of trials in flight."""
     least: int = INITIAL_IN_FLIGHT
-    """Trials in flight at the start, if below `most`."""
+    """Number of trials in flight at the start, if below `most`."""
     ramp: int = RAMP
     """Divisor of the trial number for later trials in flight."""
 
@@ -127,7 +128,7 @@ class TrialSchedule:
 
 
 MOST_LOSSES = 2
-"""Number of losses after which a configuration is not proposed again."""
+"""Number of lost trials after which a configuration is not proposed again."""
 
 
 def trial_seed(seed: int, number: int) -> int:
@@ -146,7 +147,7 @@ class History:
         self.results: list[TrialResult] = []
         """Visible results in number order; lost trials have none."""
         self.told = 0
-        """Number of trials whose end is visible, including lost ones."""
+        """Number of ended trials that are visible, including lost ones."""
         self.lost: dict[int, bool] = {}
         """Whether the configuration of each lost trial may be proposed again, by trial number."""
         self.pending: dict[int, Config] = {}
@@ -197,7 +198,7 @@ class PredictsProposals(Protocol):
     """A sampler that can name likely next proposals."""
 
     def likely(self) -> Sequence[Config]:
-        """Return likely next proposals, likeliest first; calling this changes nothing."""
+        """Return likely next proposals, likeliest first, without changing any state."""
 
 
 @runtime_checkable
@@ -207,12 +208,12 @@ class PreparesProposals(Protocol):
     def prepare(self, history: History, number: int) -> None:
         """Start computing the proposal of trial `number`. The history does not change before it is proposed.
 
-        The history contains everything the proposal may see.
+        The history contains everything that the proposal may see.
         """
 
 
 class Sampler(Protocol):
-    """A sampler proposes one candidate at a time."""
+    """A sampler, which proposes one candidate at a time."""
 
     def propose(self, history: History, number: int) -> Proposal | None:
-        """Return the next proposal, which is trial `number`, or None if nothing is left."""
+        """Return the next proposal, which is trial `number`, or None if no configuration is left."""

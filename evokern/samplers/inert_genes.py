@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evokern.samplers.genome import Genome, Keys, Rows
 
 ENOUGH = 2
-"""Number of pairs with equal fingerprints, and none with different ones, that makes a gene inert in a context."""
+"""Number of pairs with equal fingerprints (and none with different ones) that make a gene inert in a context."""
 
 
 @dataclass(frozen=True)

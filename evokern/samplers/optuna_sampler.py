@@ -1,4 +1,4 @@
-"""`evo` for a plain Optuna study: `optuna.create_study(sampler=EvoForOptuna(space))`.
+"""Sampler `evo` for a plain Optuna study: `optuna.create_study(sampler=EvoForOptuna(space))`.
 
 A proposal uses all trials finished at that moment. With several jobs the sequence depends on timing, as with Optuna's
 own samplers. Inside evokern, the sampler reads a `History` instead and is reproducible.

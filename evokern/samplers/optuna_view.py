@@ -1,4 +1,4 @@
-"""An in-memory Optuna study with the content of a history, for Optuna's own samplers.
+"""In-memory Optuna study with the content of a history, for Optuna's own samplers.
 
 In this *view*, results are finished trials and pending proposals are running trials. State that a sampler leaves on the
 view (a generation, cached parents) is stored with its proposal and restored when a study is resumed. Optuna has no

@@ -1,8 +1,8 @@
 """A sampler in its own process, which computes the next proposal while the search records and submits.
 
-With several GPUs, proposals and all other work exceed one processor. The process receives what became visible since the
-last proposal and keeps its own history. A replacement for a dead process receives everything. The sequence of proposals
-is the same as that of a sampler in the search's own process.
+With several GPUs, one processor core is not enough for proposals and all other work. The process keeps its own history
+and receives the trials that became visible since the last proposal. If it dies, its replacement receives all of them.
+The sequence of proposals is the same as that of a sampler in the search's own process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class SamplerPlan:
-    """Everything the process needs to build its sampler."""
+    """Everything that the process needs to build its sampler."""
 
     context: WorkerContext
     """Kernel, problems, and chip with the study's limits."""
@@ -59,16 +59,16 @@ class _ResultUpdate:
 
 @dataclass(frozen=True)
 class _ProposalRequest:
-    """Request for one proposal, with the updates the process does not have yet."""
+    """Request for one proposal, with the updates that the process does not have yet."""
 
     proposed: int
-    """Number of proposals the process already has."""
+    """Number of proposals that the process already has."""
     told: int
-    """Number of trials whose end the process already knows."""
+    """Number of ended trials that the process already knows."""
     proposals: Sequence[Proposal]
-    """Proposals after these."""
+    """Proposals that the process does not have."""
     results: Sequence[_ResultUpdate]
-    """Results of the trials after these."""
+    """Results of the trials that the process does not know."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class SamplerProcess:
         self._known = (0, 0)
         self._asked: int | None = None
         self.stopped: Callable[[], bool] = lambda: False
-        """Function that returns whether the user wants to stop, checked while waiting for a proposal."""
+        """Function that returns whether the user wants to stop; it is called while waiting for a proposal."""
         self._likely: Sequence[Config] = ()
 
     @property
     def processes(self) -> list[int]:
-        """Process ids, for tests."""
+        """Process IDs, for tests."""
         return self._pool.processes if self._pool is not None else []
 
     def start(self) -> None:
@@ -145,12 +145,12 @@ class SamplerProcess:
         self._pool = None
 
     def prepare(self, history: History, number: int) -> None:
-        """Request the proposal that `propose` will return. The history must be complete for it."""
+        """Request the proposal that `propose` will return; the history must be complete for this proposal."""
         if self._asked is None:
             self._ask(history, number)
 
     def propose(self, history: History, number: int) -> Proposal | None:
-        """Return the proposal of a trial, or None if nothing is left.
+        """Return the proposal of a trial, or None if no configuration is left.
 
         Raises:
             EvokernError: The sampler raised an error, or the process keeps dying.

@@ -1,4 +1,4 @@
-"""Draft a kernel folder and a study from a `.cu` file; facts come from the file, guesses are marked."""
+"""Draft a kernel folder and a study from a `.cu` file; facts come from the file, and guesses are marked."""
 
 from evokern.scaffold.write import Scaffold, scaffold
 

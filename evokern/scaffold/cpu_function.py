@@ -1,4 +1,4 @@
-"""Find a file's CPU version of a kernel, which the draft shows next to the reference to write."""
+"""Find a file's CPU version of a kernel, which the draft shows as a model for the reference."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MARKS = re.compile(
     r"(?:^|_)(?:cpu|host|ref|reference|gold|golden|serial|naive|verify|expected)(?:_|$)|cpu|reference", re.I
 )
 MOST_LINES = 80
-"""Maximum number of lines; a longer function is not a plain reference."""
+"""Maximum number of lines of a CPU version; a longer function is not a plain reference."""
 LEAST_LIKENESS = 0.3
-"""Minimum similarity of the names without `cpu` and `kernel`; the file may have only another kernel's reference."""
+"""Minimum similarity of the names without `cpu` and `kernel`; the file may contain only another kernel's reference."""
 
 
 def cpu_function(source: CudaSource, kernel: str) -> str:

@@ -1,4 +1,4 @@
-"""Generate the text of a drafted `kernel.py`, `reference.h` and study."""
+"""Generate the texts of a drafted `kernel.py`, `reference.h` and study."""
 
 from __future__ import annotations
 
@@ -167,11 +167,11 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
 
 
 _MOST_LITERAL = 256
-"""Maximum number of initial bytes written into the declaration."""
+"""Maximum number of a variable's initial bytes that are written into the declaration."""
 
 
 def _state(state: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield the variables that a call changes; they are reset so that a call does not depend on earlier calls."""
+    """Yield the lines that declare the variables that a call changes, so that they are reset before each call."""
     seen = "Runs show that a call changes" if all(state.values()) else "A call may change"
     yield f"    # {seen} these variables. They are reset to these values before every call,"
     yield "    # and the reset is timed; a workspace argument may be cheaper."
@@ -216,7 +216,7 @@ def reference_h(made: Draft) -> str:
 
 
 def study_toml(name: str, made: Draft) -> str:
-    """Return the text of a study of a guessed problem."""
+    """Return the text of a study for a guessed problem."""
     problem = " ".join(f"{name}={value}" for name, value in made.study.items())
     return (
         f"# Asks: which variant of {name} is the fastest?\n"

@@ -1,4 +1,4 @@
-"""Ensure that a drafted `kernel.py` only declares, because its text comes from untrusted files and will be executed.
+"""Ensure that a drafted `kernel.py` contains only declarations: its text comes from untrusted files and is executed.
 
 It contains names, conditions and comments from CUDA files, tuning scripts and T1 files. Each is written as an inert
 literal, and the complete text is checked for anything but declarations before it is saved.
@@ -29,17 +29,17 @@ _ALLOWED_NODES = (
 
 
 def literal(text: str) -> str:
-    """Return a Python string literal of a text, in double quotes on one line."""
+    """Return a text as a Python string literal, in double quotes on one line."""
     return visible(json.dumps(text, ensure_ascii=False))
 
 
 def in_docstring(text: str) -> str:
-    """Return a text that cannot end a docstring in double quotes."""
+    """Return a text in a form that cannot end a docstring in double quotes."""
     return visible(text).replace("\\", "/").replace('"', "'")
 
 
 def check_declares(text: str, origin: str) -> str:
-    """Return a drafted `kernel.py` if it only imports from evokern and declares.
+    """Return a drafted `kernel.py` if it contains only imports from evokern and declarations.
 
     Args:
         text: text of the draft.

@@ -48,7 +48,7 @@ class Draft:
     study: Mapping[str, int]
     """Problem of the study."""
     launch_from: str
-    """Source of grid and block, for example `line 12`."""
+    """Where grid and block come from, for example `line 12`."""
     launch_guess: str = ""
     """Why grid and block are guesses; empty if the file states them."""
     reference: str = ""
@@ -58,13 +58,13 @@ class Draft:
     notes: tuple[str, ...] = ()
     """Further points for the user to confirm, one sentence each."""
     state: Mapping[str, bytes] = field(default_factory=dict)
-    """Module variable that a call changes → its initial bytes; empty if unknown."""
+    """Module variable that a call changes → its initial bytes, empty if unknown."""
     finish: tuple[str, str] | None = None
     """Workspace that a second kernel sums, and the output for the sum."""
 
 
 def draft(source: CudaSource, entry: str | None) -> Draft:
-    """Draft one kernel of a CUDA file.
+    """Draft the kernel folder of one kernel in a CUDA file.
 
     Raises:
         SourceError: the kernel is missing, is ambiguous, or has unsupported arguments.
@@ -80,7 +80,7 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
 
 
 def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft:
-    """Complete a reading with the results of runs on the simulator.
+    """Complete the result of reading a file with the results of runs on the simulator.
 
     Args:
         reading: result of reading the file.
@@ -126,7 +126,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
 
 
 def with_cluster(prober: Prober, reading: KernelReading) -> KernelReading:
-    """Return the reading with the cluster from the compiled kernel, if the text does not state it."""
+    """Return the reading with the cluster of the compiled kernel if the text does not state it."""
     program = _default_program(prober, reading.plan)
     if reading.plan.cluster or isinstance(program, str):
         return reading
@@ -143,7 +143,7 @@ def _default_program(prober: Prober, plan: Plan) -> SimulatedProgram | str:
 
 
 def _architecture_note(prober: Prober, plan: Plan) -> list[str]:
-    """Return a note about the required GPU architecture, if earlier ones lack a feature."""
+    """Return a note about the required GPU architecture if earlier ones lack a feature."""
     chip = prober.chips[0]
     if chip is DRAFTED_FOR[0]:
         return []
@@ -163,7 +163,7 @@ def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:
 
 
 def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
-    """Remove fields that size neither a buffer nor the grid."""
+    """Remove fields that determine neither the size of a buffer nor the grid."""
     axes = " ".join(axis for fit in found.fits.values() if fit for axis in fit.axes)
     text = " ".join([axes, *plan.grid, *plan.block, plan.shared, *plan.macros.values()])
     used = {f.name for f in plan.fields if re.search(rf"p\.{re.escape(f.name)}\b", text)}
@@ -182,7 +182,7 @@ def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor]
     """
     if any("c." in extent for extent in plan.block):
         return plan
-    # Twice as large, so that even blocks of twice the extent are several.
+    # Twice as large, so that several blocks remain even if their extent doubles.
     long = [field.name for field in plan.fields if not field.choices]
     problems = [{**p, **{name: 2 * p[name] for name in long}} for p in small_problems(plan, tensors, prober)]
     for axis, extent in enumerate(plan.block):
@@ -214,7 +214,7 @@ def _sound(
 
 
 def _draft_without_runs(reading: KernelReading, prober: Prober) -> Draft:
-    """Return a draft without runs: roles from const, one element per thread."""
+    """Return a draft made without runs: roles follow from const, and each thread has one element."""
     plan = reading.plan
     if not plan.grid:
         plan = replace(plan, grid=(f"ceil_div(p.{plan.fields[0].name}, {plan.block[0]})",))

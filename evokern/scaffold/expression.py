@@ -1,4 +1,4 @@
-"""Translate C integer expressions of a launch, such as `(n + BLOCK - 1) / BLOCK`, to Python over genes and fields."""
+"""Translate a launch's C integer expressions, such as `(n + BLOCK - 1) / BLOCK`, to Python over genes and fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def to_python(expression: str, names: Mapping[str, str], locals_: Mapping[str, s
         depth: number of nested substitutions.
 
     Returns:
-        Python text, or None if a part is unknown.
+        Python text, or None if a part of the expression is unknown.
     """
     if depth > 6:
         return None

@@ -14,13 +14,13 @@ from evokern.scaffold.probe import FEW_THREADS, MOST_THREADS, Prober, Run, Touch
 from evokern.scaffold.shapes import Fit, fit, row_major
 
 INDEX_LIMIT = "INDEX_LIMIT"
-"""Name in the draft of the upper limit of integers that are used as indices."""
+"""Name of the constant in the draft that limits integers that are used as indices."""
 LIMITS = (4, 5, 6)
 """Upper limit of random integers in each run."""
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Multiples of the fields to try in order; kernels that do not check tails need whole tiles."""
 MODEST = 32
-"""Up to this multiple an exact shape of every input is required; beyond it, only enough for a draft."""
+"""Largest multiple for which the shape of every input must be exact; larger ones only need to allow a draft."""
 _LONG = (4613, 3594, 2579)
 _ODD = ((37, 53, 29, 43, 31, 23, 26), (41, 26, 47, 34, 22, 38, 25), (50, 39, 33, 28, 45, 27, 24))
 _FEW = ((19, 13, 17, 11, 7, 9, 10), (14, 18, 11, 13, 9, 8, 15), (11, 15, 14, 17, 12, 7, 9))
@@ -30,10 +30,10 @@ _LARGE = ((2, 3, 1, 4, 5, 6, 7), (3, 1, 2, 5, 4, 7, 6), (1, 2, 3, 4, 6, 5, 7))
 
 @dataclass(frozen=True)
 class Evidence:
-    """Result of the runs of one plan at one level."""
+    """Result of running one plan at one level."""
 
     level: int
-    """Number that every field is a multiple of."""
+    """Common divisor of all fields."""
     problems: tuple[dict[str, int], ...]
     runs: tuple[Run, ...]
     fits: Mapping[str, Fit | None]
@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def allows_draft(self) -> bool:
-        """Whether a draft is possible: outputs are explained and completely written, inputs are covered."""
+        """Whether a draft is possible: outputs are explained and completely written, and inputs are covered."""
         return (
             self.ok
             and self.sizes_a_field
@@ -81,14 +81,14 @@ class Evidence:
 
     @property
     def standing(self) -> tuple[bool, bool, bool, bool, int, float]:
-        """Sort key, better is larger: ran, explained, plain, writes everything, number explained, low level."""
+        """Sort key, larger is better: completed, explained, plain, everything written, buffers explained, low level."""
         explained = sum(1 for found in self.fits.values() if found and found.exact)
         good = self.exact and self.allows_draft
         return self.ok, good, good and self.plain, all(self.covered.values()), explained, -self.level
 
 
 def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> list[dict[str, int]]:
-    """Return three problems with different multiples of a number; flat: the grid has one dimension."""
+    """Return three problems with different multiples of a number; `flat` means that the grid has one dimension."""
     free = [field for field in fields if not field.choices]
     made = _multiples_of(free, level, flat)
     for turn, problem in enumerate(made):
@@ -112,7 +112,7 @@ def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[
 
 
 def levels(plan: Plan) -> tuple[int, ...]:
-    """Return the levels to try; with a single field runs are cheap, so higher levels are included."""
+    """Return the levels to try, which include higher ones for a single field, because its runs are cheap."""
     return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
 
 
@@ -129,7 +129,7 @@ def evidence(
     Args:
         prober: runs the plan.
         plan: launch to run.
-        level: number that every field is a multiple of.
+        level: common divisor of all fields.
         count: number of problems, at most three.
         config: gene → value; None for the defaults.
         most_threads: maximum number of threads per run.
@@ -162,7 +162,7 @@ def evidence(
 def _grid_fit(
     plan: Plan, problems: Sequence[Mapping[str, int]], extents: Sequence[int], config: Mapping[str, int | str] | None
 ) -> Fit | None:
-    """Return a shape of the grid's extents: one element or row per block."""
+    """Return a shape made of the grid's extents: one element or row per block."""
     atoms = {f"p.{field.name}": [problem[field.name] for problem in problems] for field in plan.fields}
     for axis, text in enumerate(plan.whole_grid):
         atoms[text] = [plan.extents(plan.whole_grid, config or plan.defaults, problem)[axis] for problem in problems]
@@ -197,7 +197,7 @@ def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = Fals
 
 
 def _enough(best: Evidence, known_launch: bool) -> bool:
-    """Return whether larger multiples are unnecessary: a draft is possible, or a part stays unwritten anyway."""
+    """Return whether larger multiples are unnecessary: a draft is possible, or a part always stays unwritten."""
     held = known_launch and best.ok and all(
         found or not any(run.touches[name].extent for run in best.runs) for name, found in best.fits.items()
     )  # fmt: skip
@@ -222,7 +222,7 @@ def with_read_constants(plan: Plan, found: Evidence) -> Plan:
 
 
 def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
-    """Find a grid that explains every buffer; prefer the one with the fewest blocks that still writes everything."""
+    """Find a grid that explains every buffer, preferably the one with the fewest blocks that writes everything."""
     best: tuple[tuple[object, ...], Plan, Evidence] | None = None
     # Use small blocks, so that a grid over the wrong field cannot cover the buffer with a single block.
     small = {**plan.defaults, **dict.fromkeys(_block_genes(plan), 32 if len(plan.block) < 2 else 8)}
@@ -291,7 +291,7 @@ def _product(texts: Sequence[str]) -> str:
 
 
 def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, ...]:
-    """Return the buffers with shape, axis order and role from the runs."""
+    """Return the buffers, with shapes, axis orders and roles from the runs."""
     made: list[DraftTensor] = []
     constants = {argument.name for argument in plan.constants}
     names = {a.expression: a.name for a in plan.arguments if a.expression and a.expression.startswith("p.")}
@@ -340,12 +340,12 @@ def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) 
 
 
 def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int) -> int:
-    """Return the number of elements of a drafted buffer at a problem."""
+    """Return the number of elements of a drafted buffer for a problem."""
     return prod(limit if axis == INDEX_LIMIT else plan.value(axis, plan.defaults, problem) for axis in tensor.shape)
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:
-    """Return Python text of the minimum bytes per call: each buffer once, buffers updated in place twice."""
+    """Return Python text of the minimum bytes per call: buffers count once, or twice if updated in place."""
     parts = []
     for tensor in (tensor for tensor in tensors if tensor.role != "workspace"):
         times = DTYPE_BYTES[tensor.dtype] * (2 if tensor.role == "inout" else 1)

@@ -1,4 +1,4 @@
-"""Read a file's launch: kernel parameters become fields, host variables become genes."""
+"""Translate a file's launch: kernel parameters become fields, and host variables become genes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHOLE = {
 
 
 def find_launch(source: CudaSource, entry: KernelFunction) -> LaunchSite | None:
-    """Return the first launch whose arguments match the kernel's, preferably in the file itself."""
+    """Return the first launch whose arguments match the kernel's parameters, preferably in the file itself."""
     sites = [site for site in source.launches if site.kernel.rpartition("::")[2] == entry.name]
     fitting = [site for site in sites if len(site.arguments) == len(entry.parameters)]
     return next((site for site in fitting if not site.file), fitting[0] if fitting else None)
@@ -31,16 +31,16 @@ class LaunchText:
     """Translated expressions of a launch."""
 
     grid: tuple[str, ...]
-    """Python text of each extent; empty if a part is unknown."""
+    """Python text of each extent of the grid; empty if a part is unknown."""
     block: tuple[str, ...]
     shared: str | None
     """Python text of the dynamic shared memory in bytes; None if unknown."""
     block_genes: Mapping[str, int | None]
-    """Gene of a variable in the block's extents → its number in the file, or None."""
+    """Gene for a variable in the block's extents → its number in the file, or None."""
 
 
 def read_launch(site: LaunchSite, names: Mapping[str, str], taken: str, known: Mapping[str, int]) -> LaunchText:
-    """Translate a launch.
+    """Translate a CUDA launch into the Python text for `kernel.py`.
 
     Args:
         site: launch to translate.
@@ -111,7 +111,7 @@ def _number(text: str, known: Mapping[str, int]) -> int | None:
 
 
 def constant_names(source: CudaSource) -> dict[str, str]:
-    """Return C name → Python for constants: numeric macros, integer constants, macros that round a quotient up."""
+    """Return C name → Python text of constants: numeric macros, integer constants, macros that round a quotient up."""
     names = {m.name: str(m.number) for m in source.macros if m.number is not None and not m.function_like}
     names |= {macro.name: "ceil_div" for macro in source.macros if rounds_up(macro)}
     names |= {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}
@@ -119,6 +119,6 @@ def constant_names(source: CudaSource) -> dict[str, str]:
 
 
 def rounds_up(macro: Macro) -> bool:
-    """Return whether a macro with two arguments is a / b, rounded up: `(((a) + (b) - 1) / (b))`."""
+    """Return whether a macro with two arguments computes a / b, rounded up: `(((a) + (b) - 1) / (b))`."""
     bare = re.sub(r"[\s()]", "", macro.value or "")
     return macro.function_like and re.fullmatch(r"(?!\d)(\w+)\+(?!\d)(\w+)-1/\2", bare) is not None

@@ -21,13 +21,13 @@ class DraftGene:
     name: str
     """Name of the gene and of its macro."""
     values: tuple[int | str, ...]
-    """The value in the file and the values to try."""
+    """Value in the file, and values to try."""
     default: int | str
     """Value in the file, or a guess."""
     why: str = ""
     """Why values or default are guesses; empty if the file states them."""
     doc: str = ""
-    """Kind of gene: template parameter or extent of the block."""
+    """Kind of gene, such as template parameter or extent of the block."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DraftField:
     choices: tuple[int | str, ...] = ()
     """All allowed values; empty for any number."""
     default: int | None = None
-    """Default value; None for a field that every problem must give."""
+    """Default value; None for a field that every problem must set."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class DraftTensor:
 
 @dataclass(frozen=True)
 class Plan:
-    """Launch of the kernel, as far as it is known."""
+    """Known parts of the kernel's launch."""
 
     entry: str
     """Kernel name for `Launch`; a format string if genes are template arguments."""
@@ -101,7 +101,7 @@ class Plan:
     macros: Mapping[str, str] = field(default_factory=dict)
     """Macros that depend on the problem → Python text."""
     constraints: tuple[tuple[str, str, str], ...] = ()
-    """Name, Python text of the condition, reason."""
+    """Constraints: name, Python text of the condition, and reason."""
     options: tuple[str, ...] = ()
     """Additional compiler options."""
     constants: tuple[DraftArgument, ...] = ()
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def defaults(self) -> dict[str, int | str]:
-        """Configuration in the file."""
+        """Configuration with the file's values."""
         return {gene.name: gene.default for gene in self.genes}
 
     @property

@@ -1,7 +1,7 @@
-"""Run a kernel on the simulator with guessed arguments, to learn the extent of its buffers from its accesses.
+"""Run a kernel on the simulator with guessed arguments, to find the extent of its buffers from its accesses.
 
-Buffers are much larger than necessary, everything is writable, and results are not checked. If a run ends early, by an
-access out of bounds or a hang, the guess was wrong.
+Buffers are much larger than necessary, everything is writable, and results are not checked. If a run ends early because
+of an out-of-bounds access or a hang, the guess was wrong.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ INSTRUCTIONS = 10_000_000
 MOST_THREADS = 1 << 20
 """Maximum number of threads in one run; larger guessed grids give no more information."""
 FEW_THREADS = 1 << 18
-"""The same when many grids are tried; the correct one has few blocks."""
+"""Maximum number of threads when many grids are tried; the correct grid has few blocks."""
 MOST_ROOM = 32 << 20
 """Maximum size of a buffer in bytes."""
 LEAST_ROOM = 1 << 16
 """Minimum size of a buffer in bytes."""
 FILLED = 1 << 20
-"""Number of random elements in a buffer; they repeat after that."""
+"""Number of random elements in a buffer, which repeat after that."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Touch:
     distinct: int
     """Number of elements written."""
     found: bool
-    """Whether the buffer was written and an element was read before it was written, or was only read."""
+    """Whether the run read an element that it had not written before."""
     in_place: bool
     """Whether an element was read before it was written."""
 
@@ -67,7 +67,7 @@ class Run:
     touches: Mapping[str, Touch]
     """Buffer → its accesses."""
     why: str = ""
-    """Why the run ended early; empty if it did not."""
+    """Reason why the run ended early; empty if it did not."""
     contents: Mapping[str, Any] | None = None
     """Buffer contents after the run as bytes, if requested."""
     changed: Mapping[str, bytes] = field(default_factory=dict)

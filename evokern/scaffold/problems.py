@@ -1,4 +1,4 @@
-"""Choose problems for a draft: required divisors, small problems with several blocks and tails, the study's problem."""
+"""Choose a draft's problems: required divisors, small problems with several blocks and tails, the study's problem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STUDY_ELEMENTS = 1 << 22
 
 
 def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Plan:
-    """Find each field's divisor; write it as a constraint if it depends on a gene, else into the field."""
+    """Find each field's divisor; store it as a constraint if it depends on a gene, otherwise in the field."""
     level = _clean_level(prober, plan, found, tensors)
     if level == 1:
         return plan
@@ -45,7 +45,7 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
 
 
 def _clean_level(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> int:
-    """Return the divisor of all fields with which the sanitizer finds nothing.
+    """Return a divisor of all fields for which the sanitizer has no findings.
 
     Even if shapes explain every buffer with tails, a block with a tail may read unwritten shared memory.
     """
@@ -83,7 +83,7 @@ def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: M
 
 
 def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
-    """Return the tile expressions that divide a field if the value of one equals the required divisor."""
+    """Return the tile expressions of a field if the value of one of them equals the required divisor."""
     problem = {f.name: 64 for f in plan.fields}
     cut = dict.fromkeys(
         unit if axis >= len(plan.cluster) or plan.cluster[axis] == "1" else f"{unit} * ({plan.cluster[axis]})"
@@ -144,7 +144,7 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
 
 
 def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
-    """Return the number of blocks in several clusters; with tails, only one block of the last cluster has work."""
+    """Return the number of blocks in several clusters; with tails, the last cluster has only one working block."""
     if axis >= len(plan.cluster):
         return clusters
     size = plan.value(plan.cluster[axis], plan.defaults, {f.name: 64 for f in plan.fields})
@@ -152,12 +152,12 @@ def _several_clusters(plan: Plan, axis: int, clusters: int, tails: bool) -> int:
 
 
 def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: int, blocks: int, tails: bool) -> int:
-    """Return the field value that gives the grid axis so many blocks, the last one complete or partial."""
+    """Return the field value for which the grid axis has a given number of blocks, the last one complete or partial."""
     if plan.extents(plan.grid, plan.defaults, values)[axis] >= blocks + 1:
         return values[name]
 
     def first(wanted: int) -> int:
-        """Return the smallest multiple that needs so many blocks."""
+        """Return the smallest multiple that needs a given number of blocks."""
         low, high = 0, MOST_STEPS
         while low + 1 < high:
             middle = (low + high) // 2
@@ -200,7 +200,7 @@ def _multiples(plan: Plan) -> dict[str, int]:
 
 
 def study_problem(plan: Plan, tensors: Sequence[DraftTensor], literals: Mapping[str, int]) -> dict[str, int]:
-    """Return the study's problem: the file's numbers, else powers of two that fill a few megabytes."""
+    """Return the study's problem: the file's numbers, or else powers of two that fill a few megabytes."""
     axes = max((sum(1 for axis in tensor.shape if "p." in axis) for tensor in tensors), default=1)
     extent = 1 << max(5, (STUDY_ELEMENTS.bit_length() - 1) // max(1, axes))
     return {field.name: literals.get(field.name, field.default or extent) for field in plan.fields}

@@ -18,9 +18,9 @@ from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGen
 from evokern.scaffold.source_text import device_source
 
 DRAFTED_FOR = (CHIPS["l4"], CHIPS["h100"])
-"""Chips to compile and run drafts for; the first with the required features (such as clusters) is used."""
+"""Chips for which drafts are compiled and run; the first with the required features (such as clusters) is used."""
 LARGEST_GENE = 1024
-"""Maximum macro value that becomes a gene; larger ones are problem sizes."""
+"""Maximum value of a macro that becomes a gene; larger values are problem sizes."""
 _THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
 """Common names for the number of threads per block."""
 _REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
@@ -29,7 +29,7 @@ _REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_
 
 @dataclass(frozen=True)
 class KernelReading:
-    """Facts from a file about one kernel."""
+    """Facts about one kernel from its file."""
 
     function: KernelFunction
     plan: Plan
@@ -37,13 +37,13 @@ class KernelReading:
     source: str
     """Device code of the kernel and its dependencies, with an `#error` for each missing macro."""
     launch_line: str = ""
-    """Location of the launch that gives grid and block; empty if none could be read."""
+    """Location of the launch that sets grid and block; empty if no launch could be read."""
     literals: Mapping[str, int] = field(default_factory=dict)
     """Field → number that the file's launch passes for it."""
 
 
 def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
-    """Read one kernel from a file.
+    """Read one kernel from a CUDA file.
 
     Raises:
         SourceError: the kernel is missing, is ambiguous, or has unsupported arguments.
@@ -132,7 +132,7 @@ def _macro_gene(macro: Macro) -> DraftGene:
 
 
 def neighbours(number: int) -> tuple[int, ...]:
-    """Return a value with the ones a tuner would try: half and double, or on and off."""
+    """Return a value with the values that a tuner would try: half and double, or on and off."""
     if number in (0, 1):
         return (0, 1) if number == 0 else (1, 2, 4)
     lower = number // 2 if number % 2 == 0 else number - 1
@@ -142,7 +142,7 @@ def neighbours(number: int) -> tuple[int, ...]:
 def _with_arguments(
     source: CudaSource, function: KernelFunction, wanted: str | None, site: LaunchSite | None
 ) -> EntryPoint:
-    """Return the entry with template arguments: the requested ones, the file's, or guesses."""
+    """Return the entry with template arguments: those requested, those in the file, or guesses."""
     if not function.template or "<" in (wanted or ""):
         return source.entry(wanted or function.qualified)
     given = _split(site.template_arguments) if site else []
@@ -215,7 +215,7 @@ def _worked_out(text: str, names: Mapping[str, str]) -> str:
 
 
 def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapping[str, str]) -> dict[str, str]:
-    """Return C type as written → actual type, for template parameters and names that the source defines."""
+    """Return a map of C types as written to actual types, for template parameters and names that the source defines."""
     _, _, given = (point.expression or "").partition("<")
     parts = _split(given.removesuffix(">"))
     found = {p.name: part for p, part in zip(function.template, parts, strict=False) if p.type in ("typename", "class")}
@@ -234,7 +234,7 @@ def _fields(function: KernelFunction, sizes: Mapping[str, int]) -> tuple[DraftFi
 
 
 def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the launch's variables that are passed for the kernel's numbers → fields."""
+    """Return a map of the launch's variables that are passed for the kernel's numbers to fields."""
     found: dict[str, str] = {}
     for parameter, argument in zip(function.parameters, site.arguments, strict=True):
         # A variable passed for several parameters does not show which of them the grid depends on.
@@ -262,7 +262,7 @@ def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ..
 
 
 def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | None, block: tuple[str, ...]) -> str:
-    """Return the dynamic shared memory: the launch's, else 4 bytes per thread if the kernel has a dynamic array."""
+    """Return the launch's dynamic shared memory, or else 4 bytes per thread if the kernel has a dynamic array."""
     if launch and launch.shared and (launch.shared != "0" or launch.grid):
         return launch.shared
     dynamic = any(array.dynamic and array.function == function.name for array in source.shared)
@@ -270,7 +270,7 @@ def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | N
 
 
 def _cluster(function: KernelFunction, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the cluster that a kernel requires as Python text; empty for none, or if it cannot be translated.
+    """Return a kernel's required cluster as Python text; empty if there is none or it cannot be translated.
 
     The compiler also reports it as numbers: see `evokern.scaffold.draft.with_cluster`.
     """
@@ -289,7 +289,7 @@ def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) ->
 def _block(
     function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
-    """Return the block's extents and genes: from the launch, else from launch bounds, else from index arithmetic."""
+    """Return the block's extents and genes from the launch, or else from launch bounds or index arithmetic."""
     if launch and launch.block:
         numbers = _block_numbers(launch)
         return launch.block, tuple(
@@ -387,7 +387,7 @@ def _arguments(
 
 
 def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
-    """Return the plan with numbers that size nothing as constant arguments."""
+    """Return the plan with fields that affect no buffer size turned into constant arguments."""
     arguments = tuple(
         replace(
             a, expression=str(values.get(a.name.upper(), 1)), why="not a field, because no buffer size depends on it"

@@ -10,9 +10,9 @@ from math import prod
 
 MOST_AXES = 5
 LARGEST_BORDER = 4
-"""Maximum number of elements by which an extent exceeds its field, as for an image with a border."""
+"""Maximum number of elements by which an extent may exceed its field, as in an image with a border."""
 MOST_CONSTANT = 64
-"""Maximum constant axis in addition to fields; larger ones are coincidences of few runs."""
+"""Maximum extent of a constant axis in addition to fields; larger ones are coincidences of few runs."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Fit:
     axes: tuple[str, ...]
     """Python text of each extent, not yet ordered."""
     exact: bool
-    """Whether the size equals the accessed extent in every run; else it is the smallest product that covers it."""
+    """Whether the size equals the accessed extent in every run; otherwise it is the smallest product that covers it."""
 
 
 def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: bool = True) -> Fit | None:
@@ -74,7 +74,7 @@ def _bordered(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit
 
 
 def _windowed(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit | None:
-    """Return a product with extents of a field plus another one minus one, as for an image and a filter."""
+    """Return a product whose extents are the sum of two fields minus one, as for an image and a filter."""
     names = [name for name in atoms if name.startswith("p.")]
     pairs = {f"{a} + {b} - 1": [x + y - 1 for x, y in zip(atoms[a], atoms[b], strict=True)]
              for a, b in combinations(names, 2)}  # fmt: skip
@@ -106,7 +106,7 @@ def _covering(
 
 
 def row_major(axes: Sequence[str], tensor: str, source: str, names: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Order the axes of a shape by the source's index expressions; axes that multiply an index are further in.
+    """Order the axes of a shape by the source's index expressions; axes that multiply an index come later.
 
     Args:
         axes: Python text of each extent.
@@ -127,7 +127,7 @@ def row_major(axes: Sequence[str], tensor: str, source: str, names: Mapping[str,
 
 
 def _mentions(tensor: str, text: str) -> tuple[str, str, str]:
-    """Return text about a buffer's indices: its brackets, definitions of their variables, statements that use it."""
+    """Return source text about a buffer's indices: its brackets, their variables' definitions, and its statements."""
     word = rf"\b{re.escape(tensor)}\b"
     indices = re.findall(rf"{word}\s*\[([^\]]*)\]", text) + re.findall(rf"{word}\s*\+=?\s*([^;,\]]*)", text)
     words = {w for index in indices for w in re.findall(r"[A-Za-z_]\w*", index)}

@@ -12,7 +12,7 @@ _HEADER_OF = {
     "cuda_bf16.h": r"\b(?:__nv_bfloat162?|nv_bfloat162?)\b",
     "cuda_fp8.h": r"\b__nv_fp8(?:x[24])?_\w+",
 }
-"""Header → words that need it; files often include it indirectly through a library header."""
+"""Header → words that require it; files often include it indirectly through a library header."""
 _EMPTY_CONDITIONAL = re.compile(
     r"^[ \t]*#[ \t]*if(?:n?def)?\b(?:\\\n|[^\n])*\n(?:\s*#[ \t]*(?:else|elif)\b[^\n]*\n)*\s*#[ \t]*endif\b[^\n]*\n?",
     re.MULTILINE,
@@ -27,7 +27,7 @@ _LONE_COMMENT = re.compile(r"\n[ \t]*\n(?:[ \t]*(?://[^\n]*|/\*(?:[^*]|\*(?!/))*
 def device_source(
     text: str, macros: Iterable[Macro], sizes: Mapping[str, int], genes: Set[str], required: Iterable[str] = ()
 ) -> str:
-    """Return device code in which numbers are macros from the command line.
+    """Return device code in which numbers are macros that the command line sets.
 
     Args:
         text: device code with the file's own definitions.
@@ -53,7 +53,7 @@ def device_source(
 
 
 def _without_remains(text: str) -> str:
-    """Remove remains of dropped declarations: empty conditionals and namespaces, comments without code."""
+    """Remove what dropped declarations leave behind: empty conditionals and namespaces, comments without code."""
     while (shorter := _EMPTY_NAMESPACE.sub("", _EMPTY_CONDITIONAL.sub("", text))) != text:
         text = shorter
     text = _INLINED.sub("", _with_each_include_once(text))
@@ -66,7 +66,7 @@ def _without_remains(text: str) -> str:
 
 
 def _with_each_include_once(text: str) -> str:
-    """Drop repeated includes outside of conditionals."""
+    """Drop repeated includes outside conditionals."""
     seen: set[str] = set()
     kept: list[str] = []
     depth = 0

@@ -22,7 +22,7 @@ _TAKEN = "{target} already exists; choose another name with --name, or remove it
 
 @dataclass(frozen=True)
 class Scaffold:
-    """Written files and what is left to do."""
+    """Written files, and the steps that remain for the user."""
 
     name: str
     """Name of the kernel."""
@@ -76,7 +76,7 @@ def scaffold(
 
 
 def _text_of(path: Path) -> str:
-    """Return a file's text for detecting its kind; empty if it cannot be read."""
+    """Return a file's text, from which its kind is detected; empty if the file cannot be read."""
     try:
         return read_text(path, "replace")
     except OSError:
@@ -99,7 +99,7 @@ def kernel_name(path: Path, root: Path, name: str | None) -> str:
 
 
 def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
-    """Write a draft.
+    """Write a draft as a kernel folder and a study.
 
     Args:
         made: draft to write.

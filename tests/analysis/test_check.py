@@ -157,7 +157,7 @@ def test_a_function_that_raises_is_told_once(
     lines = (folder / "kernel.py").read_text().splitlines()
     (number,) = re.findall(r"kernel\.py:(\d+)", detail)
     assert new in lines[int(number) - 1]
-    pointing = [f for f in findings if f["detail"].endswith(f"error under '{check}'")]
+    pointing = [f for f in findings if f["detail"].endswith(f"reported under '{check}'")]
     assert others * [None] == [finding["ok"] for finding in pointing]
 
 

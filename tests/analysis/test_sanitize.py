@@ -226,7 +226,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
         (COUNT_BITS, "(const word_t * in, word_t * out, int n); give one --arg for each"),
         ([*COUNT_BITS, "--arg", "i32=1", "--arg", "out:u32[4]", "--arg", "i32=1"], "the parameter is a pointer"),
         ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "in:i32[1]"], "the parameter is a number"),
-        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "i64=1"], "has 4 bytes, the argument 8"),
+        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "i64=1"], "the argument has 8"),
         ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "f32=1"], "the parameter is an integer"),
         ([*COUNT_BITS, "--arg", "in:u32"], "--arg 'in:u32' is not a valid argument"),
         ([*COUNT_BITS, "--arg", "in:u33[4]"], "did you mean 'u32'?"),

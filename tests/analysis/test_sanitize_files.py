@@ -66,5 +66,5 @@ def test_a_header_in_angle_brackets_that_was_left_out_is_a_suspect(tmp_path: Pat
     )
     code, text = _sanitized(tmp_path / "k.cu")
     assert code == 2
-    assert 'k.cu:3: identifier "helper" is undefined (treated as host headers and skipped: "my/helpers.cuh" (line 2); ' in text
+    assert 'k.cu:3: identifier "helper" is undefined (treated as host headers and skipped: "my/helpers.cuh"' in text
     assert " -I" in text

@@ -25,7 +25,7 @@ SEED = 0
 
 
 def simulated_run(folder: Folder) -> Results:
-    """Check that the default candidate is correct, without findings, on its smallest problem and with each field choice."""
+    """Check that the default candidate is correct, without findings, on its smallest problem and each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
     small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))

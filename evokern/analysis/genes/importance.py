@@ -29,7 +29,7 @@ class Effort:
     repeats: int = 16
     """Number of bootstrap repeats; their 2.5 and 97.5 % quantiles are the 95 % intervals."""
     most: int = 2_000
-    """Maximum number of trials to use, half of them the fastest, half a random sample. More do not improve the result."""
+    """Maximum number of trials to use: the fastest and a random sample, half each. More do not improve the result."""
 
 
 FULL = Effort()

@@ -1,8 +1,9 @@
 """Profile of each source line of a launch: instructions, memory traffic, time, and cost per call site.
 
 A line's time is what its instructions alone would take on the busiest SM, on the resource that they use most. It is
-predicted by the time model. L2 and DRAM time is divided by sectors. Lines overlap, so the times do not add up to the launch's time. A line
-of an inline function occurs in the machine code once per call site; its cost is split between the call sites.
+predicted by the time model. L2 and DRAM time is divided by sectors. Lines overlap, so the times do not add up to the
+launch's time. A line of an inline function occurs in the machine code once per call site; its cost is split between the
+call sites.
 """
 
 from __future__ import annotations

@@ -14,4 +14,4 @@ ELEMENT_TYPES: Mapping[str, str] = {
     "signed char": "i8", "int8_t": "i8", "unsigned char": "u8", "uint8_t": "u8", "uint64_t": "u64", "size_t": "u64",
     "std::size_t": "u64", "std::int64_t": "i64", "unsigned long long": "u64", "bool": "u8",
 }  # fmt: skip
-"""Type without qualifiers → evokern's name; a vector type maps to its element type."""
+"""CUDA type without qualifiers → evokern's name; a vector type maps to the name of its element type."""

@@ -1,4 +1,4 @@
-"""Lookup of a kernel by a plain, qualified or mangled name, or by a template with arguments."""
+"""Lookup of a kernel by its plain, qualified or mangled name, or by a template name with arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MANGLED_TYPES = {
 def find_entry(
     wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str
 ) -> EntryPoint:
-    """Find a kernel; see `CudaSource.entry`."""
+    """Find a kernel by name, as described in `CudaSource.entry`."""
     if not entries:
         raise SourceError(f"{file} contains no __global__ function; choose a file with a kernel")
     if wanted is None:

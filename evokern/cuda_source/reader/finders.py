@@ -1,4 +1,4 @@
-"""Search for kernels, shared arrays, constants and host functions in one file."""
+"""Functions that find kernels, shared arrays, constants and host functions in one file."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def constants(unit: SourceFile) -> Iterator[Constant]:
 
 
 def host_functions(unit: SourceFile, host_code: HostCode) -> Iterator[HostFunction]:
-    """Yield the functions and binding blocks of a file that are removed as host code."""
+    """Yield the host functions and Python-binding blocks that are removed from a file."""
     for leaf in host_code.dropped[unit.name]:
         if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in host_code.obstacles:
             yield HostFunction(leaf.names[0], unit.line(leaf.first), unit.line(leaf.last))

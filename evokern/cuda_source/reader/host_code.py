@@ -1,4 +1,4 @@
-"""Removal of host code: blanks what a device compiler cannot read and leaves the rest in place.
+"""Removal of host code: replaces what a device compiler cannot read by spaces, and leaves the rest in place.
 
 A declaration is kept if it is marked for the device or used by device code, directly or indirectly. For example, a
 ``constexpr`` helper that a kernel uses is kept; launchers, ``main``, bindings and host globals are removed. An unmarked
@@ -30,7 +30,7 @@ class HostCode:
     dropped: Mapping[str, tuple[CppDeclaration, ...]]
     """File name → declarations to blank."""
     obstacles: Mapping[int, str]
-    """``id`` of a removed device declaration → reason why a device compiler cannot compile it alone."""
+    """``id`` of a removed device declaration → reason why a device compiler cannot compile it on its own."""
     marks: Mapping[int, frozenset[str]]
     """``id`` of a declaration → its execution and memory space specifiers."""
     macros: Mapping[str, frozenset[str]]
@@ -38,7 +38,7 @@ class HostCode:
 
 
 class _Separation:
-    """Classification over all files of a program, because a header's helper may be used only in another file."""
+    """Classifier for all files of a program, because a helper in a header may be used only in another file."""
 
     def __init__(self, units: Iterable[SourceFile], named: frozenset[str] = frozenset()) -> None:
         self.named = named
@@ -168,7 +168,7 @@ class _Separation:
         return found
 
     def _spread(self, found: dict[int, str], names: dict[str, str], marks: Mapping[int, frozenset[str]]) -> None:
-        """Mark functions that call a function which cannot be compiled alone."""
+        """Mark functions that call a function that cannot be compiled on its own."""
         functions = [(unit, leaf) for unit, leaf in self.pairs if leaf.kind == "function" and leaf.body is not None]
         sound = {name for _, leaf in functions if id(leaf) not in found for name in leaf.names}
         lost = set(names) - sound

@@ -33,7 +33,7 @@ CUDA = _name_set("""
 LIBRARIES = _name_set("""
     cooperative_groups cub cuda cute cutlass nv thrust crt
 """)
-"""Top folders of header libraries that support device compilers; the compiler reads them, this reader does not."""
+"""Top-level folders of header libraries that support device compilers; only the compiler reads these headers."""
 
 HALF_TYPES = {
     "cuda_fp16.h": r"(?:__)?half2?|__half\w*|__\w+2half\w*",

@@ -1,4 +1,4 @@
-"""Search for kernel launches in host code, with the expressions for grid, block and shared memory."""
+"""Functions that find kernel launches in host code, with the expressions for grid, block and shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search for the macros of a file: defined, with a default, required, or undefined."""
+"""Functions that find a file's macros: defined, with a default, required, or undefined."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from evokern.cuda_source.source_file import SourceFile
 from evokern.errors import SourceError
 from evokern.files import is_file, read_bytes
 
-_PASSES = 8  # removed declarations rarely make more than one further layer removable
+_PASSES = 8  # one removal rarely makes more than one further round necessary
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class CudaSource:
 
     @property
     def missing_includes(self) -> tuple[Include, ...]:
-        """Quoted includes that were not found; the most likely cause of an undefined name."""
+        """Quoted includes that were not found, the most likely cause of an undefined name."""
         return tuple(include for include in self.includes if include.status == "missing")
 
     @property
     def suspicious_includes(self) -> tuple[Include, ...]:
-        """Removed angle-bracket includes that are not known host headers; the second cause of an undefined name."""
+        """Removed angle-bracket includes that are not known host headers, another likely cause of an undefined name."""
         return tuple(
             include
             for include in self.includes

@@ -1,4 +1,4 @@
-"""Edits that write known values into a text: literals for conditions and values, the chosen side of ``?``."""
+"""Edits that write known values into a text: literals for conditions and values, and the chosen side of ``?``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evokern.cuda_source.specialize.questions import Question
 
 
 def answer_edits(unit: SourceFile, questions: Sequence[Question], answers: Answers) -> Iterator[Edit]:
-    """Yield the edits that write answers into a text; conditions become literals, satisfied assertions are removed."""
+    """Yield the edits that write the compiler's answers into a text; satisfied assertions are removed."""
     layout = Layout(unit)
     for number, question in enumerate(questions):
         answer = answers.values.get(number)

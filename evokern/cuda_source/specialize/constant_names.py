@@ -1,4 +1,4 @@
-"""Search for names that are constants everywhere in a text, so that the compiler can evaluate them."""
+"""Function that finds names that are constant throughout a text, which the compiler can therefore evaluate."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TYPES = frozenset(("class", "enum", "alias", "typedef", "using"))
 
 @dataclass(frozen=True, slots=True)
 class ConstantNames:
-    """Names that are constants everywhere in a text."""
+    """Names that are constant throughout a text."""
 
     values: frozenset[str]
     """Constants and types; none of these names is also a variable or parameter."""
     functions: frozenset[str]
-    """Names that, called with constants, give a constant: constexpr functions, types, operators such as ``sizeof``."""
+    """Names that yield a constant when called with constants: constexpr functions, types, ``sizeof`` and others."""
 
 
 def constant_names(unit: SourceFile, macros: Mapping[str, str]) -> ConstantNames:

@@ -1,6 +1,6 @@
 """Evaluation of expressions by the compiler, through an instrumented source and the resulting PTX.
 
-Next to each expression, the source gets a call of a constexpr function template with the expression's value as a
+Next to each expression, the source gets a call to a constexpr function template with the expression's value as a
 template argument. Its instantiation refers to a variable in device memory. The PTX contains one variable name for each
 value of the expression, over all instantiations of the enclosing templates. Unlike inline assembly, this method works
 in constexpr functions and in functions that no kernel calls.
@@ -63,10 +63,10 @@ class ConstantValue:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Answers of the compiler."""
+    """Answers of the compiler to questions about expressions and branches."""
 
     values: dict[int, ConstantValue]
-    """Number of the question → value, if the value is the same in all instantiations."""
+    """Number of a question → value, for values that are the same in all instantiations."""
     taken: frozenset[int]
     """Numbers of the preprocessor branches that are compiled."""
 

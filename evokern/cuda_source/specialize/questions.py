@@ -1,4 +1,4 @@
-"""Search for expressions that the compiler may evaluate to constants and that select code."""
+"""Functions that find expressions that the compiler may evaluate to constants and that select code."""
 
 from __future__ import annotations
 
@@ -149,6 +149,6 @@ class _Finder:
         return self._repeatable(first, last)
 
     def _repeatable(self, first: int, last: int) -> bool:
-        """Return whether an expression can be duplicated: no lambda, no preprocessor line, not incomplete."""
+        """Return whether an expression can be duplicated: complete, and without lambdas or preprocessor lines."""
         inside = self.tokens[first : last + 1]
         return bool(inside) and not any(t.kind == "directive" or t.text in ("{", "}", ";") for t in inside)

@@ -14,7 +14,7 @@ from evokern.templating import environment
 from evokern.wording import count_noun, microseconds
 
 HOT = 0.05
-"""Minimum share of the launches' total time of a hot line."""
+"""Minimum share of the launches' total time for a line to count as hot."""
 MOST_HOT = 12
 """Maximum number of hot lines listed at the top."""
 
@@ -30,7 +30,7 @@ class SourceLine:
     text: str
     """Text of the line."""
     time_us: str = ""
-    """Time of its instructions alone in µs."""
+    """Time in µs that its instructions alone would take."""
     share: float = 0.0
     """This time relative to the largest of all lines, from 0 to 1."""
     hot: bool = False
@@ -44,13 +44,13 @@ class SourceLine:
     stalled: float = 0.0
     """These clocks relative to the largest of all lines, from 0 to 1."""
     conflicts: str = ""
-    """Shared-memory wavefronts, with the ratio to the minimum if banks conflict."""
+    """Shared-memory wavefronts, with their ratio to the minimum if there are bank conflicts."""
     conflicted: bool = False
-    """Whether banks conflict."""
+    """Whether there are bank conflicts."""
     sectors: str = ""
     """Global-memory sectors, with the ratio to the minimum."""
     divergent: str = ""
-    """Share of warp instructions issued while other live lanes were at another instruction."""
+    """Share of warp instructions issued while other active lanes were at another instruction."""
 
 
 def profile_page(found: CandidateProfile | CountedCandidate, sources: Mapping[str, str], file: str) -> str:

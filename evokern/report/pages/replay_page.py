@@ -72,7 +72,7 @@ def _numbered(curve: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _lowest(result: ReplayResult) -> float:
-    """Return the lower end of the axis, below most curves after a tenth of the evaluations."""
+    """Return the lower end of the axis, which is below most curves after a tenth of the evaluations."""
     early = max(result.trials // 10, 1)
     seen = [np.percentile(sampler.at(early), BAND[0]) for sampler in result.samplers]
     return max(0.0, math.floor(10 * min([*map(float, seen), 0.9])) / 10)

@@ -1,4 +1,4 @@
-"""Candidates of a generation: bred from elites, drawn from the whole space, and improved by local search.
+"""Candidates of a generation: made from elites, drawn from the whole space, and improved by local search.
 
 Elites are the best trials overall and the best trial with each value of an outer gene. The latter keep a code choice
 alive until its parameters are tuned. Only promising candidates are checked for feasibility.
@@ -22,7 +22,7 @@ BEST = 6
 NICHE_BEST = 1
 """Number of elites for each value of an outer gene."""
 SURROUNDED = 3
-"""Number of best trials with all neighbours among the candidates."""
+"""Number of best trials all of whose neighbours become candidates."""
 CHANGED = 200
 """Number of candidates made from elites by one to three changes."""
 CROSSED = 150
@@ -32,16 +32,16 @@ DRAWN = 300
 FOUND = (80, 24)
 """Number of feasible candidates to find: at first, and in each local-search round."""
 ASKED = (240, 80)
-"""Maximum number of candidates to check for them, once `LEAST` are found."""
+"""Maximum number of candidates to check for feasibility, once `LEAST` feasible ones are found."""
 LEAST = (24, 0)
-"""Minimum number of feasible candidates, for which all candidates are checked. If the model prefers mostly infeasible
+"""Minimum number of feasible candidates; all candidates are checked if needed. If the model prefers mostly infeasible
 ones, a generation would otherwise run out and fall back to random draws."""
 BATCH = 16
 """Number of candidates checked at once."""
 ROUNDS = 2
 """Number of local-search rounds."""
 CLIMBERS = 6
-"""Number of most promising candidates whose neighbours a round considers."""
+"""Number of most promising candidates whose neighbours are considered in each round."""
 LOOKED_AT = 240
 """Maximum number of neighbours in a round."""
 

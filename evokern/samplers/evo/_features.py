@@ -1,4 +1,4 @@
-"""Features of a row: one group of columns for each way in which a gene can act.
+"""Features of a row: one group of columns for each way in which a gene can affect the time.
 
 A numeric gene can act as a name (unrelated values), a rank, or a magnitude (log2). The number of times that two divides
 it can also matter: 64 threads differ from 48. Each is a group with its own length scale, fitted to the data. Groups
@@ -29,13 +29,13 @@ class Features:
     groups: npt.NDArray[np.intp]
     """Group of each column, ascending from 0."""
     bare: npt.NDArray[np.bool_]
-    """Mask of groups that are the names of a numeric gene, which also has scales."""
+    """Mask of the groups that treat a numeric gene's values as unrelated names."""
     centre: Floats
     """Mean of each column over all combinations of values."""
     variance: Floats
     """Variance of each column over all combinations of values."""
     expected: Callable[[Rows], Floats] | None = None
-    """Times expected by another study, from 0 (best) to 1, as a last column and group; None without one."""
+    """Expected times from another study, from 0 (best) to 1, as a last column and group; None without such a study."""
     problems: bool = False
     """Whether trials of other studies are included; a trial's problem is then the last column and group."""
 
@@ -55,7 +55,7 @@ class Features:
 
         Args:
             rows: Configurations.
-            problem: Distance of each one's problem from this study's; None for this study.
+            problem: Distance of each row's problem from this study's; None for this study's problem.
         """
         parts = [self._values[rows.take(self._gene, axis=1) * self._stride + self._begin]]  # type: ignore[attr-defined]
         if self.expected is not None:
@@ -66,7 +66,7 @@ class Features:
         return columns
 
     def expecting(self, expected: Callable[[Rows], Floats]) -> Features:
-        """Return features with a column for the times expected by another study, assumed uniform over all rows."""
+        """Return features with a column for expected times from another study, assumed uniform over all rows."""
         return self._with_column(1 / 2, 1 / 12, expected=expected)
 
     def with_problems(self) -> Features:

@@ -23,9 +23,9 @@ OTHERS = 4
 FROM_PRIOR = 8
 """Number of trials from a time model's prior."""
 PRIOR_SHARE = 0.75
-"""Share of its other good candidates in the remaining trials."""
+"""Share of the remaining trials that are other good candidates of the prior."""
 STUDY_SHARE = 0.5
-"""Same share for the prior of another study."""
+"""The same share for a prior from another study."""
 DRAWN = 48
 """Number of rows to choose the most uncertain one from."""
 
@@ -51,9 +51,9 @@ def propose(
     prior: StudyPrior | None,
     rng: np.random.Generator,
 ) -> tuple[Rows, str] | None:
-    """Return a row, shape (1, genes), and its operator, or None if nothing is left.
+    """Return a row, shape (1, genes), and its operator, or None if no configuration is left.
 
-    With a prior, many rows are good ones of it, because random rows reveal little about a good region.
+    With a prior, many rows are its good configurations, because random rows reveal little about a good region.
     """
     genome = pool.genome
     tried = int((seen.operators == OPERATORS.index("prior")).sum())
@@ -80,7 +80,7 @@ def propose(
 
 
 def _of_prior(prior: StudyPrior | None) -> list[tuple[Rows, int]]:
-    """Return the prior's first candidates, each group with the number of prior trials after which it ends."""
+    """Return the prior's first candidates in groups, each with the number of prior trials after which it ends."""
     match prior:
         case TimeModelPrior():
             return [(prior.best, FROM_PRIOR)]
@@ -100,6 +100,6 @@ def _default(space: Space) -> Config:
 
 
 def remaining_variance(features: Features, rows: Rows, shown: Rows) -> Floats:
-    """Return the variance of each row, as a share, for a model that knows only which rows were shown."""
+    """Return the relative variance of each row for a model that knows only which rows were proposed."""
     process = Process(features, prior_weights(features), features(shown), np.zeros(len(shown)), 0, linear=0.0)
     return process.candidates(features(rows)).left

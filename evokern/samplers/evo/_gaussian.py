@@ -26,9 +26,9 @@ LOG_WEIGHT_BARE = -4.0
 """The same for the names of a numeric gene, because near values are rarely unrelated. Fits to 250 trials each of five
 recorded kernels, with a wide prior, put 22 of 24 such weights between -2 and -7."""
 LOG_WEIGHT_EXPECTED = 1.0
-"""The same for the times expected by another study, which initially count more than any gene."""
+"""The same for expected times from another study, which initially count more than any gene."""
 LOG_WEIGHT_PROBLEMS = -3.0
-"""The same for the problems of other studies; initially the next problem has a correlation of 0.98 with this one."""
+"""The same for the problems of other studies; initially, a problem at distance 1 has a correlation of 0.98."""
 JITTER = 1e-6
 """Addition to the diagonal, in units of the signal variance."""
 

@@ -1,4 +1,4 @@
-"""Generations: shared work of several consecutive trials, which keeps proposals cheap.
+"""Generations: work that several consecutive trials share, which keeps proposals cheap.
 
 A generation starts at a fixed trial number and uses only results visible at that point: length scales, candidates, and
 the conditioned model. Another process builds the same generation for a later trial.
@@ -31,8 +31,8 @@ OTHERS_ROWS = 256
 GENERATION = 24
 """Maximum length of a generation, unless `SHARE_IN_FLIGHT` allows more."""
 SHARE_IN_FLIGHT = 8
-"""Divisor of the trials in flight for the maximum length: 48 of 384. This makes proposals a fifth cheaper at equal
-quality (docs/lab/2026-11-26-sampler.md)."""
+"""Divisor of the number of trials in flight for the maximum length, such as 48 for 384. This makes proposals a fifth
+cheaper at equal quality (docs/lab/2026-11-26-sampler.md)."""
 GROWTH = 32
 """Divisor of the trial number for the length of early generations."""
 _LATE_TRIAL = 10**9
@@ -86,7 +86,7 @@ class Generations:
             pool: Feasibility of rows.
             features: Features of a row.
             seed: Seed of the study.
-            in_flight: Function that returns the trials in flight with a trial, including itself.
+            in_flight: Function that returns the number of trials in flight with a given trial, including that trial.
             prior: Warm start.
         """
         self._genome = pool.genome
@@ -112,7 +112,7 @@ class Generations:
     def at(self, start: int, seen: Observations) -> Generation | None:
         """Return the generation that starts at a trial, conditioned on all rows proposed since.
 
-        None if too few times were visible then for a model.
+        The result is None if too few times were visible at that point for a model.
         """
         if self._latest is None or self._latest.start != start:
             then = self.visible(start, seen)
@@ -155,7 +155,7 @@ class Generations:
         weight_of: Callable[[CandidateSet], Floats],
         rng: np.random.Generator,
     ) -> tuple[CandidateSet, Candidates]:
-        """Return feasible candidates: bred ones, then neighbours of the most promising, in rounds."""
+        """Return feasible candidates: made from elites, then neighbours of the most promising ones, in rounds."""
         taken = then.keys
         parts: list[tuple[CandidateSet, Candidates, Floats]] = []
         climbed: set[int] = set()
@@ -194,7 +194,7 @@ class Generations:
         return self._logs[1]
 
     def _known(self, then: Observations) -> TrainingTrials:
-        """Return the trials for a model: this study's, and other studies' as far as space remains."""
+        """Return the trials for a model: this study's, and other studies' while there is space."""
         kept = representative(then.values, ~then.finished, MODEL_ROWS)
         own = TrainingTrials(then.rows[kept], then.values[kept], then.finished[kept], np.zeros(len(kept)))
         if not isinstance(self._prior, SeveralStudiesPrior):

@@ -18,7 +18,7 @@ from evokern.samplers.genome import Rows
 FIT_ROWS = 96
 """Maximum number of trials for fitting the length scales."""
 SPREAD = 1.5
-"""Prior standard deviation of the groups' log weights: a few of dozens of genes matter much, many hardly."""
+"""Prior standard deviation of the groups' log weights: of dozens of genes, a few matter much and many hardly matter."""
 FLATTEN_BELOW = -9.0
 """Log expected improvement below which a candidate has little to gain."""
 FLATTENED = 0.02

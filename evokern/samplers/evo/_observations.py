@@ -1,4 +1,4 @@
-"""A history as arrays: rows, values, failures, pending trials.
+"""Histories as arrays: rows, values, failures and pending trials.
 
 A lost trial counts as pending until the next generation, as it did when the current generation started. After that it
 is ignored, unless its configuration may not be proposed again: then it stays pending.
@@ -20,8 +20,8 @@ from evokern.samplers.genome import Genome, Keys, Rows
 from evokern.study.trial import Outcome, Proposal
 
 OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover", "starting_point")
-"""Origins of proposals: change of one gene, change of several genes, mix of two elites, draw from the whole space. In
-the first generation: warm start, default candidate, uncertain row, starting point of the kernel."""
+"""Origins of proposals: change of one gene, change of several genes, mix of two elites, draw from the whole space. The
+others occur in the first generation: warm start, default candidate, uncertain row, starting point of the kernel."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Observations:
     keys: Keys
     """Keys of the configurations."""
     values: Floats
-    """log(time) or NaN. For a slow trial it is partial, and at least the time the trial raced against."""
+    """log(time) or NaN. For a slow trial it is partial, and at least the time that the trial raced against."""
     finished: npt.NDArray[np.bool_]
     """Mask of trials with a visible result; the others are pending."""
     fingerprints: npt.NDArray[np.int64]
@@ -90,7 +90,7 @@ class Observations:
 class Ledger:
     """Cached conversion of histories to observations.
 
-    Each proposal and result is read once. With 384 trials in flight, reading all of them for each proposal took a third
+    Each proposal and result is read once. With 384 trials in flight, reading all trials for each proposal took a third
     of the search's own time.
     """
 

@@ -11,9 +11,9 @@ from evokern.samplers.contract import Explain
 from evokern.samplers.genome import Genome, Keys, Rows
 
 ENUMERABLE = 4_096
-"""Largest grid that is enumerated at once; larger ones would delay the first trial."""
+"""Maximum size of a grid that is enumerated completely; larger grids would delay the first trial."""
 ROUNDS = 12
-"""Number of batches of blind draws before the search continues from feasible rows."""
+"""Number of batches of random draws before the search continues from feasible rows."""
 STEPS = 24
 """Number of rows changed in each step of that search."""
 
@@ -82,7 +82,7 @@ class Pool:
             rng: Random generator.
             count: Number of rows to find.
             taken: Keys to exclude.
-            known: Feasible rows from which the search continues if blind draws find too few.
+            known: Feasible rows from which the search continues if random draws find too few.
         """
         if self.everything is not None:
             left = self.anywhere(rng, len(self.everything), taken)

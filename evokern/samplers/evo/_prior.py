@@ -1,4 +1,4 @@
-"""Use of a warm start for candidates it does not contain.
+"""Extension of a warm start to candidates that it does not contain.
 
 A time model predicts this study itself. Its predictions are used directly, and their influence fades. Another study has
 a different problem or kernel version. Its predictions become a feature, and the data decide how relevant it is. Several
@@ -23,10 +23,10 @@ from evokern.samplers.genome import Genome, Rows
 STRENGTH = 10.0
 """Number of trials after which prior and model have equal influence (exponent of piBO, Hvarfner et al. 2022)."""
 DISTINCT = 0.005
-"""Minimum difference in log(time) between prior configurations worth a trial each. Equal predictions mean that the time
-model sees no difference."""
+"""Minimum difference in log(time) between prior configurations that are each worth a trial. Equal predictions mean that
+the time model sees no difference."""
 GOOD = 0.2
-"""Maximum difference in log(time) from the best of a configuration that counts as good."""
+"""Maximum difference in log(time) between the best configuration and one that counts as good."""
 MISJUDGED = 0.4
 """Difference in log(time) by which a prior may misjudge a code choice: a factor of 1.5."""
 ENTRIES = 192

@@ -1,4 +1,4 @@
-"""The `evo` sampler and the stages of a proposal.
+"""Sampler `evo`, with the stages of a proposal.
 
 The proposal of trial n is a pure function of the visible results, the earlier configurations, the study's seed and n.
 Work shared by several trials (length scales, a generation's candidates) depends on fixed trial numbers and on the
@@ -36,9 +36,10 @@ class EvoSampler:
     """Two-layer evolutionary sampler with a model of the time; all proposals are feasible and new.
 
     Args:
-        space: Genes with their feasibility rules. seed: Seed of the study. window: Schedule of the trials in flight, or
-        a constant number. The proposal of trial n sees the results of trials
-            up to n - window(n).
+        space: Genes with their feasibility rules.
+        seed: Seed of the study.
+        window: Schedule for the number of trials in flight, or a constant number. The proposal of trial n sees the
+            results of trials up to n - window(n).
         explain: Function that names the constraint violated by an infeasible configuration.
         prior: Warm start.
     """

@@ -1,8 +1,8 @@
-"""Predicted failure risk of candidates, from failures per value and per pair of values.
+"""Predicted risk that a candidate fails, from failures per value and per pair of values.
 
 Crashes and wrong results follow patterns, mostly of one or two genes ("four warps only with 16-byte loads"). Therefore
-the failures and trials of every value and every pair of values are counted. The riskiest value or pair of a candidate
-decides.
+the failures and trials of every value and every pair of values are counted. The risk of a
+candidate is that of its riskiest value or pair.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from evokern.samplers.genome import Genome, Rows
 CAUTION = 4.0
 """Weight of the overall failure rate in each cell, in trials."""
 PAIRS = 64
-"""Number of gene pairs used, those with the most unusual failure rates; 34 genes have 561 pairs."""
+"""Number of gene pairs to use, those with the most unusual failure rates; 34 genes have 561 pairs."""
 
 
 class FailureCounts:
@@ -73,7 +73,7 @@ class Validity:
         self._risk = risk
 
     def __call__(self, rows: Rows) -> Floats:
-        """Return the probability of each row to give a time, shape (n,)."""
+        """Return the probability that each row gives a time, shape (n,)."""
         if self.rate == 0.0:
             return np.ones(len(rows))
         wide = rows.astype(np.int64)

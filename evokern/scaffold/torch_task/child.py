@@ -22,18 +22,18 @@ from evokern.study.settings import GateSettings
 from evokern.workers.role import limit_memory
 
 MIDDLE_BYTES = 4 << 20
-"""Maximum bytes of the buffers of the larger problem on which rounding is measured."""
+"""Maximum size in bytes of the buffers of the larger problem on which rounding is measured."""
 MOST_BYTES = 8 << 30
-"""Maximum address space of a task in bytes; it runs at small sizes."""
+"""Maximum address space of a task in bytes; the task runs at small sizes."""
 LEAST = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1e-2}
-"""Smallest relative tolerance by output type: at the task's full size other summation orders round more than the module
-does at small sizes."""
+"""Smallest relative tolerance by output type: at the task's full size, other summation orders round more than the
+module at small sizes."""
 FALLBACK = (1e-4, 1e-4)
 """Tolerance if none could be measured."""
 
 
 def main(task: str, name: str, out: str) -> None:
-    """Draft a task.
+    """Draft the files of a task, and write the result as JSON.
 
     Args:
         task: path of the task's file.
@@ -41,7 +41,7 @@ def main(task: str, name: str, out: str) -> None:
         out: path of the JSON result.
     """
     answer: dict[str, object]
-    limit_memory(MOST_BYTES)  # so that exceeding it fails with a message
+    limit_memory(MOST_BYTES)  # so that a task that exceeds it fails with a message
     try:
         answer = drafted(Path(task), name)
     except EvokernError as error:

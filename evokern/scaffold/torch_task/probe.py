@@ -1,4 +1,4 @@
-"""Run a task, in a child process only, to learn its variable sizes, shapes, dtypes, parameters and scalars."""
+"""Run a task (only in a child process) to find its variable sizes, shapes, dtypes, parameters and scalars."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DTYPES = {
 }  # fmt: skip
 """torch's dtype → evokern's; a boolean is a byte."""
 SMALL_ELEMENTS = 20_000
-"""Maximum elements of all buffers of a small problem; a simulated gate runs it in about a second."""
+"""Maximum number of elements in all buffers of a small problem; a simulated gate runs it in about a second."""
 MOST_ELEMENTS = 1 << 24
-"""Maximum elements of all buffers of a task that has only one size."""
+"""Maximum number of elements in all buffers of a task that has only one size."""
 DRAWS = 8
 """Number of times that inputs are generated to find the range of integers."""
 SEVERAL_BLOCKS = 600
-"""Minimum output elements that fill more than two of the default candidate's blocks, the last one partially."""
+"""Minimum number of output elements; it fills more than two blocks of the default candidate, the last partially."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class TaskTensor:
     shape: tuple[str, ...]
     """Each extent, as Python text over `p.NAME`."""
     truth: bool = False
-    """Whether torch has booleans, which the kernel gets as bytes."""
+    """Whether the torch tensor contains booleans, which the kernel receives as bytes."""
     scale: float = 1.0
     """Standard deviation of its values."""
     low: int = 0
-    """Integers: smallest value seen."""
+    """For integers: smallest value seen."""
     high: str = "127"
-    """Integers: largest possible value, as Python text over `p.NAME`."""
+    """For integers: largest possible value, as Python text over `p.NAME`."""
     parameter: str = ""
     """The module's name of a parameter; empty for an argument of `forward` and for an output."""
     place: int | None = None
@@ -57,7 +57,7 @@ class TaskTensor:
 
 @dataclass(frozen=True)
 class Probe:
-    """Properties of a task."""
+    """Result of probing a KernelBench task: its sizes, arguments, parameters and outputs."""
 
     fields: Mapping[str, tuple[int, int]]
     """Size → its required divisor, and its value in the file."""
@@ -66,7 +66,7 @@ class Probe:
     parameters: tuple[TaskTensor, ...]
     """Parameters of the module, and buffers that affect its result."""
     outputs: tuple[TaskTensor, ...]
-    """Results of `forward`."""
+    """Tensors that `forward` returns."""
     small: tuple[Mapping[str, int], ...]
     """Small problems with which the file can run."""
     training: bool
@@ -74,13 +74,13 @@ class Probe:
     copies: bool
     """Whether `forward` writes to its arguments."""
     ties: Mapping[str, str]
-    """Size → field that always has the same value."""
+    """Size → another field that always has the same value."""
     notes: tuple[str, ...]
     """Notes for the user, one sentence each."""
 
 
 def probe(text: str, name: str) -> Probe:
-    """Run a task and return its properties.
+    """Run a task and return what the run shows about it.
 
     Args:
         text: text of the task.
@@ -276,7 +276,7 @@ def _are_constrained(draws: Sequence[Any]) -> bool:
 def _run(
     module: torch.nn.Module, given: Sequence[Any], notes: list[str]
 ) -> tuple[bool, bool, tuple[torch.Tensor, ...]]:
-    """Run a module as it is constructed, or in evaluation mode if that uses random numbers."""
+    """Run a module in its initial mode, or in evaluation mode if the initial mode uses random numbers."""
     first = tensors_in(module(*copy.deepcopy(list(given))))
     used = copy.deepcopy(list(given))
     second = tensors_in(module(*used))

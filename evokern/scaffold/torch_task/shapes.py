@@ -1,4 +1,4 @@
-"""Express tensor extents as formulas of a task's sizes, from a few runs without data."""
+"""Express tensor extents as formulas over a task's sizes, from a few runs without data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fitted:
 
 
 def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]:
-    """Return sizes that can only change together with an equal one, each with that size: one field for both.
+    """Return the sizes that can only change together with an equal size, each with that size; both become one field.
 
     Args:
         own: sizes in the file.
@@ -75,7 +75,7 @@ def fit(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> Fitted:
 
 
 def _step(name: str, own: Sizes, shapes: Callable[[Sizes], Shapes | None], known: Shapes) -> int | None:
-    """Return the divisor of a size; None if the size cannot change or affects no extent."""
+    """Return the divisor of a size, or None if the size cannot change or affects no extent."""
     value = own[name]
     for step in range(1, min(MOST_STEP, value) + 1):
         if value % step:

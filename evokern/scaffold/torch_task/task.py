@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class DraftedTask:
-    """Draft of a task, from the child process."""
+    """Draft of a task, made by the child process."""
 
     kernel_cu: str
     """Text of a kernel that compiles and computes nothing."""

@@ -1,4 +1,4 @@
-"""Generate the text of the files in a task's kernel folder."""
+"""Generate the texts of the files in a task's kernel folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPES = {
 }  # fmt: skip
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 INPUT_LARGE, PARAMETER_LARGE = 64.0, 4.0
-"""Standard deviation of the large inputs: absolute for arguments, relative to the usual one for parameters."""
+"""Standard deviation of large inputs: absolute for arguments, relative to the usual value for parameters."""
 Tolerances = Mapping[str, tuple[float, float]]
 
 

@@ -1,4 +1,4 @@
-"""Draft a kernel from a tuner's input."""
+"""Draft a kernel from the input of a tuner."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
 
 VECTOR_PROBLEM = 1 << 12
-"""Value of every field when detecting vector lengths; all of them divide it."""
+"""Value of every field in the detection of vector lengths; every vector length divides it."""
 MOST_IN_VECTOR = 16
 """Maximum number of elements that one thread processes at once."""
 MOST_TRIED = 20_000
-"""Maximum number of configurations to search for one that satisfies all restrictions."""
+"""Maximum number of configurations that are searched for one that satisfies all restrictions."""
 _OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
 """C++ standards that CUDA's headers no longer support."""
 LEAST_SIZE = 64
@@ -121,7 +121,7 @@ def _defined(option: str) -> tuple[str, str]:
 
 
 def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
-    """Return the macros that compiler options define as numbers and the code uses: problem sizes."""
+    """Return the numeric macros that compiler options define and the code uses: the problem sizes."""
     defined = dict(map(_defined, request.options))
     return {
         name: int(value)
@@ -134,7 +134,7 @@ def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
 
 
 def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
-    """Replace field values in an expression with fields; if two have the same value, use the axis's own."""
+    """Replace field values in an expression with fields; of two fields with the same value, use the axis's field."""
     for number in set(given.values()):
         fitting = [name for name, value in given.items() if value == number]
         named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
@@ -149,7 +149,7 @@ def _used(names: list[str], text: str) -> list[str]:
 
 
 def _size_macros(request: TunerRequest, source: CudaSource, text: str) -> dict[int, str]:
-    """Return axis of the problem → macro with its size."""
+    """Return a map of each problem axis to the macro with its size."""
     numbers = {m.name: m.number for m in source.macros if m.number is not None and m.name not in request.parameters}
     numbers = {name: number for name, number in numbers.items() if re.search(rf"\b{re.escape(name)}\b", text)}
     found: dict[int, str] = {}
@@ -210,7 +210,7 @@ def _gene(name: str, values: tuple[int | str, ...], default: int | str) -> Draft
 
 
 def _default_configuration(request: TunerRequest, source: CudaSource) -> dict[str, int | str]:
-    """Return a configuration that satisfies all restrictions, near the file's values or with a common block."""
+    """Return a configuration that satisfies all restrictions, near the file's values or with a common block size."""
     own = {m.name: m.number for m in source.macros if m.kind == "default" and m.number is not None}
     names = list(request.parameters)
     block = Plan("", (), (), (), (), tuple(_extent(request, axis) for axis in range(3)))

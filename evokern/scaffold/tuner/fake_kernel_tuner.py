@@ -1,9 +1,9 @@
-"""Run a tuning script with a fake `kernel_tuner` module that records the call of `tune_kernel` and tunes nothing.
+"""Run a tuning script with a fake `kernel_tuner` module that records the call to `tune_kernel` and tunes nothing.
 
     python fake_kernel_tuner.py SCRIPT OUT.json
 
 `evokern.scaffold.tuner.script` starts this file. It imports nothing from evokern, and NumPy only for scripts that use
-it. The first call of `tune_kernel` ends the script. Large random arrays are replaced by views of one number to save
+it. The first call to `tune_kernel` ends the script. Large random arrays are replaced by views of one number to save
 memory, because only their type and shape matter.
 """
 
@@ -36,7 +36,7 @@ class _Caught(BaseException):
 
 
 class _Anything(types.ModuleType):
-    """A module, class or function whose attributes and calls return a similar object."""
+    """Stand-in for a module, class or function; its attributes and calls return similar objects."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -77,7 +77,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _described(value: Any) -> Any:
-    """Return a value as JSON: an array as type and shape, a number unchanged."""
+    """Return a value for JSON: an array becomes its type and shape, and a number is unchanged."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, dict):
@@ -142,7 +142,7 @@ def _spare_memory() -> None:
 
 
 def main(script: str, out: str) -> int:
-    """Run a script up to its first `tune_kernel` call and write the call; return 3 if there is none."""
+    """Run a script up to its first call to `tune_kernel`, and write the call; return 3 if there is none."""
     found: dict[str, Any] = {}
     sys.meta_path.insert(0, _Finder(found))
     with contextlib.suppress(ImportError):

@@ -33,9 +33,9 @@ class TunerArgument:
     shape: tuple[int, ...] | None = None
     """Shape of an array; None for a number."""
     value: float | None = None
-    """Value of a number."""
+    """Value, if the argument is a number."""
     name: str = ""
-    """Name, if the file gives one."""
+    """Name of the argument, if the file contains one."""
 
     def __post_init__(self) -> None:
         if self.value is not None and not isinstance(self.value, (int, float)):
@@ -53,17 +53,17 @@ class TunerRequest:
     file: str
     """Path of the source file; empty if the script contains the text."""
     problem_size: tuple[int | str, ...]
-    """Elements along x, y, z: numbers, or Python text over tunable parameters."""
+    """Problem size along x, y, z: numbers, or Python text over tunable parameters."""
     parameters: Mapping[str, tuple[int | str, ...]]
     """Tunable parameter → its values."""
     defaults: Mapping[str, int | str]
-    """Default values of parameters, if the file gives them."""
+    """Default values of parameters, if the file contains them."""
     restrictions: tuple[str, ...]
     """Conditions on configurations, as Python text."""
     divisors: tuple[tuple[str, ...] | None, ...]
     """Divisors of each problem axis that give the grid; None means the block's extent."""
     block_names: tuple[str, str, str]
-    """Parameters for the block's extents."""
+    """Parameters that set the block's extents."""
     arguments: tuple[TunerArgument, ...]
     """Arguments of the kernel in order."""
     constants: Mapping[str, TunerArgument]
@@ -75,7 +75,7 @@ class TunerRequest:
     sums: tuple[int, ...] = ()
     """Array arguments whose expected result is one number: the script compares their sum."""
     notes: tuple[str, ...] = ()
-    """Input that could not be translated, one sentence each."""
+    """Notes about input that could not be translated, one sentence each."""
     expected: str = ""
     """Expected result of the script, in words."""
 

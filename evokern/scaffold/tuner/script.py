@@ -17,7 +17,7 @@ LIMIT_S = 120
 
 
 def run_script(path: Path) -> TunerRequest:
-    """Run a script up to its first call of `tune_kernel` and return the call's arguments.
+    """Run a script up to its first call to `tune_kernel`, and return the call's arguments.
 
     Args:
         path: path of the script, which is executed; the caller must have the user's permission.
