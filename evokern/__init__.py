@@ -33,11 +33,11 @@ from evokern.search import Progress, SearchResult
 from evokern.version import __version__
 
 _OLD_NAMES = {"Need": AtMost}
-"""Names of 0.2.0 that work until 0.4.0."""
+"""Names from version 0.2.0 that still work, until 0.4.0."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return an object by its old name, with a DeprecationWarning."""
+    """Return the object with an old name, and issue a DeprecationWarning."""
     if name not in _OLD_NAMES:
         raise AttributeError(f"module 'evokern' has no attribute {name!r}")
     new = _OLD_NAMES[name]

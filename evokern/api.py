@@ -35,7 +35,7 @@ FACTORIES = WorkerFactories(
     diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
     verifier="evokern.analysis.verify.champion:ChampionWorker",
 )
-"""Workers that diagnose crashes and hangs, and that verify champions. Only worker processes import them."""
+"""Workers that diagnose crashes and hangs and that verify champions; only worker processes import them."""
 
 
 _T = TypeVar("_T")
@@ -67,40 +67,41 @@ def search(
 ) -> SearchResult:
     """Search a study, or resume it if the database already contains it.
 
-    An argument that is None keeps the stored value of an existing study. For a new study, the study file gives the
-    value.
+    For an existing study, an argument of None keeps the stored value. For a new study, it selects the value from the
+    study file.
 
     Args:
         study: name of a study, path to its TOML file, or a `Study`.
         db: database that stores the results.
         device: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device object.
-        kernel: the kernel, if it cannot be found by the name in the study.
+        kernel: the kernel, if it cannot be found by the name that the study gives.
         budget: total time over all sessions, for example `2h`; a number means seconds.
         extend: time to add to the study's budget.
         trials: total number of evaluated trials.
         sampler: name of the sampler, one of `evokern.study.settings.SAMPLERS`.
         seed: random seed of the sampler.
-        max_in_flight: maximum number of concurrent trials. A search starts with 4 and ramps up to a fifth of the
-            trials so far.
-        control: `random` makes every second trial of a new study a random-search trial, hidden from the sampler;
-            `none` overrides the study file.
+        max_in_flight: maximum number of concurrent trials. A search starts with 4 and increases the number to a fifth
+            of the trials so far.
+        control: `random`: every second trial of a new study comes from random search and is hidden from the sampler.
+            `none`: no control, even if the study file has one.
         warm_start: earlier results that seed a new study. `auto` or None: studies of the same kernel in the database,
-            nearest problem first. `none`: nothing. `sim`: a simulated search of this GPU. Otherwise another study
-            (`runs.db:attention-s128`) or a recording. The results used are stored with the study.
+            nearest problem first. `none`: no earlier results. `sim`: results of a search on a simulation of this GPU.
+            Any other value: another study (`runs.db:attention-s128`) or a recording. The results that are used are
+            stored with the study.
         cost_per_hour: price of one device hour, from which the cost of the search is computed.
         cluster: Ray cluster whose hosts compile candidates and run them on simulated chips; None for this machine.
-        fresh: rename an earlier study of this name and start over.
+        fresh: rename the earlier study with this name, and start over.
         allow_changes: continue even if the study file or the kernel code has changed.
         trust: trust the kernel folder: allow its code to run, now and later.
         verify: verify the champion at the end, within the budget.
-        on_progress: called with a `Progress` at every event, in the searching thread. In a notebook, a panel below the
-            cell also shows the progress.
+        on_progress: called with a `Progress` at every event, in the thread that searches. In a notebook, a panel below
+            the cell also shows the progress.
         go_on: deprecated name of `allow_changes`.
         window: deprecated name of `max_in_flight`.
 
     Returns:
-        Champion and summary. After Ctrl-C or SIGTERM the search ends as if its budget were used up, with
-        `interrupted` set.
+        The champion and a summary. After Ctrl-C or SIGTERM, the search ends as if its budget were used up, and
+        `interrupted` is set.
 
     Raises:
         UsageError: the study, kernel, device, database or an argument cannot be used; the message gives the remedy.
@@ -127,7 +128,7 @@ def search(
 
 
 def _renamed(name: str, value: _T, old_name: str, old_value: _T | None) -> _T:
-    """Return the value of a keyword, or of its deprecated name, with a DeprecationWarning at the caller's line."""
+    """Return the value of a keyword, or that of its deprecated name with a DeprecationWarning at the caller's line."""
     if old_value is None:
         return value
     warnings.warn(f"{old_name} is deprecated; use {name}", DeprecationWarning, stacklevel=3)
@@ -135,7 +136,7 @@ def _renamed(name: str, value: _T, old_name: str, old_value: _T | None) -> _T:
 
 
 def _watchers(on_progress: OnProgress | None) -> OnProgress:
-    """Return a function that passes every event to the notebook panel, if there is one, and to `on_progress`."""
+    """Return a function that passes every event to `on_progress` and, in a notebook, to the panel."""
     from evokern.progress import notebook_panel
 
     watchers = [watcher for watcher in (notebook_panel(), on_progress) if watcher is not None]
@@ -245,26 +246,26 @@ def evaluate(
 ) -> SourceResult | list[SourceResult]:
     """Check and time external CUDA sources in place of a kernel's own source.
 
-    A source replaces only the kernel's source file; the rest of the declaration stays. Sources run in separate
-    processes, and nothing is written to a database. For repeated calls use an `evokern.Evaluator`, which keeps the
-    device warm.
+    A source replaces only the kernel's source file; the rest of the declaration is kept. Sources run in separate
+    processes, and nothing is written to a database. For repeated calls, use an `evokern.Evaluator`, which keeps the
+    device open between calls.
 
     Args:
         kernel: name or folder of the kernel whose signature the sources have, or the kernel itself.
-        source: a path, the text itself (a `str` of several lines), or an `evokern.ForeignSource`; or an iterable of
-            these. The iterable is read lazily, so a generator can create sources from earlier results.
+        source: a path, the source text (a `str` of several lines), an `evokern.ForeignSource`, or an iterable of these.
+            The iterable is read lazily, so a generator can create sources from earlier results.
         problem: shapes and options, such as `2,8,512,64`; None for the problem of the kernel's first study, or for
             its first small problem if it has no study.
         device: `auto`, `cuda:N`, `cuda:0,1`, `cuda:all`, `sim:CHIP`, or a device that is not started yet.
-        genes: gene → value for the kernel's macros and `launches`; other genes keep their defaults.
+        genes: values of genes by name, for the kernel's macros and `launches`; other genes keep their defaults.
         grid: number of blocks along x, y, z; overrides `launches`.
         block: number of threads of a block along x, y, z; overrides `launches`.
         shared_bytes: dynamic shared memory per block in bytes; overrides `launches`.
         trust: trust the kernel folder: allow its `kernel.py` to run, now and later.
-        on_result: called with each result when it arrives.
+        on_result: called with each result as soon as it arrives.
 
     Returns:
-        One result for a single source, or a list in the order of the sources for an iterable.
+        One result for a single source; for an iterable, a list of results in the order of the sources.
 
     Raises:
         UsageError: the kernel, problem, genes, device or a source cannot be used; the message gives the remedy.

@@ -1,7 +1,7 @@
-"""Checks of the installation: GPU, driver, libraries, headers and tools, with remedies for missing ones.
+"""Checks of the installation: GPU, driver, libraries, headers and tools, with remedies for missing components.
 
-The checks are independent and never raise, so a broken CuPy does not hide a missing header. Code that could crash the
-process (a compiler, a driver library) runs in a subprocess.
+The checks are independent and never raise exceptions, so a broken CuPy does not hide a missing header. Code that could
+crash the process (a compiler, a driver library) runs in a subprocess.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evokern.compile.cache import default_directory
 from evokern.hardware.driver import Driver, driver_version, probe
 
 Status = Literal["ok", "missing", "optional"]
-"""`missing`: evokern cannot work without it; `optional`: evokern works without it, but lacks a feature."""
+"""State of a component. `missing`: evokern needs it; `optional`: it is absent, so only some features do not work."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Check:
     name: str
     """Name of the component."""
     status: Status
-    """Whether the component is present, and whether it is required."""
+    """State of the component: present, missing, or absent but optional."""
     found: str
-    """Description of the found component, with versions, or of the problem."""
+    """Description of the component with its versions, or of the problem."""
     remedy: str = ""
     """Remedy; empty if nothing is missing."""
 

@@ -5,7 +5,7 @@
     │   ├── SpaceError        Unknown or unsuitable gene, value or constraint.
     │   ├── KernelError       Invalid kernel folder.
     │   ├── StudyError        Invalid or unknown study.
-    │   ├── DeviceError       Missing device, or a device other than that of the study.
+    │   ├── DeviceError       Missing device, or not the device of the study.
     │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
     │   └── StoreError        Database that cannot be used.
     └── InternalError         Bug in evokern: exit code 3.
@@ -44,7 +44,7 @@ class SpaceError(UsageError):
 
 
 class KernelError(UsageError):
-    """Invalid kernel folder: a missing file, an unknown entry point, or a reference that raises."""
+    """Invalid kernel folder: a missing file, an unknown entry point, or a reference that raises an exception."""
 
 
 class StudyError(UsageError):
@@ -52,7 +52,7 @@ class StudyError(UsageError):
 
 
 class DeviceError(UsageError):
-    """Missing device, or a device other than the one that the study started on."""
+    """Missing device, or not the device on which the study started."""
 
 
 class SourceError(UsageError):
@@ -60,7 +60,7 @@ class SourceError(UsageError):
 
 
 class StoreError(UsageError):
-    """Database that cannot be used: locked, corrupt, read-only, of a newer schema, or in an unsuitable location."""
+    """Database that cannot be used because it is locked, corrupt, read-only, too new or in an unsuitable location."""
 
 
 class InternalError(EvokernError):
@@ -68,7 +68,7 @@ class InternalError(EvokernError):
 
 
 KERNEL_CODE_EXCEPTIONS = (Exception, SystemExit)
-"""Exceptions to catch around kernel code, including `sys.exit`, which must not end evokern silently."""
+"""Exceptions to catch around kernel code; they include that of `sys.exit`, which must not end evokern silently."""
 
 
 MAX_INTEGER = 2**63 - 1

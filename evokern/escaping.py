@@ -1,8 +1,8 @@
 """Escaping of untrusted text for comments, string literals, shell lines, terminals, Markdown and JSON.
 
-Names, paths, compiler messages and the content of a database are untrusted. A newline would end a `//` comment, a
-backslash would continue it on the next line, and an escape sequence could control a terminal. Templates escape HTML
-(`evokern.templating`), and placeholders protect SQL.
+Names, paths, compiler messages and the content of a database are untrusted. A newline would end a `//` comment. A
+trailing backslash would continue the comment on the next line, and an escape sequence could control a terminal. This
+module handles neither HTML, which templates escape (`evokern.templating`), nor SQL, which uses placeholders.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Escape all control characters, so that the text is one line: a newline becomes `\n`, ESC becomes `\x1b`."""
+    r"""Escape all control characters, so that the text is one line: newlines become `\n`, ESC becomes `\x1b`."""
     return _CONTROL.sub(_escaped, text)
 
 
@@ -46,7 +46,7 @@ def in_comment(text: str) -> str:
     r"""Escape text for a line comment of C++ (`//`) or Python (`#`).
 
     A trailing backslash, or its trigraph `??/`, would continue the comment on the next line (ISO C++17, 5.2; ISO C++14,
-    2.4; GCC also allows blanks after it). It becomes `\x5c` or `??\x2f`.
+    2.4; GCC also allows blanks after it). The backslash becomes `\x5c`, and the trigraph becomes `??\x2f`.
     """
     line = _CONTROL_IN_COMMENT.sub(_escaped, text).rstrip()
     return _CONTINUED.sub(lambda match: r"\x5c" if match[0] == "\\" else r"??\x2f", line)
@@ -83,7 +83,7 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>|#&]")
 
 
 def in_markdown(text: str) -> str:
-    """Escape text for a line or table cell of Markdown, so that it creates no tag, link or cell."""
+    """Escape text for a line or table cell in Markdown, so that it cannot create a tag, link or cell."""
     return _MARKDOWN.sub(r"\\\g<0>", visible(text))
 
 

@@ -1,7 +1,7 @@
 """Log events of a running search; `--log FILE` writes each as a JSON line.
 
-An event is a message of the package's logger whose record has an extra attribute, `FIELDS`. docs/searching.md lists the
-names of events and fields.
+An event is a message of the package's logger whose record has an extra attribute, `FIELDS`. The names of all events
+and fields are in docs/searching.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 FIELDS = "evokern_fields"
-"""Name of the log record's attribute with the fields of an event."""
+"""Name of the log record's attribute that contains the fields of an event."""
 _LOGGER = logging.getLogger("evokern")
 
 

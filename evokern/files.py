@@ -1,7 +1,7 @@
 """Read and write files that a user names, without blocking on FIFOs or devices.
 
-A path can name a FIFO, on which a plain `open` blocks forever, or an endless device, or be too long. The functions here
-raise an `OSError` in all these cases, and its `strerror` describes the problem.
+A path can name a FIFO, on which a plain `open` blocks forever, or an endless device, or it can be too long. In all
+these cases, the functions here raise an `OSError` whose `strerror` describes the problem.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 MOST_BYTES = 2**30
-"""Maximum size of a file to read; sources, studies and recordings are far smaller."""
+"""Maximum size in bytes of a file to read; sources, studies and recordings are far smaller."""
 
 _KINDS = (
     (stat.S_ISDIR, "it is a folder"),
@@ -75,7 +75,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """Return the text of a regular UTF-8 file, without byte order mark and with newlines normalised to LF.
+    """Return the text of a regular UTF-8 file without its byte order mark and with newlines normalised to LF.
 
     Args:
         path: the file.

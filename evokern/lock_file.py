@@ -1,4 +1,4 @@
-"""Lock files. The system releases the lock when its process ends, for whatever reason."""
+"""Lock files; the system releases a lock when the process that holds it ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 _held: set[Path] = set()
-"""Resolved paths of the lock files of this process, because POSIX locks do not exclude the same process."""
+"""Resolved paths of the lock files that this process holds, because POSIX locks do not exclude the same process."""
 
 
 def is_held_here(path: Path) -> bool:
@@ -30,7 +30,7 @@ def lock(file: TextIO) -> bool:
 
 
 def write_holder(path: Path, file: TextIO) -> None:
-    """Write the process that holds the lock into the lock file."""
+    """Write a description of this process, which holds the lock, to the lock file."""
     file.truncate(0)
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
     now = time.strftime("%Y-%m-%d %H:%M:%S")

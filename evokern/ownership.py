@@ -1,7 +1,7 @@
-"""Checks whether users other than the current user and root can change a file or folder.
+"""Checks of whether users other than the current user and root can change a file or folder.
 
 Code and data that evokern trusts must not come from such files. Only the owner and mode bits are checked. Linux shows
-the mask of an access control list as the group bits, so a list that lets others write is detected too.
+the mask of an access control list as the group bits, so a list that lets others write is also detected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 
 def who_else_can_modify(path: Path, *, within: bool = False) -> str:
-    """Return a clause on who else can change a file or folder; empty if only the user and root can.
+    """Return a clause that names who else can change a file or folder; empty if only the user and root can.
 
-    A group counts as the user if it is the user's own group and has no other member, the default on most systems.
+    A group is equivalent to the user if it is the user's own group and has no other members, as on most systems.
 
     Args:
         path: the file or folder; links are not followed.
         within: whether the path is a folder that contains an entry of the user. In a sticky folder (`/tmp`), others
-            can add entries but cannot replace this one.
+            can add entries but cannot replace the user's entry.
     """
     try:
         state = path.lstat()
@@ -31,7 +31,7 @@ def who_else_can_modify(path: Path, *, within: bool = False) -> str:
 
 
 def why_foreign_state(state: os.stat_result, path: Path, *, within: bool = False) -> str:
-    """Do the same as `who_else_can_modify` with a known file status.
+    """Return the result of `who_else_can_modify` for a known file status.
 
     Args:
         state: status of the file or folder.
@@ -43,14 +43,14 @@ def why_foreign_state(state: os.stat_result, path: Path, *, within: bool = False
     if stat.S_ISLNK(state.st_mode) or (within and state.st_mode & stat.S_ISVTX):
         return ""
     if state.st_mode & stat.S_IWOTH:
-        return f"and anybody may write {path}"
+        return f"and anybody can write to {path}"
     if state.st_mode & stat.S_IWGRP and not _only_ours(state.st_gid):
-        return f"and its group may write {path}"
+        return f"and its group can write to {path}"
     return ""
 
 
 def _own_users() -> set[int]:
-    """Return the user and root; for root also the user who called `sudo`, as in git."""
+    """Return the user and root; if the user is root, also the user who called `sudo`, as in git."""
     own = {0, os.geteuid()}
     called_by = os.environ.get("SUDO_UID", "")
     return own | {int(called_by)} if os.geteuid() == 0 and called_by.isdecimal() else own

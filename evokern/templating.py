@@ -28,7 +28,7 @@ class _TemplateCache(FileSystemBytecodeCache):
     """
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Load a compiled template if it is readable."""
+        """Load a compiled template if it can be read."""
         try:
             super().load_bytecode(bucket)
         except Exception:  # truncated or unreadable file

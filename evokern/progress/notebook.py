@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from evokern.search import Progress
 
 REFRESH_S = 0.5
-"""Minimum time between two updates, seconds; each update is a message to the browser."""
+"""Minimum time between two updates in seconds; each update is a message to the browser."""
 _ENDED = {
     "budget": "the budget is used up",
     "trials": "the trial limit is reached",
@@ -21,14 +21,14 @@ _ENDED = {
     "interrupted": "interrupted; repeat the call to resume",
     "paused": "paused before the end; repeat the call to resume",
 }
-"""`Progress.end` → reason why the search ended."""
+"""Reason why the search ended, for each value of `Progress.end`."""
 
 
 def notebook_panel() -> NotebookPanel | None:
-    """Return a panel if this process is the kernel of a notebook, else None.
+    """Return a panel if this process is a notebook kernel, else None.
 
-    The kernel of a notebook has always imported IPython, so this function does not import it. IPython in a terminal has
-    a shell without a kernel.
+    A notebook kernel has always imported IPython, so this function does not import it. In a terminal, IPython's shell
+    has no kernel.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
@@ -36,14 +36,14 @@ def notebook_panel() -> NotebookPanel | None:
 
 
 class NotebookPanel:
-    """Notebook panel, called with each `Progress`."""
+    """Panel in a notebook; it is called with each `Progress`."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._drawn = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
-        """Show one event. Start and end are always drawn, events in between at most every `REFRESH_S` seconds."""
+        """Show one event; events between start and end are drawn at most once every `REFRESH_S` seconds."""
         passing = progress.event in ("trial", "idle")
         if passing and time.monotonic() - self._drawn < REFRESH_S:
             return

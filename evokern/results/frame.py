@@ -18,7 +18,7 @@ def trials_dataframe(trials: Iterable[Trial], genes: Sequence[str]) -> pandas.Da
 
     Args:
         trials: the trials.
-        genes: names of the genes, in the order of their declaration.
+        genes: names of the genes, in declaration order.
 
     Raises:
         UsageError: pandas is not installed.

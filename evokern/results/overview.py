@@ -11,7 +11,7 @@ from evokern.templating import environment
 from evokern.wording import changed_genes_text, count_noun, duration, microseconds, outcome_counts, speedup
 
 FASTEST = 10
-"""Number of trials in the list of the fastest."""
+"""Number of trials in the list of the fastest trials."""
 
 
 def standing(summary: Mapping[str, Any]) -> str:
@@ -30,7 +30,7 @@ def standing(summary: Mapping[str, Any]) -> str:
 
 
 def overview_html(reader: Reader, record: StudyRecord) -> str:
-    """Return a study as HTML for a notebook: headline, champion, outcomes, fastest trials. All text is escaped."""
+    """Return a study as HTML for a notebook: headline, champion, outcomes and fastest trials, with escaped text."""
     summary = reader.summary(record)
     trials = list(reader.trials(record))
     timed = [t for t in trials if t.outcome is Outcome.MEASURED]

@@ -47,14 +47,14 @@ def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> Stu
 class StudyResults:
     """Results of a study.
 
-    Every access reads the database, so the results of a running search are up to date. An access raises StoreError if
-    the database cannot be read, and StudyError if the study was deleted.
+    Every access reads the database, so the results are current even while a search is running. An access raises
+    StoreError if the database cannot be read, and StudyError if the study was deleted.
     """
 
     db: Path
     """The database."""
     record: StudyRecord
-    """The study at the time of loading: kernel, genes, problems, device, sampler, settings, budgets."""
+    """The study's record when it was loaded: kernel, genes, problems, device, sampler, settings and budgets."""
 
     @property
     def name(self) -> str:
@@ -72,24 +72,24 @@ class StudyResults:
 
     @property
     def trials(self) -> list[Trial]:
-        """All recorded trials in the order of their numbers, without timing samples."""
+        """All recorded trials in number order, without timing samples."""
         with self._reading() as (reader, record):
             return list(reader.trials(record))
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Summary as printed by `evokern show --json`: outcomes, baseline, best, limit, cost, control, hints."""
+        """The object that `evokern show --json` prints: outcomes, baseline, champion, limits, cost, control, hints."""
         from evokern.analysis.wrong_trials import hints
 
         with self._reading() as (reader, record):
             return {**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))}
 
     def trials_dataframe(self) -> pandas.DataFrame:
-        """Return the trials as a pandas data frame, one row per trial in the order of their numbers.
+        """Return the trials as a pandas data frame, with one row per trial in number order.
 
         Columns:
 
-        - `number`, `outcome`, `reason`, `params_GENE` for every gene, `fingerprint` of the program
+        - `number`, `outcome`, `reason`, `params_GENE` for every gene, and the program's `fingerprint`
         - `control`: whether the trial belongs to the control
         - `time_us`: time in µs, or NaN; `ci95_low_us`, `ci95_high_us`: its 95 % interval
         - `seconds`: study time when the trial was recorded; `compile_s`, `device_s`: time spent on it
@@ -130,16 +130,16 @@ class StudyResults:
 
         Args:
             path: file to write; a T4 file or a trace is compressed if its name ends in `.gz`.
-            format: `cu` for one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. `t4`
-                for all trials as a T4 file, for other auto-tuners. `trace` for a timeline of the search as Chrome
-                trace-event JSON, to open at ui.perfetto.dev.
+            format: `cu`: one trial as a CUDA program that builds with nvcc alone; this needs the kernel folder. `t4`:
+                all trials as a T4 file, for other auto-tuners. `trace`: a timeline of the search as Chrome trace-event
+                JSON, to open at ui.perfetto.dev.
             trial: number of the trial; None for the champion.
-            problem: index of the study's problem, from 0, for which the program is compiled.
+            problem: index (from 0) of the study's problem for which the program is compiled.
             trust: load the database's copy of the kernel's declaration if the folder is missing or changed.
 
         Raises:
             StudyError: the trial or problem does not exist, the trial was not measured, or the study has no trials.
-            KernelError: the code of the kernel is not the code that the trial ran, and is not trusted.
+            KernelError: the kernel's code differs from the code that the trial ran, and the stored copy is not trusted.
             UsageError: the format is unknown or does not take a trial, or the file cannot be written.
         """
         if format not in FORMATS:
@@ -178,7 +178,7 @@ class StudyResults:
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Reader, StudyRecord]]:
-        """Open the database and find the study by its UUID, because a new study may have taken over its name."""
+        """Open the database and find the study by UUID, because a newer study may have the same name."""
         from evokern.store import open_readonly
 
         with open_readonly(self.db) as reader:

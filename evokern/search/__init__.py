@@ -1,7 +1,7 @@
 """Search: propose, evaluate, record and report results to the sampler, within a budget and over any number of sessions.
 
-`evokern.api` provides `evokern.search(...)`. A session finds study and kernel, opens device and store, creates or
-resumes the study, runs the loop (`loop`), and closes the store.
+`evokern.api` provides `evokern.search(...)`. A session finds the study and the kernel, and opens the device and the
+database. It then creates or resumes the study, runs the search loop (`loop`), and closes the database.
 """
 
 from evokern.search._session import resume_study, search_study

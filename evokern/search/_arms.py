@@ -1,9 +1,9 @@
 """Arms of a search: its sampler and, for a study with control, a second sampler that proposes every other trial.
 
 Each arm searches as if it were alone. It has its own history with its own trial numbers, and never sees the proposals
-or results of the other arm. The trials in flight are divided between the arms, so each arm proposes what it would
-propose alone. Only compiled programs are shared: a program that both arms propose is compiled and timed once, and both
-get its time.
+or results of the other arm. The trials in flight are divided between the arms, so each arm makes the same proposals as
+it would alone. Only compiled programs are shared: a program that both arms propose is compiled and timed once, and both
+arms get its time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ArmSchedule(TrialSchedule):
         return cls(study.most, study.least, study.ramp, arms)
 
     def __call__(self, number: int) -> int:
-        """Return the arm's trials in flight with its trial `number`, which counts too."""
+        """Return how many of the arm's trials are in flight together with its trial `number`, including that trial."""
         return -(-super().__call__(number * self.arms) // self.arms)
 
 
@@ -76,7 +76,7 @@ class SearchGroup:
 
     @property
     def elite_us(self) -> float | None:
-        """Time in µs of the best trial visible to the arm; its candidates race against it."""
+        """Time in µs of the best trial visible to the arm; the arm's candidates race against this time."""
         return self._history.elite_us
 
     def propose(self, number: int) -> Proposal | None:
@@ -92,12 +92,12 @@ class SearchGroup:
         return replace(proposal, info=info, control=self.control)
 
     def prepare(self, number: int) -> None:
-        """Let the sampler start on the proposal for the study's trial `number`, after `show_results`."""
+        """Let the sampler start to prepare the proposal for the study's trial `number`; call `show_results` first."""
         if isinstance(self._sampler, PreparesProposals):
             self._sampler.prepare(self._history, self._local(number))
 
     def likely(self) -> Sequence[Config]:
-        """Return configurations that the sampler is likely to propose next, if it can predict them."""
+        """Return configurations that the sampler is likely to propose next; empty if it cannot predict them."""
         return self._sampler.likely() if isinstance(self._sampler, PredictsProposals) else ()
 
     def restore(self, number: int, proposal: Proposal) -> None:
@@ -142,9 +142,9 @@ class Arms:
         """The arms, the sampler's first."""
 
     def last_visible_trial(self, number: int, schedule: TrialSchedule) -> int:
-        """Return the last trial whose result a trial's proposal may see; all arms of a round see the same."""
+        """Return the last trial whose result a proposal may use; it is the same for all arms of a round."""
         return number - schedule(number - number % len(self.all))
 
     def of(self, number: int) -> SearchGroup:
-        """Return the arm that a trial belongs to."""
+        """Return the arm to which a trial belongs."""
         return self.all[number % len(self.all)]

@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\b(?:\d[\d.,]*(?:e[-+]?\d+)?|nan|inf)
 
 @dataclass(frozen=True)
 class Failure:
-    """A kind of failure with its latest trial."""
+    """A kind of failure and its latest trial."""
 
     trial: Trial
     """Latest trial with this failure."""
@@ -41,10 +41,10 @@ class LastFailures:
             del self._kinds[next(iter(self._kinds))]
 
     def annotate(self, changed: Mapping[int, Trial]) -> None:
-        """Update trials with later evidence; a kind whose reason changes may merge with another.
+        """Update trials for which evidence arrived later; a kind whose reason changes may merge with another kind.
 
         Args:
-            changed: trial number → trial with all its evidence.
+            changed: trials with all their evidence, by trial number.
         """
         kinds, self._kinds = self._kinds, {}
         for failure in kinds.values():

@@ -1,6 +1,7 @@
-"""Find study, device, kernel and space. The device opens first, so that its processes import torch in the meantime.
+"""Find the study, device, kernel and search space of a session.
 
-This module does not import Optuna: the search's own imports run while the device's workers import torch.
+The device opens first, so that its workers import torch in the meantime. This module does not import Optuna: the
+session's own slow imports run while the workers import torch.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from evokern.study.settings import Study
 
 
 def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = False) -> SearchTarget:
-    """Find study, device, kernel and space.
+    """Find the study, device, kernel and search space.
 
     Args:
-        study: a study's name, the path to its TOML file, or a study.
+        study: name of a study, path to its TOML file, or a `Study`.
         request: device and kernel if the study does not name them, and whether to trust the kernel's code.
-        resumed: whether the study is from a database; then its folder is not compared with a recording.
+        resumed: whether the study is from a database; if so, its kernel folder is not compared with a recording.
 
     Raises:
-        UsageError: one of them is unknown or invalid.
+        UsageError: the study, device, kernel or space is unknown or invalid.
     """
     found = study if isinstance(study, Study) else find_study(str(study))
     chosen = found.device if request.device is None else request.device
@@ -76,12 +77,12 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
 
 
 def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
-    """Reject a recording of a kernel other than the study's, because its times would be reported for the wrong kernel.
+    """Reject a recording of another kernel than the study's, because its times would be those of another kernel.
 
-    If the study's kernel cannot be found, the names alone are compared.
+    If the study's kernel cannot be found, only the names are compared.
 
     Raises:
-        DeviceError: names or genes differ.
+        DeviceError: the kernel names or the genes differ.
     """
     remedy = "choose a recording of that kernel with --device replay:FILE, or write a study for this recording"
     try:
@@ -115,7 +116,7 @@ def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
 
 
 def _open(name: str, cluster: RayRequest | None) -> Device:
-    """Return the device with a name; `replay:runs.db:study` replays a study of a database."""
+    """Return the device with a name; `replay:runs.db:study` replays a study from a database."""
     kind, _, source = name.strip().partition(":")
     recorded = kind.lower() == "replay" and database_of(source) is not None
     return TableDevice(open_recording(source)) if recorded and not cluster else open_device(name, cluster)

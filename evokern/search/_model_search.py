@@ -1,8 +1,8 @@
-"""Search the simulated device before the GPU runs anything, for `--warm-start sim`.
+"""Search a simulated device before the GPU runs anything, for `--warm-start sim`.
 
-Random candidates rarely get several dependent genes right, and a candidate that the time model ranks first may be
-wrong. So `evo` searches the simulated device. Blocks of promising candidates are checked on inputs that are sensitive
-to rounding. All results, good and bad, form the prior.
+Random candidates rarely have suitable values for several dependent genes, and a candidate that the time model ranks
+first may be incorrect. The sampler `evo` therefore searches the simulated device. Some blocks of promising candidates
+are checked on inputs that are sensitive to rounding. All results, fast and slow, form the prior.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from evokern.search.loop import Limits, Loop, NullRecorder
 from evokern.study.trial import Outcome, Trial
 
 IN_FLIGHT = TrialSchedule(32, 8, 4)
-"""Candidates in flight, fixed so that a warm start does not depend on the machine; enough work for 16 cores.
+"""Number of candidates in flight: enough work for 16 cores, and fixed so that results do not depend on the machine.
 
-A ramp from 4, as on a GPU, leaves cores idle; starting at 16 worsens the search
+A ramp from 4, as on a GPU, would leave cores idle; starting at 16 makes the search worse
 (docs/lab/2026-11-26-warm-start-in-flight.md).
 """
 BLOCKS = 3
-"""Maximum number of counted blocks per launch; enough for ranking."""
+"""Maximum number of blocks per launch that are simulated for the predicted time; enough for ranking."""
 UNCHECKED_PENALTY = 0.005
-"""Penalty on log(time) of unchecked candidates, so that they rank after checked ones of equal speed."""
+"""Penalty on log(time) of unchecked candidates, so that they rank after checked candidates of equal speed."""
 NOTE_EVERY_S = 15.0
 """Seconds between progress notes."""
 
@@ -54,16 +54,16 @@ def search_model(
     say: Callable[[str], None],
     within_s: float | None = None,
 ) -> list[tuple[Config, float]]:
-    """Search the simulated device; return its correct candidates with log(time in µs).
+    """Search the simulated device, and return the correct candidates with log(time in µs).
 
-    Outputs are checked for candidates that may be among the best.
+    Outputs are checked only for candidates that may be among the best.
 
     Args:
         target: kernel, problems and space; its own device is not used.
         chip: chip to simulate.
         count: number of trials.
         seed: seed of the proposals.
-        say: called with progress notes, and with a note if time ran out.
+        say: called with progress notes, and with a note if the time ran out.
         within_s: time limit in seconds; None for no limit.
 
     Raises:
@@ -99,6 +99,6 @@ def search_model(
 
 
 def _prior_value(trial: Trial) -> float | None:
-    """Return log(predicted time), with a penalty if the outputs were not checked; None if they were wrong."""
+    """Return log(predicted time) with a penalty if the outputs were not checked; None if they were wrong."""
     value = objective(trial.evaluation)
     return value + UNCHECKED_PENALTY if value is not None and trial.outcome is Outcome.SLOW else value

@@ -1,4 +1,4 @@
-"""Find the nearest study of the same kernel in a database, for the warm start `auto`.
+"""Find the nearest study of the same kernel in a database, for the warm start `auto`, by these criteria in order.
 
  order | by |
 ---|---|
@@ -8,10 +8,10 @@
 
 Results of the next nearest studies on the same device are added (`Prior.beside`).
 
-Two studies have the same kernel if its name is equal, the problems have the same fields, and enough genes are the same
-(`share_enough_genes`). The code may have changed. Studies at the same problems are skipped, because a search that
-starts over (`--fresh`, another seed) must find its own results. Other chips are skipped because they misled searches on
-recorded spaces.
+Two studies have the same kernel if the kernel names are equal, the problems have the same fields, and enough genes are
+the same (`share_enough_genes`). The code may have changed. Studies on the same problems are skipped, because a search
+that starts over (`--fresh`, another seed) must find its own results. Studies on other chips are skipped because their
+results misled searches of recorded spaces.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from evokern.study.trial import Outcome
 from evokern.wording import and_those_of
 
 MIN_TIMED_CANDIDATES = 8
-"""Minimum number of timed candidates of a usable study; these fill the first trials."""
+"""Minimum number of timed candidates that a usable study has, enough for the first trials of the new study."""
 NO_RATIO_DISTANCE = 2.0
-"""Distance of two values without a ratio (flags, data types), equal to a factor of four in a dimension."""
+"""Distance between different values that have no ratio (flags, data types): that of a factor of four in a dimension."""
 SHARED_GENES = 0.5
 """Minimum share of their genes that two kernels must have in common."""
 
 
 def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
-    """Return the prior from the nearest study in some databases, with a summary sentence; None if there is none.
+    """Return the prior from the nearest study in several databases, with a summary sentence; None if there is none.
 
     Damaged and refuted trials are skipped.
 
     Args:
-        paths: databases, the study's own first; unreadable further ones are skipped.
+        paths: databases, the study's own database first; other databases are skipped if they cannot be read.
         record: the new study.
         target: study, kernel, device and space to search.
     """
@@ -73,12 +73,12 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     return prior, (
         f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates"
-        f"{and_those_of(len(prior.further))}{lacking}; to start without, use --warm-start none"
+        f"{and_those_of(len(prior.further))}{lacking}; to start without a warm start, use --warm-start none"
     )
 
 
 def known_times(reader: Reader, study: StudyRecord) -> list[tuple[Config, float]]:
-    """Return the timed candidates of a study with log(time in µs); a slow candidate has its last known time.
+    """Return the timed candidates of a study with log(time in µs); for a slow candidate, its last known time.
 
     Refuted programs are skipped, for all their configurations.
     """
@@ -100,7 +100,7 @@ def share_enough_genes(one: Sequence[Gene], other: Sequence[Gene]) -> bool:
 
 
 def problem_distance(one: Problem, other: Problem) -> float:
-    """Return the distance of two problems of a kernel: the sum over fields of |log2| of their ratio.
+    """Return the distance of two problems of a kernel: the sum of |log2(ratio)| over all fields.
 
     Args:
         one: a problem.
@@ -120,7 +120,7 @@ def _field_distance(one: Value, other: Value) -> float:
 def _eligible(
     reader: Reader, record: StudyRecord, target: SearchTarget
 ) -> Iterable[tuple[tuple[float, float], StudyRecord]]:
-    """Yield usable studies with their rank, the one searched last first."""
+    """Yield usable studies with their rank, starting with the study that was searched last."""
     for study in reader.studies():
         if study.uuid == record.uuid or study.kernel != record.kernel or study.device.startswith("replay:"):
             continue

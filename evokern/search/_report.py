@@ -45,7 +45,7 @@ class ProgressReporter:
         self._call(self._base)
 
     def opening(self, loop: Loop) -> None:
-        """Report that the device is about to open, with the results of earlier sessions."""
+        """Report that the device is about to open, together with the results of earlier sessions."""
         self._loop = loop
         resumed = self._base.resumed
         self._log("opening", f"opening the device; {resumed} trials known", device=self._base.device, trials=resumed)
@@ -80,7 +80,7 @@ class ProgressReporter:
         self._log("verified", f"trial {trial} is {'verified' if passed else 'refuted'}", trial=trial, passed=passed)
 
     def after_loop(self, text: str) -> None:
-        """Report a note between the loop and the end of the session."""
+        """Report a note after the loop, before the end of the session."""
         self._base = replace(self._base, notes=(*self._base.notes, text))
         self._log("note", text)
         self.event("idle")

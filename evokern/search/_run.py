@@ -45,13 +45,13 @@ from evokern.study.trial import Proposal, Trial
 from evokern.wording import count_noun, duration
 
 COMPARISON_S = 4.0
-"""Seconds for measuring champion and baseline alternately; eight rounds of an attention kernel at a small problem take
+"""Seconds for measuring champion and baseline alternately; eight rounds of an attention kernel on a small problem take
 about 2 s (H200)."""
 IN_TURN_SHARE = 0.25
-"""Largest share of the reserved verification time used for this; the verification runs concurrently."""
+"""Largest fraction of the reserved verification time for this measurement; it runs concurrently with verification."""
 LEAST_IN_TURN_S, LEAST_IN_TURN_SHARE = 12.0, 0.6
-"""The same limits for the minimum number of rounds. One round takes about 0.7 s for an 8192³ product and 1 s for a
-normalisation of 65536 rows with four tensors (H100)."""
+"""The same two limits for the minimum number of rounds. One round takes about 0.7 s for an 8192³ product, and 1 s for
+a normalisation of 65536 rows with four tensors (H100)."""
 
 
 def run(
@@ -70,7 +70,7 @@ def run(
         request: options of this session.
         on_progress: called at every event.
         factories: workers that explain crashes and that verify the champion.
-        part: the part of the study that this session does.
+        part: the part of the study that this session searches.
 
     Raises:
         UsageError: the study cannot be searched or resumed with these options.
@@ -103,7 +103,7 @@ def run(
                 again = len(proposals) - len(trials)
                 reporter.note(
                     f"the session started at {killed} was interrupted (killed or power loss). All recorded results are "
-                    f"intact; re-running the {count_noun(again, 'trial')} in flight"
+                    f"intact; running the {count_noun(again, 'trial')} in flight"
                 )
             if old is not None and not begins and (record.budget_s or math.inf) < (old.budget_s or 0.0):
                 reporter.note(
@@ -216,16 +216,16 @@ def _one_session(
 def _pending_verification_s(
     session: Session, loop: Loop, kept_s: float, unlimited_s: float, part: SessionPart
 ) -> float | None:
-    """Return the seconds for verifying the champion of a finished search; None if no verification is due.
+    """Return the seconds for verifying the champion of a finished search; None if no verification is needed.
 
-    A verification is due if the user interrupted the one at the end of the search.
+    A verification is needed if the user interrupted the verification at the end of the search.
 
     Args:
         session: the study's session.
         loop: the loop, after `restore`.
         kept_s: seconds of the budget reserved for the verification.
         unlimited_s: seconds allowed if the study has no budget.
-        part: the part of the study that this session does.
+        part: the part of the study that this session searches.
     """
     if part.verification_s is not None or loop.best is None:
         return part.verification_s
@@ -258,7 +258,7 @@ def _verifying(
     stop: Stop,
     factories: WorkerFactories,
 ) -> Iterator[ChampionVerification]:
-    """Yield the verification of champions; signals stop the loop meanwhile."""
+    """Yield the verification of champions; while it exists, signals stop the loop."""
     cores = len(os.sched_getaffinity(0))
     stop.loop = loop
     verification = ChampionVerification(
@@ -272,7 +272,7 @@ def _verifying(
 
 
 def _store_rates(device: Device, session: Session, reporter: ProgressReporter) -> None:
-    """Store the device's copy and multiply rates; called last so that no candidate waits for it."""
+    """Store the device's copy and multiply rates; called last, so that no candidate has to wait."""
     if not isinstance(device, MeasuresRates):
         return
     try:
@@ -282,7 +282,7 @@ def _store_rates(device: Device, session: Session, reporter: ProgressReporter) -
 
 
 def _store_infeasible_neighbours(db: str | Path, target: SearchTarget, session: Session) -> None:
-    """Store which changes of one gene make the champion infeasible; only a search has the kernel loaded."""
+    """Store which changes of one gene make the champion infeasible, because reports cannot load the kernel."""
     with open_readonly(db) as reader:
         best = reader.best(session.study)
         known = best is None or reader.infeasible_neighbours(session.study, best.number) is not None
@@ -302,7 +302,7 @@ def _compare_with_baseline(
     seconds: float,
     least_s: float,
 ) -> None:
-    """Measure the champion and the fastest baseline alternately and store the ratio, if the device supports it."""
+    """Measure the champion and the fastest baseline alternately, and store the ratio, if the device supports this."""
     fastest, champion = fastest_baseline(report.baselines), loop.best
     if not isinstance(device, MeasuresRounds) or fastest is None or champion is None:
         return
@@ -318,7 +318,7 @@ def _compare_with_baseline(
 
 
 def clock_of(target: SearchTarget) -> Callable[[], float]:
-    """Return the clock of a search: the recording's own clock if it has recorded durations, else the real one."""
+    """Return the clock of a search: the recording's clock if it contains durations, otherwise the real clock."""
     device = target.device
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
@@ -352,7 +352,7 @@ def plan(
 
 
 def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: SearchTarget) -> StudyRecord:
-    """Create the planned study, or write its changes."""
+    """Create the planned study in the database, or write its changes."""
     if old is None:
         return store.create(planned, target.sources())
     if planned != old:
@@ -363,9 +363,9 @@ def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: S
 
 
 def _create_sampler(stack: ExitStack, record: StudyRecord, target: SearchTarget, prior: Prior | None) -> Sampler:
-    """Return a study's sampler; with several GPUs it runs in its own process, which the stack closes.
+    """Return a study's sampler; with several GPUs, it runs in its own process, which the stack closes.
 
-    In one process with the loop, the sampler limits the rate to 46 trials a second (two H100s, 62 compilers).
+    In the same process as the loop, the sampler would limit the rate to 46 trials per second (two H100s, 62 compilers).
     """
     if record.sampler != "evo" or target.table is not None or target.device.at_once == 1:
         return sampler_of(record, target, prior)
@@ -386,7 +386,7 @@ def _create_sampler(stack: ExitStack, record: StudyRecord, target: SearchTarget,
 
 
 def _own_schedule(record: StudyRecord) -> TrialSchedule:
-    """Return the schedule of trials in flight as the study's sampler counts its own trials."""
+    """Return the schedule of trials in flight that the study's sampler uses; it counts only its own trials."""
     schedule = schedule_of(record)
     return schedule if record.control == "none" else ArmSchedule.of(schedule, 2)
 
@@ -398,7 +398,7 @@ def sampler_of(record: StudyRecord, target: SearchTarget, prior: Prior | None = 
 
 
 def schedule_of(record: StudyRecord) -> TrialSchedule:
-    """Return how many trials a study has in flight; studies without a stored ramp use their maximum throughout."""
+    """Return a study's schedule of trials in flight; studies without a stored ramp always use their maximum."""
     return TrialSchedule(record.window, *(record.ramp or (record.window,)))
 
 

@@ -26,15 +26,15 @@ def search_study(
     """Search a study, or resume it from the database.
 
     Args:
-        study: a study's name, the path to its TOML file, or a study.
+        study: name of a study, path to its TOML file, or a `Study`.
         request: options of this session.
         db: database for the results.
         on_progress: called with a `Progress` at every event, from the searching thread.
         factories: workers that explain crashes and that verify the champion.
-        part: the part of the study that this session does.
+        part: the part of the study that this session searches.
 
     Raises:
-        UsageError: study, kernel, device, store or options are not usable; the message says what to do.
+        UsageError: the study, kernel, device, database or an option cannot be used; the message gives the remedy.
     """
     return _searched(study, request, Path(db), on_progress, factories, part=part)
 
@@ -70,10 +70,10 @@ def resume_study(
 ) -> SearchResult:
     """Resume a study from its copy in the database, without reading its TOML file.
 
-    The kernel folder named in the database is not trusted; with `request.trust` the stored copy of its code runs.
+    The kernel folder that the database names is not trusted; with `request.trust`, the stored copy of its code runs.
 
     Args:
-        study: its name; None means the study searched last.
+        study: name of the study; None for the study searched last.
         request: as in `search_study`.
         db: as in `search_study`.
         on_progress: as in `search_study`.

@@ -18,23 +18,24 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 @dataclass
 class Stop:
-    """State of the signal handling; has the loop while one runs."""
+    """State of the signal handling; it refers to the search loop while one is running."""
 
     loop: Loop | None = None
     ending: bool = False
     """Whether the session is already being closed, which takes only a moment."""
     asked: signal.Signals | None = None
-    """Signal received last."""
+    """The last signal received."""
     late: bool = False
-    """Whether the signal came too late to stop the search, and is passed to the caller's handler."""
+    """Whether the signal arrived too late to stop the search, so that it is passed to the caller's handler."""
 
 
 @contextmanager
 def handle_stop_signals() -> Iterator[Stop]:
-    """Let Ctrl-C, SIGTERM and SIGHUP stop the loop between two steps; a second signal stops at once.
+    """Let Ctrl-C, SIGTERM and SIGHUP stop the loop between two steps; a second signal stops it at once.
 
-    Without a loop (while a device opens) signals raise KeyboardInterrupt at once. A signal after the last trial is
-    passed to the previous handler, unless that is Python's default. An ignored SIGHUP (nohup) stays ignored.
+    Without a loop (while a device opens), signals raise KeyboardInterrupt at once. A signal after the last trial is
+    passed to the previous handler, unless that is Python's default handler. If SIGHUP is ignored (nohup), it remains
+    ignored.
     """
     stop = Stop()
 
@@ -60,15 +61,15 @@ def handle_stop_signals() -> Iterator[Stop]:
 
 @contextmanager
 def signal_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[Mapping[signal.Signals, Handler]]:
-    """Handle SIGINT, SIGTERM and SIGHUP with another function; does nothing outside the main thread.
+    """Handle SIGINT, SIGTERM and SIGHUP with another function; outside the main thread, do nothing.
 
-    An ignored SIGHUP (nohup) stays ignored.
+    If SIGHUP is ignored (nohup), it remains ignored.
 
     Args:
         handler: called with the signal number and the interrupted frame.
 
     Yields:
-        Signal → previous handler, which is restored at the end.
+        The previous handler of each signal, which is restored at the end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield {}

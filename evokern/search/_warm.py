@@ -1,6 +1,7 @@
 """Warm starts: seed a new study with another study, a recording or the time model.
 
-A warm start is fixed when a study starts and stored with it, so a resumed search does not depend on its source.
+A warm start is fixed when a study starts, and is stored with the study. A resumed search therefore does not depend on
+the source of the warm start.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ AUTO = "auto"
 NONE = "none"
 """No warm start."""
 SIMULATED_TRIALS = 300
-"""Trials of the simulated search (`sim`); some seeds find its fastest candidates only after 200."""
+"""Number of trials of the simulated search (`sim`); with some seeds, it finds the fastest candidates only after 200."""
 SIMULATED_SHARE = 0.4
-"""Largest share of a budget for the simulated search; the rest is for the GPU."""
+"""Largest fraction of a budget for the simulated search; the rest is for the GPU."""
 
 Notify = Callable[[str], None]
-"""Function that is called with a progress sentence."""
+"""Function that is called with a progress message."""
 
 
 def load_requested_prior(
     store: Store, resumed: StudyRecord | None, target: SearchTarget, source: str | None, restart_advice: AdviceFunction
 ) -> Prior | None:
-    """Return the prior from a warm-start source, before anything is written.
+    """Return the prior from the source of a warm start, before anything is written.
 
     Args:
         store: the open database.
@@ -42,8 +43,8 @@ def load_requested_prior(
         restart_advice: returns the advice for starting over, for the message.
 
     Returns:
-        The prior of a study or recording. None for `none`, for `sim` and for `auto`; the last two are read when the
-        study starts.
+        The prior from a study or recording. None for `none`, `sim` and `auto`; the priors for `sim` and `auto` are
+        created when the study starts.
 
     Raises:
         StudyError: the study started with another warm start, or the source is empty.
@@ -83,7 +84,7 @@ def warm_start(
     begins: bool,
     neighbours: tuple[Path, ...] = (),
 ) -> Prior | None:
-    """Return a study's prior: the stored one, or for a new study the requested one.
+    """Return a study's prior: the stored prior, or for a new study, the requested prior.
 
     Args:
         store: the open database; stores the prior.
@@ -91,8 +92,8 @@ def warm_start(
         target: study, kernel, device and space to search.
         source: as in `load_requested_prior`.
         offer: the result of `load_requested_prior`.
-        say: called with progress sentences.
-        begins: whether the study has no trial yet. A prior left by a first attempt without trials is reused unless
+        say: called with progress messages.
+        begins: whether the study has no trials yet. If a first attempt ended without trials, its prior is reused unless
             another source is requested.
         neighbours: further databases that `auto` searches.
     """
@@ -122,7 +123,8 @@ def warm_start(
 def _nearest(paths: tuple[Path, ...], record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
     """Return the prior from the nearest study of the same kernel, with a summary sentence.
 
-    Studies with a control and recordings start without a prior, because they are for comparing searches.
+    Studies with a control and studies on recordings start without a prior, because their purpose is to compare
+    searches.
     """
     if target.table is not None or record.control != "none" or record.sampler not in WARM:
         return None
@@ -169,7 +171,7 @@ def recorded_prior(target: SearchTarget, source: str) -> Prior:
 
 
 def prior_summary(prior: Prior) -> str:
-    """Return a summary sentence of a prior: genes used, genes ignored."""
+    """Return a sentence that summarises a prior: its source, its size, and the genes that are used or ignored."""
     ignored = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     used = ", ".join(prior.used) if prior.ignored else f"all {len(prior.used)}"
     return f"warm start from {prior.source}: {len(prior.entries)} candidates; genes used: {used}{ignored}"

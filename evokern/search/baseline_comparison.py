@@ -1,8 +1,8 @@
 """Measure the champion and its baseline alternately at the end of a search.
 
 The baseline is measured at the start of a session, when the GPU is cool; candidates are measured when it is warm. If
-power or heat limits the clock, the ratio of those times is misleading. So both are sampled alternately, in rounds as
-in a playoff (`evokern.measurement.playoff`), and drift affects both alike.
+power or heat limits the clock, the ratio of those times is misleading. Both are therefore sampled alternately, in
+rounds as in a playoff (`evokern.measurement.playoff`), so that drift affects both equally.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def compare_with_baseline(
 
     Returns:
         JSON values to store: `rounds`, the champion's `time_us`, the `baseline` with its `time_us`, and the baseline's
-        time over the champion's as `ratio` with `ratio_ci95`. None if there was no time for four rounds.
+        time divided by the champion's as `ratio` with `ratio_ci95`. None if there was no time for four rounds.
 
     Raises:
         DeviceError: a result was wrong, or a candidate crashed, hung or failed to compile.

@@ -1,7 +1,8 @@
 """Diagnose crashes and hangs on the simulated device, once per pattern, concurrently with the search.
 
-A GPU reports only "misaligned address". Such a trial is recorded at once. One process, started at the first crash, runs
-the same launch with every access checked. Its result is added to the affected records; samplers do not see it.
+For a crash, a GPU reports only text such as "misaligned address". The crashed trial is recorded at once. One process,
+started at the first crash, then simulates the same launch and checks every access. The diagnosis is added to the
+records of all affected trials; samplers do not see it.
 
 A pattern is a CUDA error's name (or `hung`) with the values of the outer genes. Candidates with the same pattern hit
 the same error in the same code, so only the first of them is diagnosed.
@@ -26,11 +27,11 @@ from evokern.wording import first_line
 from evokern.workers.pool import JobResult, OwnServerPool, WorkerSpec, wait
 
 DEADLINE_S = 120.0
-"""Time limit of a diagnosis in seconds; it runs at low priority, so it may take long."""
+"""Time limit of a diagnosis in seconds; diagnoses run at low priority, so they may take long."""
 LAST_WAIT_S = 2.0
-"""Seconds that the end of a search waits for a running diagnosis; a resumed search requests missing ones again."""
+"""Seconds to wait for a running diagnosis at the end of a search; a resumed search requests missing diagnoses again."""
 KEYS = ("diagnosis", "finding", "finding_problem", "undiagnosed", "diagnosed_trial")
-"""Evidence keys of a diagnosis: the defect, or why there is no diagnosis, and the diagnosed trial."""
+"""Evidence keys of a diagnosis: the defect, the reason why there is no diagnosis, and the diagnosed trial."""
 
 Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
 """CUDA error name or `hung`, and the values of the outer genes."""
@@ -43,7 +44,7 @@ class DiagnosisJob:
     config: Config
     """Configuration of the candidate."""
     hung: bool
-    """Whether it hung; otherwise it crashed."""
+    """Whether the candidate hung; otherwise, it crashed."""
 
 
 def run_diagnosed(
@@ -54,7 +55,7 @@ def run_diagnosed(
     after_event: AfterEvent,
     diagnoser: str,
 ) -> EndReason:
-    """Run a search and diagnose its crashes if the device does not; return why it ended.
+    """Run a search, and diagnose its crashes if the device does not; return why the search ended.
 
     Args:
         loop: the search, after `restore`.

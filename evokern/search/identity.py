@@ -1,4 +1,4 @@
-"""Decide whether a study in the database can be resumed: same device, kernel, genes and settings."""
+"""Decide whether a study in the database can be resumed: its device, kernel, genes and settings must be the same."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from evokern.version import __version__
 AdviceFunction = Callable[[], str]
 """Function that returns the advice for starting a study over (`fresh_advice`)."""
 IN_COLUMNS = ("name", "budget_s", "trials", "cost_per_hour", "cost_unit")
-"""Fields of a study with their own column in the record, not among its settings."""
+"""Fields of a study that the record stores in their own columns, not among the settings."""
 NOT_COMPARED = ("device", "path", "control")
-"""Settings stored for `resume` that may change between sessions; a changed control has its own message."""
+"""Settings that are stored for `resume` but may change between sessions; a changed control has its own message."""
 
 
 @dataclass(frozen=True)
 class SearchTarget:
-    """A study with its kernel, problems, space and device, as loaded for this session."""
+    """A study with its kernel, problems, search space and device, as loaded for this session."""
 
     study: Study
     """Settings from the study file."""
@@ -47,7 +47,7 @@ class SearchTarget:
     problems: tuple[Problem, ...]
     """Problems of the study."""
     space: Space
-    """Genes with the feasibility check."""
+    """Search space: the genes and the feasibility check."""
     device: Device
     """Device that evaluates candidates."""
     table: Table | None = None
@@ -78,7 +78,7 @@ class SearchTarget:
         return {file.name: file.kept_text for file in self.kernel.files()}
 
     def record(self, request: SessionRequest) -> StudyRecord:
-        """Return a new study's record; the store sets its identity and date."""
+        """Return the record of a new study; the store adds the UUID and the date."""
         study = self.study
         sampler = request.sampler or study.sampler.name
         control = study.control if request.control is None else request.control
@@ -115,14 +115,14 @@ class SearchTarget:
 
 
 def secret_of(seed: int | None) -> int:
-    """Return a new study's 62-bit secret: derived from a given seed (reproducible runs), else random."""
+    """Return a new study's 62-bit secret: derived from the seed if one is given (reproducible runs), else random."""
     if seed is None:
         return random.SystemRandom().randrange(1, 1 << 62)
     return int.from_bytes(hashlib.sha256(f"judged blocks of seed {seed}".encode()).digest()[:8], "big") >> 2
 
 
 def settings_of(study: Study) -> dict[str, Any]:
-    """Return a study's settings as JSON values, without budgets and price."""
+    """Return a study's settings as JSON values, without budgets and the price."""
     values = {field.name: getattr(study, field.name) for field in fields(study) if field.name not in IN_COLUMNS}
     return values | {
         "problems": [problem if isinstance(problem, str) else dict(problem) for problem in study.problems],
@@ -174,7 +174,7 @@ def _study_of(record: StudyRecord) -> Study:
 
 
 def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
-    """Return a study's problems, with the study's dtype if the kernel has such a field.
+    """Return a study's problems, with the study's dtype if the kernel has a field of that name.
 
     Raises:
         KernelError: the kernel rejects a problem, or has no field for the dtype.
@@ -194,7 +194,7 @@ def reconcile_record(
     old_sources: Mapping[str, str],
     restart_advice: AdviceFunction,
 ) -> StudyRecord:
-    """Return the updated record of a study to resume; changes need `allow_changes`.
+    """Return the updated record of a study to resume; most changes are accepted only with `allow_changes`.
 
     Args:
         record: the stored study.
@@ -249,7 +249,7 @@ def reconcile_record(
 
 
 def changed_settings(record: StudyRecord, study: Study) -> list[str]:
-    """Return the settings that differ from those at the study's start, for example `seed was 1, is 2`.
+    """Return descriptions of the settings that changed since the study started, such as `seed was 1, is 2`.
 
     Args:
         record: the stored study.
@@ -259,7 +259,7 @@ def changed_settings(record: StudyRecord, study: Study) -> list[str]:
 
 
 def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> None:
-    """Reject a study timed under another timing rule, because its times are not comparable with new ones.
+    """Reject a study whose times follow another timing rule, because they are not comparable with new times.
 
     Args:
         record: the stored study.
@@ -282,7 +282,7 @@ def check_timing_rule(record: StudyRecord, now: StudyRecord, store: Store) -> No
 def check_candidates(
     record: StudyRecord, space: Space, proposals: Sequence[Proposal], restart_advice: AdviceFunction
 ) -> None:
-    """Reject stored candidates outside the space, because gene values become compiler options.
+    """Reject stored candidates that are not in the search space, because gene values become compiler options.
 
     Args:
         record: the study.
@@ -308,7 +308,7 @@ def _control_text(control: str) -> str:
 
 
 def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest) -> dict[str, Any]:
-    """Return the stored fields that neither the file nor the command line has changed."""
+    """Return the stored fields for which neither the study file nor the command line has a new value."""
     fields = {"sampler": ("sampler", "sampler_options")} | {name: (name,) for name in ("seed", "window", "control")}
     given = {name: getattr(request, name) for name in ("sampler", "seed", "control")}
     given["window"] = request.max_in_flight
@@ -325,7 +325,7 @@ def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest)
 
 
 def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with defaults added for those that an older evokern did not have."""
+    """Return settings with the defaults of settings that older versions of evokern did not have."""
     defaults = {
         "gate": asdict(GateSettings()),
         "timing": asdict(TimingSettings()),
@@ -372,7 +372,7 @@ def _hash(text: str | None) -> str:
 
 
 def same_genes(one: tuple[Gene, ...], other: tuple[Gene, ...]) -> bool:
-    """Return whether two lists of genes span the same space: names, values, defaults, conditions and order."""
+    """Return whether two lists of genes define the same space: names, values, defaults, conditions and order."""
     return _gene_identity(one) == _gene_identity(other)
 
 

@@ -1,8 +1,9 @@
 """The search loop: propose, evaluate, record, and show results to the sampler in order.
 
-The order makes a search repeatable. Trial n is proposed when the trials up to n - W(n) are recorded, and its sampler
-sees exactly those of its arm. Results are recorded when they arrive and shown in number order. The race time follows
-the same rule. So the device's speed, its number of workers and interruptions do not change the sequence of candidates.
+The order makes a search repeatable. Trial n is proposed when the trials up to n - W(n) are recorded; W(n) is the number
+of trials in flight. The sampler sees the results of exactly those trials that belong to its arm. Results are recorded
+when they arrive, and shown to the sampler in number order. The time that candidates race against follows the same rule.
+The device's speed, its number of workers and interruptions therefore do not change the sequence of candidates.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 POLL_S = 0.1
 """Maximum wait in seconds before the loop checks the clock and stop requests."""
 HEARTBEAT_S = 2.0
-"""Interval in seconds at which the elapsed time is stored while no trial ends."""
+"""Interval in seconds at which the elapsed time is stored if no trial ends."""
 DRAIN_S = 2.0
-"""Seconds for candidates in flight to finish after the budget; a later session re-runs the rest."""
+"""Seconds that candidates in flight have to finish after the end of the budget; a later session repeats the others."""
 
 
 AfterEvent = Callable[[Literal["trial", "idle"]], None]
 
 
 class TrialRecorder(Protocol):
-    """Destination of trials: a store's session, or nothing in a replay."""
+    """Destination of trials: a session of the database, or nothing in a replay."""
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
         """Store a proposal before it is evaluated."""
@@ -47,17 +48,17 @@ class TrialRecorder(Protocol):
         """Store a trial."""
 
     def write_result(self, result: TrialResult) -> None:
-        """Store a result in number order, as Optuna's tables need it; all earlier results are stored already."""
+        """Store a result for Optuna's tables, which need number order; all earlier results are already stored."""
 
     def record_duration(self, elapsed_s: float) -> None:
         """Store how long the session has lasted."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context that stores everything done inside, or nothing of it."""
+        """Return a context that stores either everything that is done inside it, or nothing."""
 
 
 class NullRecorder:
-    """Recorder that stores nothing, for searches whose results are not kept."""
+    """Recorder that stores nothing, for searches whose results are not saved."""
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
         """Do nothing."""
@@ -78,7 +79,7 @@ class NullRecorder:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits at which a search ends."""
+    """Limits of a search."""
 
     in_flight: TrialSchedule
     """Number of trials in flight."""
@@ -94,7 +95,7 @@ class Limits:
         return replace(self, budget_s=min(budgets, default=None), trials=min(counts, default=None))
 
     def end_reason(self, loop: Loop, end: EndReason) -> EndReason:
-        """Return why a session ended: `end_reason` if it reached its own limits but not the study's."""
+        """Return why a session ended: `end`, or `paused` if the session reached its own limits but not the study's."""
         if end == "trials" and (self.trials is None or loop.evaluated < self.trials):
             return "paused"
         if end == "budget" and (self.budget_s is None or loop.elapsed_s < self.budget_s):
@@ -189,17 +190,17 @@ class Loop:
 
     @property
     def stages(self) -> tuple[int, int] | None:
-        """Numbers of candidates being compiled and already compiled, if the device reports them."""
+        """Number of candidates being compiled, and number already compiled, if the device reports them."""
         return self._device.stages() if isinstance(self._device, ReportsStages) else None
 
     @property
     def executors(self) -> tuple[ExecutorState, ...]:
-        """State of each executor; empty for a device with one executor."""
+        """State of each executor; empty if the device has only one executor."""
         return tuple(self._device.executors()) if isinstance(self._device, HasExecutors) else ()
 
     @property
     def trials_per_minute(self) -> float:
-        """Trials that reached the device in the last minute; extrapolated in a session's first minute."""
+        """Number of trials that reached the device in the last minute, extrapolated in a session's first minute."""
         now = self._clock()
         while self._recent and self._recent[0] < now - 60:
             self._recent.popleft()
@@ -208,32 +209,32 @@ class Loop:
 
     @property
     def busy_share(self) -> float:
-        """Share of the loop's running time in which the device was busy."""
+        """Fraction of the loop's running time in which the device was busy."""
         if self._running_from is None:
             return 0.0
         return min(1.0, self._device.busy_s() / max(self._clock() - self._running_from, 1e-9))
 
     @property
     def left_s(self) -> float:
-        """Seconds until the budget or, at the last minute's rate, the trials are used up; infinite without either."""
+        """Seconds until the budget or, at the current rate, the trials are used up; infinite without a limit."""
         left = math.inf if self._limits.budget_s is None else self._limits.budget_s - self.elapsed_s
         if self._limits.trials is not None and self.trials_per_minute:
             left = min(left, 60 * (self._limits.trials - self.evaluated) / self.trials_per_minute)
         return left
 
     def spent(self) -> EndReason | None:
-        """Return why the search is over before a device is opened: budget or trials are used up."""
+        """Return why the search has already ended before a device is opened: the budget or the trials are used up."""
         if self._over_budget():
             return "budget"
         limit = self._limits.trials
         return "trials" if limit is not None and self.evaluated >= limit else None
 
     def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[TrialResult]:
-        """Restore earlier sessions; return the results for the store in number order.
+        """Restore earlier sessions; return the results to store, in number order.
 
         Args:
             proposals: proposals by trial number.
-            trials: recorded trials in number order; missing ones were interrupted.
+            trials: recorded trials in number order; trials that are missing were interrupted.
         """
         for number, proposal in enumerate(proposals):
             self.arms.of(number).restore(number, proposal)
@@ -247,7 +248,7 @@ class Loop:
         return [self._results[number] for number in range(self._prefix)]
 
     def annotate(self, trials: Sequence[Trial]) -> None:
-        """Add evidence to recorded trials for progress displays; samplers do not see it."""
+        """Add evidence to recorded trials, for progress displays; samplers do not see this evidence."""
         changed = {trial.number: trial for trial in trials}
         self.failures.annotate(changed)
         if self.last is not None:
@@ -279,7 +280,7 @@ class Loop:
         return "interrupted"
 
     def _commit(self, proposal: Proposal | None, answers: Sequence[Answer], after_event: AfterEvent) -> None:
-        """Commit proposal and results together, then submit and report them: both happen only after the commit."""
+        """Commit the proposal and the results together; only then submit the proposal and report the results."""
         number = len(self._proposals)
         request: Request | None = None
         with self._recorder.transaction():

@@ -1,4 +1,4 @@
-"""Constraints that prevent changing one gene of a champion; stored with the study, which is read without its kernel."""
+"""Constraints that prevent changes of one gene of a champion; stored, because a study is read without its kernel."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MAX_SECOND_CHANGES = 3
 def infeasible_neighbours(
     space: Space, violation: Callable[[Config], Violation | None], champion: Config, *, beyond: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the values that a gene cannot take while all others keep the champion's values.
+    """Return the values that a gene cannot have while all other genes keep the champion's values.
 
     Args:
         space: the study's genes.
         violation: returns the constraint that a configuration violates; None if it is feasible.
-        champion: the champion's configuration. Values without an effect in it are omitted.
-        beyond: also check the next number if the champion has the first or last of a parameter's values.
+        champion: the champion's configuration. Values that have no effect in this configuration are omitted.
+        beyond: if the champion has the first or last of a parameter's values, also check the number beyond it.
 
     Returns:
-        JSON values for each `gene` and `value`: name of the `constraint`, `reason` as a sentence, and `together`: gene
-        → value of further single changes that make the value feasible. Values that a constraint cannot judge are
-        omitted.
+        JSON values for each `gene` and `value`: the name of the `constraint`, the `reason`, and `together`. The last
+        one maps other genes to values that make this value feasible, one change at a time. Values that a constraint
+        cannot judge are omitted.
     """
     found = []
     for gene in space.genes:
@@ -69,9 +69,9 @@ def _neighbour_record(gene: str, value: Value, broken: Violation) -> dict[str, A
 def _together(
     space: Space, violation: Callable[[Config], Violation | None], changed: Config, held: str
 ) -> dict[str, Value]:
-    """Return further changes of one gene each that make a configuration feasible.
+    """Return changes of one other gene that make a configuration feasible.
 
-    Genes at their defaults come first, because the champion's other choices are likely to matter for its speed.
+    Genes at their defaults come first, because the champion's other values probably matter for its speed.
     """
     found: dict[str, Value] = {}
     for gene in sorted(space.genes, key=lambda gene: changed[gene.name] != gene.default):

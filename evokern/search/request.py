@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerFactories:
-    """Workers of later layers that a search starts: `module:Class`, as in `WorkerSpec`."""
+    """Workers from higher layers that a search starts, each given as `module:Class` (see `WorkerSpec`)."""
 
     diagnoser: str
     """Worker that explains crashes and hangs (`evokern.search.diagnosis.Diagnoses`)."""
@@ -29,18 +29,18 @@ class WorkerFactories:
 
 @dataclass(frozen=True)
 class SessionPart:
-    """Part of a study that one session does; for searching several studies alternately."""
+    """Part of a study that one session searches, so that several studies can be searched alternately."""
 
     trials: int | None = None
     """Evaluated trials over all sessions at which the session pauses."""
     elapsed_s: float | None = None
     """Study time over all sessions, in seconds, at which the session pauses."""
     verification_s: float | None = None
-    """Seconds for verifying the champion of a finished search; None means none, unless the user interrupted it."""
+    """Seconds for verifying the champion of a finished search; None: only repeat an interrupted verification."""
     neighbours: tuple[Path, ...] = ()
     """Further databases that the warm start `auto` may use."""
     fresh_advice: str = ""
-    """Advice for starting over, for messages, if `--fresh` does not apply."""
+    """Advice on how to start over, used in messages if `--fresh` is not available."""
 
     @property
     def pauses(self) -> bool:
@@ -54,14 +54,14 @@ WHOLE = SessionPart()
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """Options of one session. None keeps the study's stored value, or for a new study the value from its file."""
+    """Options of one session; None keeps the study's stored value, or the study file's value for a new study."""
 
     device: str | Device | None = None
     """Device: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device object."""
     cluster: RayRequest | None = None
     """Ray cluster for a simulated device; None for this machine."""
     kernel: Kernel | None = None
-    """Kernel, if it is not found under the study's kernel name."""
+    """The kernel, if it cannot be found by the name that the study gives."""
     budget: str | float | None = None
     """Total time over all sessions, for example `2h`; a number means seconds."""
     extend: str | float | None = None
@@ -83,7 +83,7 @@ class SessionRequest:
     fresh: bool = False
     """Whether to start over; the old study is kept as NAME.1."""
     allow_changes: bool = False
-    """Whether to continue although settings or code changed."""
+    """Whether to continue even if settings or code have changed."""
     trust: bool = False
     """Whether to trust the kernel folder from now on; on resume, whether to run the stored copy of its code."""
     verify: bool = True

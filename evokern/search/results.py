@@ -12,30 +12,30 @@ from evokern.device.contract import ExecutorState, StartStep
 from evokern.study.trial import Trial
 
 EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused"]
-"""Reason why a session ended: budget used up, trial limit reached, space exhausted, interrupted by the user, or paused
-at the end of its part of the study (`SessionPart`)."""
+"""Reason why a session ended: budget used up, trial limit reached, search space exhausted, interrupted by the user, or
+paused at the end of its part of the study (`SessionPart`)."""
 
 
 @dataclass(frozen=True)
 class ArmProgress:
-    """Progress of the sampler or the control of a study with control."""
+    """Progress of one arm of a study with a control: its sampler or its control."""
 
     sampler: str
     """Name of the sampler."""
     control: bool
     """Whether this is the control."""
     trials: int
-    """Number of its recorded trials."""
+    """Number of recorded trials of this arm."""
     best: Trial | None
-    """Its fastest trial."""
+    """Fastest trial of this arm."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a search; passed to `on_progress` at every event."""
+    """Progress of a search, passed to `on_progress` at every event."""
 
     event: Literal["opening", "start", "trial", "idle", "end"]
-    """Event: device opening, loop started, trial recorded, nothing for a while, session ended."""
+    """Event: the device opens, the loop starts, a trial was recorded, nothing happened for a while, or the end."""
     study: str
     """Name of the study."""
     device: str
@@ -53,7 +53,7 @@ class Progress:
     trials: int = 0
     """Number of recorded trials."""
     evaluated: int = 0
-    """Trials that count towards `--trials`: all except infeasible, duplicate and lost ones."""
+    """Number of trials that count towards `--trials`: all except infeasible, duplicate and lost trials."""
     trials_limit: int | None = None
     """Maximum number of evaluated trials."""
     in_flight: int = 0
@@ -69,38 +69,38 @@ class Progress:
     arms: tuple[ArmProgress, ...] = ()
     """Sampler and control, in a study with control."""
     trials_per_minute: float = 0.0
-    """Rate over the last minute of this session, without infeasible trials."""
+    """Trials per minute over the last minute of this session, without infeasible trials."""
     busy_share: float = 0.0
-    """Share of this session's time in which the device was busy with running, checking or timing a candidate."""
+    """Fraction of this session's time in which the device was running, checking or timing a candidate."""
     last_failures: tuple[str, ...] = ()
-    """Recent failures, one of each kind, newest first: number, outcome, reason. Failures whose reasons differ only in
-    numbers are of one kind; slow trials are not failures."""
+    """Recent failures, one of each kind, newest first: trial number, outcome and reason. Failures whose reasons differ
+    only in numbers are of the same kind; slow trials are not failures."""
     failure_counts: tuple[int, ...] = ()
-    """Number of trials for each of `last_failures`."""
+    """Number of trials with each failure in `last_failures`."""
     genes: tuple[Gene, ...] = ()
-    """Genes as searched."""
+    """Genes of the search, with the values that are searched."""
     improvements: tuple[tuple[float, float], ...] = ()
     """Study time in seconds and kernel time in µs of each new champion, over all sessions."""
     step: StartStep | None = None
     """Current start-up step of the device."""
     stages: tuple[int, int] | None = None
-    """Numbers of candidates in flight being compiled and already compiled, if the device reports them."""
+    """Number of candidates in flight being compiled, and number already compiled, if the device reports them."""
     executors: tuple[ExecutorState, ...] = ()
     """State of the device's GPUs or hosts, if there are several."""
     sweep: str = ""
     """Progress of the sweep that this study belongs to; empty outside a sweep."""
     last_trial: Trial | None = None
-    """Trial of this event."""
+    """The trial to which this event refers."""
     proofs: Mapping[int, bool] = field(default_factory=dict)
-    """Trial → whether its verification passed; trials that are not verified are missing."""
+    """Whether the verification passed, by trial number; trials that were not verified are missing."""
     notes: tuple[str, ...] = ()
     """Notes for the user."""
     end: EndReason | None = None
-    """Why the session ended, at its last event."""
+    """Reason why the session ended; set at its last event."""
 
     @property
     def speedup(self) -> float | None:
-        """Baseline's time over the champion's, if both are known."""
+        """The baseline's time divided by the champion's time, if both are known."""
         if self.baseline is None or self.best is None or self.best.evaluation.time_us is None:
             return None
         return self.baseline[1] / self.best.evaluation.time_us
@@ -118,7 +118,7 @@ class SearchResult:
     db: Path
     """Database with the study."""
     end: EndReason
-    """Why the session ended."""
+    """Reason why the session ended."""
     best: Trial | None
     """Champion over all sessions."""
     summary: Mapping[str, Any]
@@ -131,6 +131,6 @@ class SearchResult:
 
     @property
     def speedup(self) -> float | None:
-        """Baseline's time over the champion's, if both are known."""
+        """The baseline's time divided by the champion's time, if both are known."""
         best = self.summary["best"]
         return best["speedup"] if best else None

@@ -1,6 +1,6 @@
-"""Load a kernel as a stored trial ran it: from its folder if the digest matches, else from the stored copy.
+"""Load the version of a kernel that a stored trial ran: from its folder if the digest matches, else from the database.
 
-The folder named in a database is not trusted, and its digest is compared before any of its code runs.
+The folder that a database names is not trusted, and its digest is compared before any of its code runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evokern.wording import command
 def stored_kernel(
     reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool, otherwise: str = ""
 ) -> Kernel:
-    """Return the kernel as a trial ran it: from its folder, or from the copy in the database.
+    """Return the version of the kernel that a trial ran, from its folder or from the copy in the database.
 
     Args:
         reader: the open database.
@@ -29,10 +29,10 @@ def stored_kernel(
         scratch: empty folder for the copy; must exist as long as the kernel is used.
         trust: run the copy's kernel.py if the folder is missing, changed, or not trusted. The folder that the database
             names is never trusted.
-        otherwise: alternative for the message if the folder's code changed.
+        otherwise: alternative to name in the message if the folder's code changed.
 
     Raises:
-        KernelError: the folder differs from what the trial ran, and the copy is missing or not trusted.
+        KernelError: the folder's code differs from the trial's, and the stored copy is missing or not trusted.
     """
     files = reader.source(digest)
     instead = ""
@@ -67,7 +67,7 @@ def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust:
         record: the study.
         scratch: as in `stored_kernel`; workers load the kernel from it.
         trust: as in `stored_kernel`.
-        allow_changes: use the folder as it is now, if its code is trusted.
+        allow_changes: use the folder's current code if it is trusted.
 
     Raises:
         KernelError: as in `stored_kernel`, or the folder's code is not trusted.
@@ -95,6 +95,6 @@ def named_folder(record: StudyRecord) -> Path:
 
 
 def _digests(folder: Path, kept: Mapping[str, str]) -> set[str]:
-    """Return the digests that a folder may have, one for each stored file that may be its source."""
+    """Return the digests that a folder may have: one for each stored file that may be the kernel's source."""
     sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(".."))]
     return {files_digest(kernel_files(folder, name)) for name in sources if (folder / name).is_file()}

@@ -298,7 +298,7 @@ def test_a_cache_that_others_may_write_is_refused(
     monkeypatch.setattr(ownership, "_only_ours", lambda group: False)
     CompileCache(tmp_path / "cache")
     (tmp_path / "cache" / place).chmod(mode)
-    with pytest.raises(UsageError, match=r"unsafe compile cache .* may write .*`chmod go-w`"):
+    with pytest.raises(UsageError, match=r"unsafe compile cache .* can write to .*`chmod go-w`"):
         CompileCache(tmp_path / "cache")
 
 

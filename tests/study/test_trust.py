@@ -68,13 +68,13 @@ def test_a_folder_of_another_user_does_not_run(folder: Path, place: str, monkeyp
 @pytest.mark.parametrize(
     ("place", "mode", "who"),
     [
-        ("kernels/dial", 0o777, "anybody may write"),
-        ("kernels/dial", 0o1777, "anybody may write"),
-        ("kernels", 0o777, "anybody may write"),
-        (".", 0o777, "anybody may write"),
-        ("kernels/dial/kernel.py", 0o666, "anybody may write"),
-        ("kernels/dial/kernel.cu", 0o666, "anybody may write"),
-        ("kernels/dial", 0o775, "its group may write"),
+        ("kernels/dial", 0o777, "anybody can write to"),
+        ("kernels/dial", 0o1777, "anybody can write to"),
+        ("kernels", 0o777, "anybody can write to"),
+        (".", 0o777, "anybody can write to"),
+        ("kernels/dial/kernel.py", 0o666, "anybody can write to"),
+        ("kernels/dial/kernel.cu", 0o666, "anybody can write to"),
+        ("kernels/dial", 0o775, "its group can write to"),
     ],
 )
 def test_what_others_may_write_does_not_run(
@@ -83,7 +83,7 @@ def test_what_others_may_write_does_not_run(
     """A folder or file that others may change is theirs as much as the user's."""
     monkeypatch.setattr(ownership, "_only_ours", lambda group: False)
     (folder.parents[1] / place).chmod(mode)
-    with pytest.raises(KernelError, match=f"and {who}" if "any" in who else "and its group may write"):
+    with pytest.raises(KernelError, match=f"and {who}" if "any" in who else "and its group can write to"):
         find_kernel("dial")
     assert not ran(folder)
     find_kernel("dial", trust=True)
@@ -114,7 +114,7 @@ def test_a_header_beside_the_folder_counts(folder: Path, monkeypatch: pytest.Mon
     source.write_text('#include "../common/own.cuh"\n' + source.read_text())
     assert find_kernel("dial").name == "dial"
     (common / "own.cuh").chmod(0o666)
-    with pytest.raises(KernelError, match=r"own\.cuh is included by kernel .*, and anybody may write"):
+    with pytest.raises(KernelError, match=r"own\.cuh is included by kernel .*, and anybody can write to"):
         find_kernel("dial")
 
 
@@ -209,4 +209,4 @@ def test_a_folder_that_hides_the_package_s_is_said(
         told = CliRunner().invoke(app, ["profile", "rmsnorm", "--device", "sim:nothing"]).stderr
         assert told.count(f"evokern: {own.parent} hides the kernel rmsnorm that comes with evokern (") == times
     own.chmod(0o666)
-    assert "anybody may write" in CliRunner().invoke(app, ["check", "rmsnorm"]).stderr, "and somebody else's is refused"
+    assert "anybody can write to" in CliRunner().invoke(app, ["check", "rmsnorm"]).stderr, "and somebody else's is refused"
