@@ -48,7 +48,7 @@ class CppDeclaration:
     last: int
     """Index of the last token, including ``;`` or ``}``."""
     names: tuple[str, ...]
-    """Names that it introduces at its own level, including the values of an enum."""
+    """Names that the declaration introduces at its own level, including the values of an enum."""
     name_index: int
     """Index of the token with the first name; ``first`` if there is none."""
     head: tuple[int, ...]
@@ -62,7 +62,7 @@ class CppDeclaration:
     namespace: str = ""
     """Enclosing namespaces and classes, joined by ``::``."""
     extern_c: bool = False
-    """Whether it is in an ``extern "C"`` block or is itself declared ``extern "C"``."""
+    """Whether the declaration is in an ``extern "C"`` block or is itself declared ``extern "C"``."""
     members: tuple[CppDeclaration, ...] = field(default=())
     """Declarations inside a namespace, a linkage block or a class."""
 

@@ -28,7 +28,7 @@ class Definition:
     index: int
     """Index of the directive's token."""
     guard: bool
-    """Whether it is directly inside ``#ifndef`` of its own name, so that a value set with ``-D`` replaces it."""
+    """Whether the directive is directly inside ``#ifndef`` of the same name, so that ``-D`` can replace it."""
 
 
 @dataclass(frozen=True, slots=True)

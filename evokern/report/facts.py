@@ -54,7 +54,7 @@ class Facts:
     in_turn: Mapping[str, Any] | None
     """Head-to-head result of champion and baseline (`Reader.in_turn`), or None."""
     baseline_timing: Timing | None
-    """Samples of the baseline at the first problem."""
+    """Samples of the baseline on the first problem."""
     rejections: Mapping[str, int]
     """Number of rejected proposals, by constraint."""
     proof: ProofRecord | None
@@ -68,7 +68,7 @@ class Facts:
     refuted_faster: tuple[Trial, ...]
     """Refuted trials at least as fast as the champion, fastest first."""
     samples: Mapping[int, tuple[float, ...]]
-    """Samples of the fastest trials at the first problem in µs per call, by trial number."""
+    """Samples of the fastest trials on the first problem in µs per call, by trial number."""
     ablation: ProofRecord | None
     """Latest ablation."""
     control: Mapping[str, Any] | None

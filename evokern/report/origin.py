@@ -93,7 +93,7 @@ def _columns(record: StudyRecord) -> list[str]:
 
 
 def _fields(record: StudyRecord) -> list[tuple[str, ...]]:
-    """Return each field of the study's problems: name, value at each problem, and meaning."""
+    """Return each field of the study's problems: name, value in each problem, and meaning."""
     by_problem = [record.meanings(problem) for problem in record.problems]
     return [(same[0][0], *(str(value) for _, value, _ in same), same[0][2]) for same in zip(*by_problem, strict=False)]
 

@@ -30,9 +30,9 @@ class FurtherStudy:
     """Results of a further study."""
 
     entries: Entries
-    """Candidates of the study."""
+    """Candidates of the further study."""
     distance: float
-    """Distance of its problem from this study's, as powers of two."""
+    """Distance of the further study's problem from this study's, in powers of two."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Prior:
     ignored: tuple[str, ...] = ()
     """Genes that exist only in the source or only in this space, with the reason."""
     distance: float = DISTANT
-    """Distance of the source's problem from this study's, as powers of two."""
+    """Distance of the source's problem from this study's, in powers of two."""
     further: tuple[FurtherStudy, ...] = ()
     """Results of further studies, nearest first."""
 

@@ -124,7 +124,7 @@ def evidence(
     config: Mapping[str, int | str] | None = None,
     most_threads: int = MOST_THREADS,
 ) -> Evidence:
-    """Run a plan at several problems and explain the elements that it accessed.
+    """Run a plan on several problems, and explain the elements that it accessed.
 
     Args:
         prober: runs the plan.

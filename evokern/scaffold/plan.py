@@ -25,7 +25,7 @@ class DraftGene:
     default: int | str
     """Value in the file, or a guess."""
     why: str = ""
-    """Why values or default are guesses; empty if the file states them."""
+    """Reason why the values or the default are guesses; empty if the file states them."""
     doc: str = ""
     """Kind of gene, such as template parameter or extent of the block."""
 
@@ -39,7 +39,7 @@ class DraftField:
     multiple_of: int = 1
     """Required divisor, from runs on the simulator."""
     why: str = ""
-    """Why it is a guess; empty if it is certain."""
+    """Reason why the field is a guess; empty if it is certain."""
     choices: tuple[int | str, ...] = ()
     """All allowed values; empty for any number."""
     default: int | None = None
@@ -53,11 +53,11 @@ class DraftArgument:
     name: str
     """Name of the parameter."""
     dtype: str
-    """evokern's name of its type, or of its element type."""
+    """evokern's name of the parameter's type, or of its element type."""
     expression: str | None = None
     """Python text of a number's value; None for a pointer."""
     why: str = ""
-    """Why it is a guess; empty if it is certain."""
+    """Reason why the argument is a guess; empty if it is certain."""
 
     @property
     def is_tensor(self) -> bool:
@@ -72,13 +72,13 @@ class DraftTensor:
     name: str
     """Name of the buffer."""
     dtype: str
-    """evokern's name of its element type."""
+    """evokern's name of the element type."""
     shape: tuple[str, ...]
     """Python text of each extent."""
     role: str
     """Role, as in `evokern.Tensor`."""
     why: str = ""
-    """Why it is a guess; empty if the runs agree."""
+    """Reason why the buffer is a guess; empty if the runs agree."""
     extra: str = ""
     """Further arguments of the declaration, such as `high=7`."""
 

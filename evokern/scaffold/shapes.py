@@ -1,4 +1,4 @@
-"""Fit each buffer's shape, as a product of fields, to its accessed extent at several problems."""
+"""Fit each buffer's shape, as a product of fields, to its accessed extent on several problems."""
 
 from __future__ import annotations
 

@@ -69,9 +69,17 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         return
     yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
     reported: dict[str, str] = {}
+    failed: set[str] = set()
     for name, check in _CHECKS.items():
+        cause = next((one for one in _REQUIRES.get(name, ()) if one in failed), None)
+        if cause is not None:
+            yield CheckResult(name, None, f"skipped because of the error reported under {stage_label(cause)!r}")
+            continue
         try:
-            yield from _named(name, check(folder))
+            for result in _named(name, check(folder)):
+                if result.ok is False:
+                    failed.add(name)
+                yield result
         except KERNEL_CODE_EXCEPTIONS as error:
             place = _error_location(error, kernel.folder)
             if not (place or isinstance(error, EvokernError)):
@@ -82,6 +90,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
                 yield CheckResult(name, None, f"skipped because of the error reported under {first!r}")
             else:
                 reported[defect] = name
+                failed.add(name)
                 yield CheckResult(name, False, _error_text(error, place))
 
 
@@ -326,3 +335,9 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "simulated run": simulated_run,
     "own problem": own_problem,
 }
+
+_REQUIRES: Mapping[str, tuple[str, ...]] = {
+    "simulated run": ("reference",),
+    "own problem": ("reference", "simulated run"),
+}
+"""Checks that would repeat the failure of another one, with the names of those others."""

@@ -35,9 +35,9 @@ class Metric:
     """One counter of a launch."""
 
     key: str
-    """Name in results."""
+    """Name of the counter in results."""
     label: str
-    """Displayed name."""
+    """Name of the counter in reports."""
     unit: Literal["ns", "%", "cycles", ""]
     """Unit, or empty for a count."""
     names: tuple[str, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from evokern.analysis.check.folder import known_problems
+from evokern.declaration.feasibility import check
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.small_problems import gate_problems
+from evokern.declaration.small_problems import gate_problems, small_problem
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 
@@ -30,7 +31,16 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
         listed = "; ".join(kernel.workload.small_problems) or "none is declared"
         example = templates[0] if templates else " ".join(f"{name}=…" for name in kernel.field_names)
         raise KernelError(
-            f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed}); set "
-            f"one with --problem, for example --problem '{example}'"
+            f"this candidate of {kernel.name} cannot run any of its small problems on {chip.model} ({listed})"
+            f"{_violated(kernel, config, templates, chip)}; set one with --problem, for example --problem '{example}'"
         )
     return problems
+
+
+def _violated(kernel: Kernel, config: Config, templates: tuple[Problem, ...], chip: Profile) -> str:
+    """Return a clause with the constraint that rejects the candidate on the kernel's first small problem."""
+    for text in kernel.workload.small_problems if templates else ():
+        violation = check(kernel, config, [small_problem(kernel, text, templates[0])], chip, essential=True)
+        if violation is not None:
+            return f", because it violates a constraint: {violation}"
+    return ""

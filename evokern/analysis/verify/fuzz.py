@@ -61,7 +61,7 @@ class FuzzFailure:
     """A failed fuzzing case."""
 
     case: FuzzCase
-    """The case."""
+    """The case that failed."""
     check: str
     """Id of the failed check."""
     message: str
@@ -83,7 +83,7 @@ class FuzzResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no case failed."""
         return not self.failures
 
     def as_dict(self) -> dict[str, Any]:

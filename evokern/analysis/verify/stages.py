@@ -45,13 +45,13 @@ class Stage:
     """Result of one verification stage."""
 
     name: str
-    """Name, such as gate, sanitizer, playoff or fuzz."""
+    """Name of the stage, such as gate, sanitizer, playoff or fuzz."""
     state: State
-    """Result of the stage."""
+    """State of the stage, such as `passed`."""
     detail: str
     """Description of the result."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Details as JSON values."""
+    """Details of the result as JSON values."""
 
 
 def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:

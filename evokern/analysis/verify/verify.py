@@ -45,7 +45,7 @@ class Proof:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no stage failed."""
         return all(stage.state != "failed" for stage in self.stages)
 
     def as_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class Parameter:
     base: str
     """Type without qualifiers, pointer and reference, for example ``__half``."""
     pointer: bool
-    """Whether it is a pointer (``*`` or ``[]``)."""
+    """Whether the parameter is a pointer (``*`` or ``[]``)."""
     const: bool
     """Whether the value or the pointer's target is const, which indicates an input."""
     restrict: bool
@@ -56,7 +56,7 @@ class KernelFunction:
     line: int
     """Line of the name, counted from 1."""
     file: str = ""
-    """Header that contains it, as written in ``#include``; empty for the main file."""
+    """Header that contains the kernel, as written in ``#include``; empty for the main file."""
     obstacle: str = ""
     """Reason why the kernel cannot be compiled on its own; empty if it can."""
 
@@ -101,9 +101,9 @@ class Macro:
     number: int | None = None
     """Value of an integer literal, which may have parentheses or a sign; else None."""
     function_like: bool = False
-    """Whether it takes arguments."""
+    """Whether the macro takes arguments."""
     file: str = ""
-    """Header that contains it, as written in ``#include``; empty for the main file."""
+    """Header that contains the macro, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Constant:
     line: int
     """Line of the definition."""
     file: str = ""
-    """Header that contains it, as written in ``#include``; empty for the main file."""
+    """Header that contains the constant, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class SharedArray:
     line: int
     """Line of the declaration."""
     file: str = ""
-    """Header that contains it, as written in ``#include``; empty for the main file."""
+    """Header that contains the declaration, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class LaunchSite:
     definitions: tuple[tuple[str, str], ...] = field(default=())
     """(name, initialiser) of the local variables that the expressions use, directly or indirectly."""
     file: str = ""
-    """Header that contains it, as written in ``#include``; empty for the main file."""
+    """Header that contains the launch, as written in ``#include``; empty for the main file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ class SourceLine:
     text: str
     """Text of the line."""
     time_us: str = ""
-    """Time in µs that its instructions alone would take."""
+    """Time in µs that the line's instructions alone would take."""
     share: float = 0.0
-    """This time relative to the largest of all lines, from 0 to 1."""
+    """Time of the line relative to the largest time of all lines, from 0 to 1."""
     hot: bool = False
     """Whether the line is listed at the top."""
     resource: str = ""
@@ -42,7 +42,7 @@ class SourceLine:
     stalls: str = ""
     """Mean number of clocks that a warp waits at the line."""
     stalled: float = 0.0
-    """These clocks relative to the largest of all lines, from 0 to 1."""
+    """Waiting clocks of the line relative to the largest number of all lines, from 0 to 1."""
     conflicts: str = ""
     """Shared-memory wavefronts, with their ratio to the minimum if there are bank conflicts."""
     conflicted: bool = False

@@ -25,7 +25,7 @@ FROM_PRIOR = 8
 PRIOR_SHARE = 0.75
 """Share of the remaining trials that are other good candidates of the prior."""
 STUDY_SHARE = 0.5
-"""The same share for a prior from another study."""
+"""Share of the remaining trials that are good candidates of a prior from another study."""
 DRAWN = 48
 """Number of rows to choose the most uncertain one from."""
 

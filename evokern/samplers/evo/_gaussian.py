@@ -23,12 +23,12 @@ LOG_NOISE = (-6.0, 2.0)
 LOG_WEIGHT = -1.0
 """Prior mean of a group's log inverse squared length scale."""
 LOG_WEIGHT_BARE = -4.0
-"""The same for the names of a numeric gene, because near values are rarely unrelated. Fits to 250 trials each of five
+"""Prior mean for the names of a numeric gene, because near values are rarely unrelated. Fits to 250 trials each of five
 recorded kernels, with a wide prior, put 22 of 24 such weights between -2 and -7."""
 LOG_WEIGHT_EXPECTED = 1.0
-"""The same for expected times from another study, which initially count more than any gene."""
+"""Prior mean for expected times from another study, which initially count more than any gene."""
 LOG_WEIGHT_PROBLEMS = -3.0
-"""The same for the problems of other studies; initially, a problem at distance 1 has a correlation of 0.98."""
+"""Prior mean for the problems of other studies; initially, a problem at distance 1 has a correlation of 0.98."""
 JITTER = 1e-6
 """Addition to the diagonal, in units of the signal variance."""
 
@@ -114,7 +114,7 @@ class Candidates:
         self.cross = cross
         """Covariance with each row of the process, shape (rows and reserve, m)."""
         self.solved = solved
-        """The same, multiplied by the inverse Cholesky factor."""
+        """Covariance, multiplied by the inverse Cholesky factor."""
         self.left = left
         """Posterior variance in units of the signal variance."""
 

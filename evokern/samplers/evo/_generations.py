@@ -38,7 +38,7 @@ GROWTH = 32
 _LATE_TRIAL = 10**9
 """Trial number at which every schedule has reached its maximum."""
 FIT_GROWTH = 16
-"""The same divisor for refitting the length scales, because the relevant genes change during a search."""
+"""Divisor of the trial number for the distance between refits of the length scales, because the relevant genes change during a search."""
 LEAST_TIMES = 3
 """Minimum number of known times for using the model."""
 LATE = 4.0

@@ -98,7 +98,7 @@ class TrainingTrials:
     """Trials that condition a model: finished ones first, then pending ones."""
 
     rows: Rows
-    """Their configurations."""
+    """Configurations of the trials."""
     values: Floats
     """Log times; NaN for failed and pending trials."""
     finished: npt.NDArray[np.bool_]

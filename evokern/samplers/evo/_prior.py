@@ -39,7 +39,7 @@ SEVERAL = 3
 ELITES = 12
 """Number of fastest candidates of a time model or other studies used as parents."""
 PROBLEM_POSITIONS = (0.5, 0.25, 1.5)
-"""Position of another study in the problem column (0 is this study): at the same problem, increase per power of two of
+"""Position of another study in the problem column (0 is this study): for the same problem, increase per power of two of
 distance, and maximum."""
 
 

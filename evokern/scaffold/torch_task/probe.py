@@ -238,7 +238,7 @@ _Draw = tuple[Mapping[str, int], Sequence[Any]]
 def _draws(
     text: str, name: str, sizes: Sizes, small: Sequence[Mapping[str, int]], ties: Mapping[str, str]
 ) -> list[_Draw]:
-    """Return inputs from `get_inputs`, generated several times at each small problem."""
+    """Return inputs from `get_inputs`, generated several times for each small problem."""
     found: list[_Draw] = []
     for problem in small or [{}]:
         at = {**sizes, **problem}

@@ -113,7 +113,7 @@ class Parallel extends View {
   draw() {
     if (!this.chart.room()) return;
     const chart = this.chart, genes = data.leading.slice(0, chart.room() < 560 ? 4 : 8);
-    if (!genes.length) { this.note.textContent = "No gene has had two values yet."; return; }
+    if (!genes.length) { this.note.textContent = "No gene has been tried with two values yet."; return; }
     chart.begin({ title: "Each trial as a line through its values of the most important genes", x: { label: chart.room() < 560 ? "most important genes, then time" : "genes, most important first; then the time", low: 0, high: genes.length, ticks: [] }, y: { label: "", low: 0, high: 1 } });
     const svg = chart.svg;
     svg.replaceChildren(svg.lastChild.previousSibling);
