@@ -215,7 +215,7 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
     if name == "gate" and isinstance(stage.get("gate"), Mapping):
         return detail + _largest_error_text(facts, stage["gate"])
     if name == "sanitizer" and isinstance(shapes, list):
-        return f"no findings at {count_noun(len(shapes), 'small shape')}"
+        return f"no findings on {count_noun(len(shapes), 'small shape')}"
     if name == OWN_PROBLEM and isinstance(shapes, Mapping) and len(shapes) > 1:
         least = min(shapes, key=lambda one: float(shapes[one][0] / shapes[one][1]))
         blocks, of = shapes[least]
@@ -223,7 +223,7 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
     if name == "fuzz" and "cases" in stage:
         near = f" and {len(stage['near'])} close to the full-size problem" if stage.get("near") else ""
         return (
-            f"{count_noun(stage['cases'], 'case')} at {count_noun(stage['problems'], 'small shape')}{near}; none failed"
+            f"{count_noun(stage['cases'], 'case')} on {count_noun(stage['problems'], 'small shape')}{near}; none failed"
         )
     if name == "playoff" and played:
         finalists = played["finalists"]

@@ -180,7 +180,7 @@ def _nth(place: int) -> str:
 
 
 def shown_up_to(facts: Facts, least: float) -> float:
-    """Return the upper end of the time axis: the time of the baseline or of the first trial, if slower."""
+    """Return the upper end of the time axis: the time of the baseline, or of the first trial if it is slower."""
     first = next((t.evaluation.time_us for t in facts.measured if t.evaluation.time_us), least)
     wanted = max(first, facts.baseline[1] if facts.baseline else least) * 1.1
     return min(max(wanted, SHOWN[0] * least), SHOWN[1] * least)

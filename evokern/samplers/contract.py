@@ -38,7 +38,7 @@ class TrialResult:
     outcome: Outcome
     """Outcome of the trial."""
     value: float | None = None
-    """log(time in µs): complete for `measured` and `duplicate`, partial for `slow`, else None."""
+    """log(time in µs): complete for `measured` and `duplicate`, partial for `slow`, otherwise None."""
     fingerprint: str | None = None
     """Identity of the machine code and launch."""
     constraints: Mapping[str, float] = field(default_factory=dict)

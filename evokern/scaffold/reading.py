@@ -172,7 +172,7 @@ def _split(arguments: str) -> list[str]:
 def _entry(
     point: EntryPoint, source: CudaSource, site: LaunchSite | None, text: str
 ) -> tuple[str, list[DraftGene], dict[str, str]]:
-    """Return the kernel name for `Launch`, the genes of its template, and the Python for the launch's names."""
+    """Return the kernel name for `Launch`, the genes of its template, and the Python text for the launch's names."""
     function = point.entry
     if not point.expression or "<" not in point.expression:
         return (function.name if point.symbol else point.expression or function.qualified), [], {}

@@ -137,7 +137,7 @@ def _mentions(tensor: str, text: str) -> tuple[str, str, str]:
 
 
 def _word_of(axis: str, names: Mapping[str, str]) -> str:
-    """Return the source's name of an extent; for a sum, of its first part."""
+    """Return the source's name of an extent, or of the first part of a sum."""
     first = re.match(r"[pc]\.\w+|[A-Z]\w*|\d+", axis)
     return names.get(first[0], first[0].partition(".")[2] or first[0]) if first else ""
 

@@ -223,7 +223,7 @@ def _compiled_once(*arguments: Any, **options: Any) -> Any:
         ([SAMPLE, "--entry", "count_bit", "--block", "32"], "did you mean 'count_bits'?"),
         ([*COUNT_BITS[:3], *["--arg", "null"] * 2, "--arg", "i32=1"], "--block is missing; set the threads"),
         ([str(FILES / "torch_extension.cu"), "--entry", "rms_norm_kernel"], "rms_norm_kernel takes 5 arguments"),
-        (COUNT_BITS, "(const word_t * in, word_t * out, int n); give one --arg for each"),
+        (COUNT_BITS, "(const word_t * in, word_t * out, int n); pass one --arg for each"),
         ([*COUNT_BITS, "--arg", "i32=1", "--arg", "out:u32[4]", "--arg", "i32=1"], "the parameter is a pointer"),
         ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "in:i32[1]"], "the parameter is a number"),
         ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "i64=1"], "the argument has 8"),

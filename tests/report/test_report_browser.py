@@ -270,8 +270,8 @@ def test_the_proof_is_read_without_scrolling(proved: Path, browser: Browser) -> 
     assert shown == [
         "own problem: 90 of 520 blocks ran; smallest share for B=2 H=8 S=1024 D=64: 6 of 256 blocks ran",
         "gate: right; at most 52 % of the tolerance (large inputs at B=2 H=8 S=256 D=64)",
-        "sanitizer: no findings at 40 small shapes",
-        "fuzz: 12 cases at 9 small shapes and 2 close to the full-size problem; none failed",
+        "sanitizer: no findings on 40 small shapes",
+        "fuzz: 12 cases on 9 small shapes and 2 close to the full-size problem; none failed",
         "playoff: fastest of 3 finalists, 1 ties with it",
     ]
     words = browser.run("document.getElementById('proof').innerText")

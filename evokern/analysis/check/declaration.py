@@ -104,7 +104,7 @@ def _constants(module: ast.Module, nodes: Sequence[ast.AST]) -> Constants:
 def _kernel_call(nodes: Sequence[ast.AST]) -> ast.Call:
     calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node) == "Kernel"]
     if len(calls) != 1:
-        raise ValueError("not one kernel")
+        raise ValueError("the file must call Kernel exactly once")
     return calls[0]
 
 

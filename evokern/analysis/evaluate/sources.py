@@ -39,7 +39,7 @@ def given_source(given: Source, number: int = 0) -> ForeignSource:
             raise SourceError(f"source {number} has {len(given):,} characters; at most {MOST_BYTES:,} are accepted")
         return ForeignSource(f"source_{number}.cu", given)
     if not isinstance(given, (str, Path)):
-        raise SourceError(f"source {number} is a {type(given).__name__}; give a path or the text of a CUDA file")
+        raise SourceError(f"source {number} is a {type(given).__name__}; pass a path or the text of a CUDA file")
     return _read(Path(given).expanduser())
 
 
@@ -57,7 +57,7 @@ def sources_of(paths: Iterable[Path]) -> Iterator[ForeignSource]:
         if path.is_dir():
             inside = sorted(one for one in path.iterdir() if one.suffix == SUFFIX and one.is_file())
             if not inside:
-                raise SourceError(f"{given} has no {SUFFIX} file; give a folder of candidates, or one file")
+                raise SourceError(f"{given} has no {SUFFIX} file; choose a folder of candidates, or one file")
             files += [(one, one.name) for one in inside]
         else:
             _require_file(path)
@@ -72,7 +72,7 @@ def _require_file(path: Path) -> None:
         if path.is_dir():
             raise SourceError(f'the source {path} is a folder; pass its files: sorted(Path("{path}").glob("*.cu"))')
         kind = "is not a regular file" if path.exists() else "does not exist"
-        raise SourceError(f"the source {str(path)[:200]} {kind}; give a CUDA file, or a folder of them")
+        raise SourceError(f"the source {str(path)[:200]} {kind}; use a CUDA file or a folder of CUDA files")
 
 
 def _read(path: Path, name: str | None = None) -> ForeignSource:
@@ -112,7 +112,9 @@ def _launch_file(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
     if smem is not None and not (type(smem) is int and smem >= 0):
         raise SourceError(f"{path}: smem = {smem!r:.80} is not a number of bytes; use an integer of at least 0")
     if not isinstance(genes, dict) or not all(isinstance(value, (str, int)) for value in genes.values()):
-        raise SourceError(f"{path}: set = {genes!r:.80} is not a table of genes; write [set] with lines GENE = value")
+        raise SourceError(
+            f"{path}: set = {genes!r:.80} is not a table of genes; write a table [set] with lines GENE = value"
+        )
     return genes, LaunchGeometry(_extent(path, "grid", told), _extent(path, "block", told), smem)
 
 

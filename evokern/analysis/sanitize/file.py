@@ -75,7 +75,7 @@ class FileLaunch:
                 raise UsageError(f"-D {text!r} is not a macro definition; use -D NAME or -D NAME=VALUE")
         for folder in self.include_dirs:
             if not is_folder(folder):
-                raise UsageError(f"-I {folder} is not a folder; give an existing folder")
+                raise UsageError(f"-I {folder} is not a folder; use an existing folder")
 
 
 def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:

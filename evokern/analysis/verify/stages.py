@@ -133,7 +133,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     found: FuzzResult = fuzz(checker, problems, left_s, seed=seed, most_cases=most_cases)
     facts = {**found.as_dict(), "near": [problem.key for problem in near], "seed": seed}
     if found.passed:
-        about = f"{count_noun(found.cases, 'case')} at {count_noun(found.problems, 'small shape')}, seed {seed}"
+        about = f"{count_noun(found.cases, 'case')} on {count_noun(found.problems, 'small shape')}, seed {seed}"
         own = "the full-size problem" if _affordable(candidate, candidate.problems[0]) else "a scaled-down problem"
         about += f", and {len(near)} near {own}" if near else ""
         return Stage("fuzz", "passed", about, facts)

@@ -38,7 +38,7 @@ GROWTH = 32
 _LATE_TRIAL = 10**9
 """Trial number at which every schedule has reached its maximum."""
 FIT_GROWTH = 16
-"""Divisor of the trial number for the distance between refits of the length scales, because the relevant genes change during a search."""
+"""Divisor of the trial number for the distance between refits of the length scales; relevant genes change over time."""
 LEAST_TIMES = 3
 """Minimum number of known times for using the model."""
 LATE = 4.0
@@ -155,7 +155,7 @@ class Generations:
         weight_of: Callable[[CandidateSet], Floats],
         rng: np.random.Generator,
     ) -> tuple[CandidateSet, Candidates]:
-        """Return feasible candidates: made from elites, then neighbours of the most promising ones, in rounds."""
+        """Return feasible candidates: those made from elites, then (in rounds) neighbours of the most promising."""
         taken = then.keys
         parts: list[tuple[CandidateSet, Candidates, Floats]] = []
         climbed: set[int] = set()

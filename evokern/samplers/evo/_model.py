@@ -104,7 +104,7 @@ class TrainingTrials:
     finished: npt.NDArray[np.bool_]
     """Mask of finished trials."""
     problem: Floats
-    """Distance of each trial's problem from this study's; 0 for its own."""
+    """Distance of each trial's problem from this study's; 0 for this study's own trials."""
 
     @classmethod
     def of(cls, rows: Rows, values: Floats, problem: Floats | None = None) -> TrainingTrials:

@@ -37,13 +37,13 @@ class TaskTensor:
     name: str
     """Name in the declaration and in `forward`'s signature."""
     dtype: str
-    """evokern's name of its dtype."""
+    """evokern's name of the tensor's dtype."""
     shape: tuple[str, ...]
     """Each extent, as Python text over `p.NAME`."""
     truth: bool = False
     """Whether the torch tensor contains booleans, which the kernel receives as bytes."""
     scale: float = 1.0
-    """Standard deviation of its values."""
+    """Standard deviation of the tensor's values."""
     low: int = 0
     """For integers: smallest value seen."""
     high: str = "127"

@@ -29,7 +29,7 @@ class TunerArgument:
     """An argument of the kernel."""
 
     dtype: str
-    """evokern's name of its type."""
+    """evokern's name of the argument's type."""
     shape: tuple[int, ...] | None = None
     """Shape of an array; None for a number."""
     value: float | None = None
