@@ -27,7 +27,7 @@ _POINTER_BYTES = 8
 
 @dataclass(frozen=True)
 class Target:
-    """Chip and cache for the compilation of candidates."""
+    """Chip and cache that the compilation of candidates uses."""
 
     profile: Profile
     """Chip to compile for, with the resource limits of candidates."""

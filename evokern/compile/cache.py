@@ -2,7 +2,7 @@
 
 The key is a digest of source, headers, options, entries, compiler version and architecture. A program is written to a
 temporary file and renamed, so other processes read either the complete file or nothing. Reading a file updates its
-time. When the cache exceeds its size limit, the least recently read files are removed.
+modification time. When the cache exceeds its size limit, the least recently read files are removed.
 
 A file contains one line of JSON, then machine code and PTX; reading it executes nothing. A digest of key and content
 detects damage but not forgery. The cache therefore refuses folders and files that other users can write, because their
@@ -31,7 +31,7 @@ _PUTS_PER_TRIM = 64
 
 
 def default_directory() -> Path | None:
-    """Return the cache folder: EVOKERN_CACHE, or else the user's cache folder; None if EVOKERN_CACHE is `off`."""
+    """Return the cache folder: EVOKERN_CACHE or, if unset, the user's cache folder; None if EVOKERN_CACHE is `off`."""
     chosen = os.environ.get("EVOKERN_CACHE", "")
     if chosen.lower() == "off":
         return None
@@ -95,7 +95,7 @@ def _content_digest(key: str, content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """Contents and limit of a cache."""
+    """Contents and size limit of a cache."""
 
     directory: Path
     """Folder of the cache."""
@@ -125,7 +125,7 @@ class CompileCache:
         except OSError as error:
             raise UsageError(
                 f"cannot write to the compile cache {directory}: {error.strerror}; "
-                "set EVOKERN_CACHE to a writable folder, or to off to disable the cache"
+                "set EVOKERN_CACHE to a writable folder, or to `off` to disable the cache"
             ) from error
         for folder in (directory.resolve(), directory / "programs"):
             if why := who_else_can_modify(folder):
@@ -192,7 +192,7 @@ class CompileCache:
         try:
             (self.directory / "cap_bytes").write_text(str(cap_bytes))
         except OSError as error:
-            raise UsageError(f"cannot write {self.directory / 'cap_bytes'}: {error.strerror}") from error
+            raise UsageError(f"cannot write to {self.directory / 'cap_bytes'}: {error.strerror}") from error
         self.trim()
 
     def info(self) -> CacheInfo:

@@ -99,7 +99,7 @@ def _symbols(found: list[Section]) -> list[tuple[str, int, int, int, int]]:
 
 
 def runtime_calls(cubin: bytes, symbol: str) -> set[str]:
-    """Return the names of the runtime's functions that a kernel calls, for example `malloc` and `vprintf`.
+    """Return the names of the runtime functions that a kernel calls, for example `malloc` and `vprintf`.
 
     `.nv.callgraph` holds pairs of symbol numbers, caller and callee. A negative number means a call through a pointer,
     which may reach any function.

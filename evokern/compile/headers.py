@@ -112,7 +112,7 @@ def nvrtc_options(major: int | None = None) -> tuple[str, ...]:
 
 
 def header_report(major: int | None = None, environ: Mapping[str, str] | None = None) -> list[HeaderStatus]:
-    """Return path or installation command of each CUDA header.
+    """Return the path or the installation command of each CUDA header.
 
     Args:
         major: CUDA major version; None for CuPy's version.

@@ -1,7 +1,8 @@
 """Compilation in a child process, because NVRTC crashes on some sources and takes its process down.
 
 A worker calls the compiler directly, because its parent survives a crash. Any other process starts one child at its
-first compile and keeps it. If the compiler crashes, the result is a `CompileFailure` that names file and entry points.
+first compile and keeps it. If the compiler crashes, the result is a `CompileFailure` that names the file and the entry
+points.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True)
 class _Compile:
-    """Arguments of one call of `evokern.compile.nvrtc.compile_program`."""
+    """Arguments of one call to `evokern.compile.nvrtc.compile_program`."""
 
     source: str
     name: str
@@ -69,7 +70,7 @@ class _Child:
                     return result
 
     def close(self) -> None:
-        """Stop the child, unless this process inherited it through a fork."""
+        """Stop the child unless this process inherited it through a fork."""
         if self.owner == os.getpid():
             self._pool.close()
 

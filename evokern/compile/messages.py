@@ -49,7 +49,7 @@ def entry_uses(log: str) -> dict[str, EntryUse]:
 
 
 def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
-    """Return the reason of a failed compile from its log.
+    """Return the reason for a failed compile from its log.
 
     Args:
         log: all messages of the compiler.

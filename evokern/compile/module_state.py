@@ -1,4 +1,4 @@
-"""State that one call could leave for the next: writable module variables and the device heap.
+"""State that one call could leave behind for the next one: writable module variables and the device heap.
 
 The symbol table of the machine code lists the variables, and its call graph shows the use of the heap.
 """

@@ -29,7 +29,7 @@ class Excess:
     need: AtMost
     """Needed and available amounts."""
     reason: str
-    """Reason why the launch cannot run, as a clause."""
+    """Clause that explains why the launch cannot run."""
 
 
 def _round_up(number: int, unit: int) -> int:
@@ -47,7 +47,7 @@ def registers_of_block(use: EntryUse, launch: Launch) -> int:
 
 
 def blocks_per_sm(use: EntryUse, launch: Launch, chip: Profile) -> int:
-    """Return the number of blocks of a launch that fit an SM at once; 0 if none fits."""
+    """Return the number of blocks of a launch that fit on an SM at once; 0 if none fits."""
     warps = _warps(launch)
     limits = [chip.blocks_per_sm, chip.threads_per_sm // (warps * _WARP)]
     of_warp = _round_up(use.registers * _WARP, _REGISTER_UNIT)
@@ -78,7 +78,11 @@ def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:
     static, total = use.static_shared_bytes, use.static_shared_bytes + launch.shared_bytes
     checks = (
         ("static_shared_memory", AtMost(static, chip.shared_bytes_static, "bytes"), "static shared memory over 48 KB"),
-        ("shared_memory_per_block", AtMost(total, chip.shared_bytes_per_block, "bytes"), "static plus dynamic memory"),
+        (
+            "shared_memory_per_block",
+            AtMost(total, chip.shared_bytes_per_block, "bytes"),
+            "static plus dynamic shared memory",
+        ),
         (
             "registers_per_thread",
             AtMost(use.registers, chip.registers_per_thread, "registers"),
@@ -87,7 +91,7 @@ def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:
         (
             "registers_per_block",
             AtMost(registers_of_block(use, launch), chip.registers_per_sm, "registers"),
-            f"{launch.threads} threads with {use.registers} registers each do not fit an SM",
+            f"{launch.threads} threads with {use.registers} registers each do not fit on an SM",
         ),
     )
     for name, need, reason in checks:
@@ -95,5 +99,5 @@ def excess(use: EntryUse, launch: Launch, chip: Profile) -> Excess | None:
             return Excess(name, need, reason)
     if blocks_per_sm(use, launch, chip) < 1:
         shared = AtMost(total + chip.shared_bytes_reserved, chip.shared_bytes_per_sm, "bytes")
-        return Excess("shared_memory_per_sm", shared, "not even one block fits an SM")
+        return Excess("shared_memory_per_sm", shared, "not even one block fits on an SM")
     return None

@@ -34,7 +34,7 @@ class CompileSettings:
     """Settings shared by all compiles of a study."""
 
     context: WorkerContext
-    """The kernel, the problems to build candidates for, and the chip with the study's resource limits."""
+    """Kernel, problems for which candidates are built, and the chip under the study's resource limits."""
     cache: Path | None
     """Folder of the cache; None disables it."""
     foreign: bool = False

@@ -1,4 +1,4 @@
-"""Results of a compile: machine code with its resources, or the reason of the failure."""
+"""Results of a compile: machine code with its resources, or the reason for the failure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Program:
 
 
 def prints(built: Built) -> bool:
-    """Return whether a program may print: `printf` becomes a call of `vprintf` (CUDA C++ Programming Guide, 10.33)."""
+    """Return whether a program may print: `printf` becomes a call to `vprintf` (CUDA C++ Programming Guide, 10.33)."""
     return any("vprintf" in program.ptx or b"vprintf" in program.cubin for program in built.programs)
 
 
@@ -72,7 +72,7 @@ class ModuleVariable:
 
 @dataclass(frozen=True)
 class CompileFailure:
-    """Reason of a failed compile."""
+    """Reason for a failed compile."""
 
     log: str
     """All messages of the compiler."""
@@ -92,7 +92,7 @@ class CompileFailure:
 
 @dataclass(frozen=True)
 class ProblemBuild:
-    """Program and launches of a candidate at one problem."""
+    """Program and launches of a candidate for one problem."""
 
     problem: Problem
     """The problem."""
@@ -124,11 +124,11 @@ class Built:
         return replace(self, programs=tuple(replace(program, ptx="", log="") for program in self.programs))
 
     def build(self, problem: Problem) -> ProblemBuild:
-        """Return the build of one problem."""
+        """Return the build for one problem."""
         return next(build for build in self.builds if build.problem == problem)
 
     def program(self, problem: Problem) -> Program:
-        """Return the program of one problem."""
+        """Return the program for one problem."""
         return self.programs[self.build(problem).program]
 
     def with_ptx(self, problem: Problem, ptx: Program) -> Built:

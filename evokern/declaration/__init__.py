@@ -1,1 +1,1 @@
-"""Contents of a kernel folder: genes and space, problems, workload, constraints, launches, rendered source."""
+"""Declaration of a kernel: genes, search space, problems, workload, constraints, launches and rendered source."""

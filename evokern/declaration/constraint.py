@@ -12,7 +12,7 @@ from evokern.declaration.problem import Problem
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError
 
 LEFT_OVER = "left over"
-"""Last words of the unit of a remainder, which must be 0."""
+"""End of the unit of a remainder, which must be 0."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Constraint:
     holds: Callable[..., bool | AtMost]
     """Function of (config), (config, problem) or (config, problem, chip)."""
     reason: str
-    """Reason why a violating candidate cannot work, in a sentence."""
+    """Reason why a candidate that violates the constraint cannot work, as a sentence."""
     wasteful: bool = False
     """Whether violating candidates are correct but too slow to try; they may run on small problems in a simulated
     gate."""
@@ -63,7 +63,7 @@ class Constraint:
         return self._arity  # type: ignore[attr-defined,no-any-return]
 
     def evaluate(self, config: Config, problem: Problem, chip: object) -> AtMost:
-        """Return needed and available amounts; a boolean becomes 0 (holds) or 1 (violated) needed, 0 available.
+        """Return the needed and available amounts; a boolean becomes a need of 0 (holds) or 1 (violated), 0 available.
 
         Raises:
             KernelError: the constraint's function raised or returned None.
@@ -76,7 +76,7 @@ class Constraint:
             frame = traceback.extract_tb(error.__traceback__)[:2][-1]  # this function's, then the constraint's own
             raise KernelError(
                 f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "
-                f"for {dict(config)} at {problem}; it must return False, and not raise, if a candidate cannot work"
+                f"for {dict(config)} at {problem}; it must return False instead of raising if a candidate cannot work"
             ) from error
         if answer is None:
             raise KernelError(
@@ -88,7 +88,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class VectorAccess:
-    """A vector load or store whose alignment depends on strides, checked before the compile."""
+    """A vector load or store whose alignment depends on strides, checked before compilation."""
 
     tensor: str
     """Tensor in global memory, or a name such as `shared k_tile`."""

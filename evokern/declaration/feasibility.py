@@ -1,7 +1,7 @@
-"""Feasibility of a candidate at a problem on a chip: the first violated constraint with its amounts, or None.
+"""Feasibility of a candidate for a problem on a chip: the first violated constraint with its amounts, or None.
 
-The check runs before any compile, so that an infeasible candidate costs microseconds. It checks in the order of the
-most helpful messages: compute capability, the kernel's own constraints, then the launch with the limits of the chip.
+The check runs before compilation, so an infeasible candidate costs only microseconds. To give the most helpful message,
+it checks the compute capability first, then the kernel's own constraints, then the launch against the chip's limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 MIN_REGISTERS = 24
 """Minimum registers per thread in the ABI; ptxas raises lower limits to this value ("lower bound of 24")."""
 REMEMBERED = 4096
-"""Maximum number of cached feasibility results, one kilobyte each; a trial checks fewer configurations repeatedly."""
+"""Maximum number of cached feasibility results, one kilobyte each; enough for all that a trial checks repeatedly."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Violation:
     available: float
     """Available amount."""
     reason: str
-    """Reason why the candidate cannot work, in a sentence."""
+    """Reason why the candidate cannot work, as a sentence."""
     unit: str = ""
     """Unit of `needed` and `available`."""
 
@@ -59,7 +59,7 @@ class Violation:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """Evidence stored in a record, as JSON values."""
+        """Evidence for the trial's record, as JSON values."""
         return {
             "constraint": self.constraint,
             "needed": self.needed,
@@ -71,7 +71,7 @@ class Violation:
 def check(
     kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile, *, essential: bool = False
 ) -> Violation | None:
-    """Return the first constraint that a candidate violates at any of the problems, or None.
+    """Return the first constraint that a candidate violates on any of the problems, or None.
 
     Args:
         kernel: the kernel.
@@ -105,7 +105,7 @@ def feasible_space(
     chip: Profile,
     genes: Mapping[str, Sequence[Value]] | None = None,
 ) -> Space:
-    """Return the kernel's space with narrowed genes and with feasibility bound to problems and a chip.
+    """Return the kernel's space with restricted genes, and with its feasibility check bound to problems and a chip.
 
     Args:
         kernel: the kernel.
@@ -122,7 +122,7 @@ def feasible_space(
 
 
 class _Values(dict[str, Value]):
-    """A configuration for the kernel's functions with faster access than `Config`, because samplers check thousands."""
+    """A configuration with faster access than `Config`, because samplers check thousands of configurations."""
 
     __slots__ = ()
     __getattr__ = dict.__getitem__
@@ -301,7 +301,7 @@ def _shared_memory(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost,
     yield (
         "shared_memory_per_sm",
         AtMost(launch.min_blocks * (total + chip.shared_bytes_reserved), chip.shared_bytes_per_sm, "bytes"),
-        f"{launch.min_blocks} resident blocks must fit the shared memory of an SM "
+        f"{launch.min_blocks} resident blocks must fit in the shared memory of an SM "
         f"(the system reserves {chip.shared_bytes_reserved} bytes for each)",
     )
 
@@ -309,11 +309,15 @@ def _shared_memory(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost,
 def _residency(launch: Launch, chip: Profile) -> Iterator[tuple[str, AtMost, str]]:
     promised = launch.min_blocks
     threads = promised * 32 * -(-launch.threads // 32)
-    yield "blocks_per_sm", AtMost(promised, chip.blocks_per_sm, "blocks"), "launch bounds request more resident blocks"
+    yield (
+        "blocks_per_sm",
+        AtMost(promised, chip.blocks_per_sm, "blocks"),
+        "launch bounds request more resident blocks than an SM can hold",
+    )
     yield (
         "threads_per_sm",
         AtMost(threads, chip.threads_per_sm, "threads"),
-        "launch bounds request more resident threads",
+        "launch bounds request more resident threads than an SM can hold",
     )
     yield (
         "registers_per_sm",

@@ -1,4 +1,4 @@
-"""External source in place of a kernel's own: it replaces the source text and optionally the launch geometry.
+"""External source that replaces a kernel's own source text, and optionally the launch geometry.
 
 The kernel's declaration still defines the buffers, the reference and the macros. A `ForeignCandidate` is a
 configuration that contains the external source, so that every device evaluates it like the kernel's own candidates.
@@ -31,7 +31,7 @@ class LaunchGeometry:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Replaced values by the name of the launch's field."""
+        """Values that replace the launch's own, by the name of the launch's field."""
         fields = {"grid": self.grid, "block": self.block, "shared_bytes": self.shared_bytes}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -49,9 +49,9 @@ class ForeignSource:
     text: str
     """Device code with the entry points that the kernel launches."""
     genes: Mapping[str, Value] = field(default_factory=dict, hash=False)
-    """Gene → value, overrides for this source; used in the kernel's macros and launches."""
+    """Gene → value to use for this source in the kernel's macros and launches."""
     geometry: LaunchGeometry = LaunchGeometry()
-    """Overrides of grid, block and shared memory for this source."""
+    """Grid, block and shared memory for this source, in place of those from `launches`."""
 
     def __post_init__(self) -> None:
         # NVRTC stops reading at the first zero byte; replace zeros so that no text is dropped silently.
@@ -82,7 +82,7 @@ class ForeignCandidate(Config):
         self.geometry = geometry
 
     def launched(self, launches: Sequence[Launch]) -> tuple[Launch, ...]:
-        """Return the kernel's launches with the geometry of this candidate.
+        """Return the kernel's launches with this candidate's geometry.
 
         The declared static shared memory and launch bounds describe the kernel's own source only. They are reset,
         because the compiler reports the actual values of an external source.
@@ -93,8 +93,8 @@ class ForeignCandidate(Config):
         if self.geometry.given and len(launches) > 1:
             entries = ", ".join(launch.entry for launch in launches)
             raise UsageError(
-                f"grid, block or shared memory given, but the kernel has {len(launches)} launches ({entries}), so the "
-                "target is ambiguous; omit these options, and use --set to change the genes that `launches` uses"
+                f"a grid, block or shared memory size is set, but the kernel has {len(launches)} launches ({entries}), "
+                "so the target is ambiguous; omit these options, and use --set to change the genes that `launches` uses"
             )
         return tuple(replace(one, static_shared_bytes=0, min_blocks=1, **self.geometry.given) for one in launches)
 

@@ -107,7 +107,7 @@ When = Mapping[str, Sequence[Value]]
 CAUSES = ("memory", "shared-memory", "latency", "tensor", "launch", "arithmetic")
 """Possible bottlenecks of a kernel; `profile` prints them as `memory-bound` and so on."""
 Relieves = Mapping[str, int] | Sequence[str]
-"""Causes that a gene can relieve: a mapping with weights, or a sequence for weights of 1."""
+"""Bottlenecks that a gene can relieve: a mapping from bottleneck to weight, or a sequence if all weights are 1."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Gene:
     values: tuple[Value, ...]
     """Possible values, in declared order."""
     default: Value
-    """Value in the default candidate, and of an inactive gene."""
+    """Value in the default candidate, and while the gene is inactive."""
     doc: str = ""
     """Effect of the gene on the chip, in one line."""
     when: When = field(default_factory=dict)
@@ -155,21 +155,21 @@ class Gene:
         for value in (*self.for_study, *self.for_chips, *self.less_precise):
             if value not in self.values:
                 raise SpaceError(
-                    f"gene {self.name} marks the unknown value {value!r}: "
+                    f"gene {self.name} marks a value that it does not have, {value!r}: "
                     f"{suggestion(str(value), map(str, self.values))}"
                 )
         for value, chips in self.for_chips.items():
             for chip in chips:
                 if chip not in CHIPS:
-                    raise SpaceError(f"gene {self.name}: {value!r} is for chip {chip!r}: {suggestion(chip, CHIPS)}")
+                    raise SpaceError(f"gene {self.name}: unknown chip {chip!r} of {value!r}: {suggestion(chip, CHIPS)}")
         for cause, weight in self.relieves.items():
             if cause not in CAUSES:
-                raise SpaceError(f"gene {self.name} relieves the unknown cause {cause!r}: {suggestion(cause, CAUSES)}")
+                raise SpaceError(f"gene {self.name}: unknown cause {cause!r} in relieves: {suggestion(cause, CAUSES)}")
             if not isinstance(weight, int) or weight < 1:
-                raise SpaceError(f"gene {self.name} relieves {cause} with weight {weight!r}; use 1, 2, 3 …")
+                raise SpaceError(f"gene {self.name}: weight {weight!r} of {cause} in relieves; use a positive integer")
 
     def low_priority_on(self, chip: str) -> tuple[Value, ...]:
-        """Return the values with low priority on a chip: comparison values, less precise ones, those for other chips.
+        """Return the values with low priority on a chip: comparison values, less precise values, other chips' values.
 
         Args:
             chip: name of the chip; a name that is not in `CHIPS` matches none of them.
@@ -180,7 +180,7 @@ class Gene:
             if value in (*self.for_study, *self.less_precise)
             or (value in self.for_chips and chip not in self.for_chips[value])
         )
-        return marked if len(marked) < len(self.values) else ()  # if all are marked, none is worse than another
+        return marked if len(marked) < len(self.values) else ()  # if all values are marked, none is worse than another
 
     def beyond(self, value: Value) -> int | None:
         """Return the next number beyond the smallest or largest value of a parameter.

@@ -3,7 +3,7 @@
     kernels/saxpy/
         kernel.cu      device code; genes and problem fields are macros, with an `#error` for a missing one.
         kernel.py      a module-level `kernel = Kernel(...)`.
-        reference.h    the reference in plain C++ double (`Kernel.reference_call` shows its signature).
+        reference.h    the reference in plain C++ double (`evokern check` shows its signature).
 
 A declaration uses four types: a `Problem` (shapes, dtype, options), a `Config` (one value per gene), a `Launch`
 (geometry and arguments) and a `Tensor` (one buffer of the workload). The functions of a declaration get a problem and a
@@ -85,7 +85,7 @@ class Tensor:
     scale: float = 1.0
     """Standard deviation of `normal` inputs."""
     large: float = 64.0
-    """Standard deviation of `large` inputs; lower it if the kernel need not support values this large."""
+    """Standard deviation of `large` inputs; reduce it if the kernel need not support values this large."""
     low: int = 0
     """Smallest generated value of an integer type."""
     high: int = 127
@@ -108,7 +108,7 @@ class Tensor:
         if self.dtype not in DTYPE_BYTES:
             raise KernelError(f"unknown tensor dtype {self.dtype!r}: {suggestion(self.dtype, DTYPE_BYTES)}")
         if any(extent < 1 for extent in self.shape):
-            raise KernelError(f"tensor shape {self.shape} has an empty axis")
+            raise KernelError(f"tensor shape {self.shape} has an extent below 1")
         if not (callable(self.change) or self.change in ("elements", "nothing")):
             raise KernelError(f"unknown tensor change {self.change!r}: use 'elements', 'nothing', or a function")
 
@@ -165,10 +165,10 @@ class Tolerance:
 
         count = self.elements
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 2):
-            raise KernelError(f"a tolerance cannot be for {count!r} elements; use a whole number of at least 2")
+            raise KernelError(f"a tolerance cannot apply to {count!r} elements; use a whole number of at least 2")
 
     def of(self, dtype: str) -> Tolerance:
-        """Return the tolerance for an output of a dtype with at most `elements` elements."""
+        """Return the tolerance for an output with this dtype and at most `elements` elements."""
         found = self.by_dtype.get(dtype, self)
         return found if found.elements else replace(found, elements=self.elements)
 
@@ -202,7 +202,7 @@ Arithmetic = Literal["f8", "f16", "tf32", "f32", "f64"]
 
 @dataclass(frozen=True)
 class Baseline:
-    """An existing implementation to compare with, as a function of torch tensors (GPU only)."""
+    """An existing implementation to compare with: a function of torch tensors (GPU only)."""
 
     name: str
     """Name shown with the result."""
@@ -271,7 +271,7 @@ class Workload:
         object.__setattr__(self, "nonfinite", given)
 
     def slices_at(self, problem: Problem) -> tuple[Slice, ...]:
-        """Return the declared slices at a problem.
+        """Return the declared slices for a problem.
 
         Raises:
             KernelError: the function `slices` raised.
@@ -310,7 +310,7 @@ class Kernel:
     """Function that returns `a` for candidates with architecture-specific instructions (wgmma), otherwise an empty
     string."""
     deterministic: bool = True
-    """Whether two runs on the same inputs give the same bits."""
+    """Whether two runs on the same inputs produce identical bits."""
     state: State = field(default_factory=dict)
     """Initial value of writable module variables: name → bytes, or one byte (0 to 255) that fills the variable.
 
@@ -320,8 +320,8 @@ class Kernel:
     starting_points: tuple[Mapping[str, Value], ...] = ()
     """Good candidates for some chip or problem, each given as changes of the default.
 
-    `evo` tries the feasible ones right after the default candidate. It skips them if the warm start is a search of the
-    simulated chip, or three or more studies."""
+    `evo` tries the feasible ones right after the default candidate. It skips them if the warm start is a search on the
+    simulated chip, or uses three or more studies."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()
@@ -344,8 +344,8 @@ class Kernel:
         given: Any = self.starting_points
         if isinstance(given, (Mapping, str)) or not isinstance(given, Iterable):
             raise KernelError(
-                f"kernel {self.name}: starting_points is {given!r}; write a tuple of mappings from genes to values, "
-                "with a comma after a single one"
+                f"kernel {self.name}: starting_points is {given!r}; use a tuple of mappings from genes to values, and "
+                "put a comma after a single mapping"
             )
         return tuple(given)
 
@@ -356,7 +356,7 @@ class Kernel:
         for number, given in enumerate(self.starting_points, 1):
             where = f"kernel {self.name}: starting point {number}"
             if not isinstance(given, Mapping):
-                raise KernelError(f"{where} is {given!r}; write a mapping from genes to values")
+                raise KernelError(f"{where} is {given!r}; use a mapping from genes to values")
             try:
                 changes.append({name: _own(space.gene(name), value) for name, value in given.items()})
                 point = space.canonical({**space.default(), **changes[-1]})
@@ -365,7 +365,7 @@ class Kernel:
             unused = next((name for name, value in changes[-1].items() if point[name] != value), None)
             if unused is not None:
                 raise KernelError(
-                    f"{where} sets {unused}, but its `when` makes this gene inactive there; remove {unused}"
+                    f"{where} sets {unused}, but the gene's `when` makes it inactive there; remove {unused}"
                 )
             if point in points:
                 before = points.index(point)
@@ -402,7 +402,7 @@ class Kernel:
         return kernel_files(self.folder, self.source)
 
     def digest(self) -> str:
-        """Return a SHA-256 digest of the kernel's files, which studies store."""
+        """Return the SHA-256 digest of the kernel's files, as stored in studies."""
         return files_digest(self.files())
 
 

@@ -80,7 +80,7 @@ def write_kernel_files(scratch: Path, kernel: str, contents: Mapping[str, bytes]
     for name, content in contents.items():
         path = Path(os.path.normpath(folder / name))
         if root not in path.parents:
-            raise KernelError(f"{name!r} is too far from its kernel's folder; it was not written")
+            raise KernelError(f"{name!r} was not written, because it would be outside the folder for copies")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(content)
     return folder
@@ -108,7 +108,7 @@ def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
 
 
 def files_digest(files: Iterable[KernelFile]) -> str:
-    """Return a SHA-256 digest of a kernel's files, which studies store."""
+    """Return the SHA-256 digest of a kernel's files, as stored in studies."""
     state = hashlib.sha256()
     for file in files:
         state.update(file.name.encode("utf-8", "surrogateescape") + b"\0" + file.content + b"\0")
@@ -121,7 +121,7 @@ _READ: dict[tuple[Path, str], tuple[dict[Path, _Stamp], tuple[KernelFile, ...]]]
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return times of change, size and inode of a file, which change with its content; None without a file."""
+    """Return a file's change times, size and inode, which differ after an edit; None if the file is missing."""
     try:
         state = path.stat()
     except OSError:
@@ -142,8 +142,9 @@ def _read_files(folder: Path, source: str, stamps: dict[Path, _Stamp]) -> tuple[
         for include, path in _included(including, content[including], folder.resolve().parent, stamps):
             if named.setdefault(include, path) != path:
                 raise KernelError(
-                    f'"{include}" in {including} is {path}, but in another file of the kernel it is {named[include]}; '
-                    "rename one of the two headers, because the compiler identifies headers by this name"
+                    f'"{include}" in {including} refers to {path}, but in another file of the kernel it refers to '
+                    f"{named[include]}; rename one of the two headers, because the compiler identifies headers by this "
+                    "name"
                 )
             if path not in real.values():
                 content[path], real[path] = _read(path, stamps), path

@@ -79,7 +79,7 @@ def f32(value: float) -> Scalar:
 
 @dataclass(frozen=True)
 class L2Window:
-    """A request to keep one tensor in L2 while the launch runs (access-policy window of CUDA)."""
+    """A request to keep one tensor in L2 while the launch runs (CUDA access-policy window)."""
 
     tensor: str
     """Name of the tensor that should persist."""
@@ -102,7 +102,7 @@ class Launch:
     shared_bytes: int = 0
     """Dynamic shared memory per block, in bytes."""
     static_shared_bytes: int = 0
-    """Static shared memory per block, in bytes, if it is known before the compile."""
+    """Static shared memory per block, in bytes, if it is known before compilation."""
     min_blocks: int = 1
     """Minimum resident blocks per SM, as in `__launch_bounds__`; it limits the registers per thread."""
     cluster: tuple[int, int, int] | None = None
@@ -125,17 +125,17 @@ class Launch:
 
     @property
     def clustered(self) -> tuple[int, int, int] | None:
-        """Blocks of a cluster along x, y, z; None for clusters of one block."""
+        """Number of blocks in a cluster along x, y, z; None if the cluster is a single block."""
         return self.cluster if self.cluster and self.cluster[0] * self.cluster[1] * self.cluster[2] > 1 else None
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads in a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid."""
+        """Number of blocks in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 

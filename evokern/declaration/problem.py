@@ -35,7 +35,7 @@ class Problem(NamedValues):
 
     @property
     def key(self) -> str:
-        """Problem as one line: its identity in databases, JSON and random seeds; see `in_words` for display."""
+        """The problem as one line: its identifier in databases, JSON and random seeds; see `in_words` for display."""
         written = ((n, v) for n, v in self._values.items() if n not in self._unwritten)
         return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in written)
 
@@ -98,7 +98,10 @@ class ProblemField:
 
     def __post_init__(self) -> None:
         if self.later and self.default is None:
-            raise KernelError(f"problem field {self.name} is marked `later`; set a default, the value used before")
+            raise KernelError(
+                f"problem field {self.name} is marked `later`, so it needs a default: the value used before the field "
+                "was added"
+            )
 
     def parse(self, text: str | int | bool) -> Value:
         """Return the value of the field for a text from a study file or the command line.
@@ -113,16 +116,16 @@ class ProblemField:
             for choice in self.choices:
                 if str(choice) == word:
                     return choice
-            raise KernelError(f"{self.name}={text} is not supported; it takes {', '.join(map(str, self.choices))}")
+            raise KernelError(f"{self.name}={text} is not supported; choose from {', '.join(map(str, self.choices))}")
         try:
             number = int(word)
         except ValueError:
             raise KernelError(f"{self.name}={text!r} is not a whole number") from None
         if not self.least <= number <= self.most:
-            raise KernelError(f"{self.name}={number} is out of range; it takes {self.least} to {self.most}")
+            raise KernelError(f"{self.name}={number} is out of range; use {self.least} to {self.most}")
         if number % self.multiple_of:
-            takes = f"multiples of {self.multiple_of} up to {self.most}"
-            raise KernelError(f"{self.name}={number} is not supported; it takes {takes}")
+            takes = f"a multiple of {self.multiple_of} up to {self.most}"
+            raise KernelError(f"{self.name}={number} is not supported; use {takes}")
         return number
 
 
@@ -130,7 +133,7 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
     """Return a problem from `"B=2 H=8 S=512 D=64"`, from `"2,8,512,64,causal=1"` or from a mapping.
 
     In a text, named fields may appear in any order and case, separated by blanks or commas. A value without a name sets
-    the field at the same position.
+    the field at its position.
 
     Args:
         kernel: name of the kernel, for messages.
@@ -149,7 +152,7 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
             ordered[entry.name] = entry.default
         else:
             names = ", ".join(entry.name for entry in fields)
-            raise KernelError(f"{kernel}: the problem lacks {entry.name}; fields: {names}")
+            raise KernelError(f"{kernel}: the problem has no value for {entry.name}; fields: {names}")
     later = [entry.name for entry in fields if entry.later and ordered[entry.name] == entry.default]
     return Problem(ordered, later, {entry.name: entry.default for entry in fields if entry.default is not None})
 
@@ -165,7 +168,7 @@ def _given(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[str,
         entry = known[name.lower()]
         if entry.name in values:
             raise KernelError(
-                f"{kernel}: the problem gives {entry.name} twice, {values[entry.name]} and {raw}; give each field once"
+                f"{kernel}: the problem sets {entry.name} twice, to {values[entry.name]} and {raw}; set each field once"
             )
         values[entry.name] = entry.parse(raw)
     return values
@@ -220,7 +223,7 @@ def words_of(fields: Sequence[ProblemField], key: str, *, every: bool = False) -
 
 
 def meanings_of(fields: Sequence[ProblemField], key: str) -> tuple[tuple[str, Value, str], ...]:
-    """Return name, value and meaning of each field of a stored problem; empty if its key does not match the fields."""
+    """Return the name, value and meaning of each field of a stored problem; empty if its key does not match them."""
     found = _stored(fields, key)
     return () if found is None else tuple((entry.name, found[entry.name], entry.doc) for entry in fields)
 
@@ -237,13 +240,13 @@ _SEPARATOR = re.compile(r"\s*,\s*|\s+(?=[A-Za-z_]\w*\s*=)")
 
 
 def parts_of(text: str) -> list[tuple[str, str]]:
-    """Return name and value of each part of a problem's text, in order; the name is empty for a value alone."""
+    """Return the name and value of each part of a problem's text, in order; a value alone has an empty name."""
     split = (part.partition("=") for part in _SEPARATOR.split(text.strip()) if part)
     return [(name.strip(), value.strip()) if equals else ("", name) for name, equals, value in split]
 
 
 def _split(kernel: str, fields: Sequence[ProblemField], text: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each part of a problem's text."""
+    """Yield the name and value of each part of a problem's text."""
     positional = [entry.name for entry in fields if entry.default is None]
     for index, (name, value) in enumerate(parts_of(text)):
         if name or index < len(positional):

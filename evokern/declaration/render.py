@@ -34,7 +34,7 @@ class Rendered:
     entries: tuple[str, ...]
     """Entry points of the launches, without repetition, in order."""
     architecture_suffix: str = ""
-    """`a` if architecture-specific instructions are needed."""
+    """Suffix of the architecture: `a` for architecture-specific instructions, otherwise empty."""
     state: State = field(default_factory=dict)
     """Declared state of the kernel."""
 
@@ -88,7 +88,7 @@ def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
 
 
 def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]:
-    """Return file name, source text and headers of a candidate; an external source replaces the kernel's own text.
+    """Return the file name, source text and headers of a candidate; an external source replaces the kernel's own text.
 
     Raises:
         KernelError: the source is missing, or a file is not text.
@@ -100,7 +100,7 @@ def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]
 
 
 def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
-    """Return the source and options of a candidate at a problem.
+    """Return the source and options of a candidate for a problem.
 
     Raises:
         KernelError: the source is missing, or a function in `kernel.py` raised.

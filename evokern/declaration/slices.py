@@ -1,4 +1,4 @@
-"""Slices: declarations of the outputs that a part of the inputs affects; the gate renews large problems in slices."""
+"""Slices: parts of the inputs with the outputs that depend on them, so that the gate can renew one part alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slice:
-    """Parts of inputs and outputs: new inputs in a slice change only outputs in the same slice.
+    """Matching parts of inputs and outputs: new inputs in a slice change only the outputs in the same slice.
 
     Example for a matrix product: with `Slice({"a": 0, "c": 0})`, new rows of `a` change only the same rows of `c`. With
     `Slice({"b": 1, "c": 1})`, new columns of `b` change only the same columns of `c`. All inputs named by a slice are
@@ -44,7 +44,7 @@ class Slice:
             raise KernelError(f"a Slice must cut every tensor along the same number of axes: {dict(self.axes)}")
         for name, axes in cuts.items():
             if len(set(axes)) < len(axes) or any(axis < 0 for axis in axes):
-                raise KernelError(f"a Slice cuts {name!r} along {axes}; name each axis once, from 0")
+                raise KernelError(f"a Slice cuts {name!r} along {axes}; list each axis once, counted from 0")
         if self.fields and len(self.fields) != counts.pop():
             raise KernelError(f"a Slice has fields {self.fields}; name one field for each cut axis, or no fields")
 
@@ -54,7 +54,7 @@ class Slice:
         return axes if isinstance(axes, tuple) else (axes,)
 
     def part(self, problem: Problem, counts: tuple[int, ...]) -> Problem:
-        """Return the problem of a slice with these numbers of indices along its axes."""
+        """Return the problem for a slice with these numbers of indices along its axes."""
         return problem.changed(dict(zip(self.fields, counts, strict=False))) if self.fields else problem
 
     def extents(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

@@ -34,7 +34,10 @@ def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
     changes: dict[str, str] = {}
     for name, value in parts:
         if name.lower() not in known:
-            raise KernelError(f"kernel {kernel.name}: small problem {text!r} has no field {name!r}; use a known field")
+            raise KernelError(
+                f"kernel {kernel.name}: small problem {text!r} sets the unknown field {name!r}; "
+                f"fields: {', '.join(like)}"
+            )
         if known[name.lower()] in changes:
             raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r} twice; name it once")
         changes[known[name.lower()]] = value
@@ -42,7 +45,7 @@ def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
 
 
 def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:
-    """Return the problems for a candidate's gate: small problems that it can run, or the study's own if they are small.
+    """Return the problems on which the gate checks a candidate: small ones, or the study's own if they are small.
 
     The result is empty if there is no such problem; the candidate can then not be checked.
 

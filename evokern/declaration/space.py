@@ -54,7 +54,7 @@ class Space:
                     raise SpaceError(f"gene {gene.name} depends on {other!r}, which is not declared before it")
                 for value in values:
                     if value not in seen[other].values:
-                        raise SpaceError(f"gene {gene.name} depends on {other}={value!r}, not a value of {other}")
+                        raise SpaceError(f"gene {gene.name} depends on {other}={value!r}, which {other} does not have")
             seen[gene.name] = gene
         object.__setattr__(self, "_by_name", seen)
         if self.table is not None:
@@ -127,7 +127,7 @@ class Space:
         return Config(chosen)
 
     def with_changes(self, base: Config, changes: Mapping[str, str | Value]) -> Config:
-        """Return a configuration with genes changed by name, as with `--set GENE=VALUE`."""
+        """Return a configuration with the named genes changed, as with `--set GENE=VALUE`."""
         values: dict[str, Value] = dict(base)
         for name, value in changes.items():
             gene = self.gene(name)
@@ -135,7 +135,7 @@ class Space:
         return self.canonical(values)
 
     def without_effect(self, config: Config, changes: Mapping[str, str | Value]) -> tuple[str, ...]:
-        """Return a sentence for each change without effect, because its gene is inactive.
+        """Return a sentence for each change that has no effect because its gene is inactive.
 
         Args:
             config: the configuration returned by `with_changes`.
@@ -239,7 +239,7 @@ class Space:
                 yield self.canonical({**base, **one, **two})
 
     def neighbours(self, config: Config) -> Iterator[Config]:
-        """Yield the feasible configurations that differ from `config` in one active gene; inactive genes may follow."""
+        """Yield the feasible configurations that differ from `config` in one active gene and its dependent genes."""
         for gene in self.genes:
             if not self.active(gene, config):
                 continue

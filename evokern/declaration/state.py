@@ -17,7 +17,7 @@ def checked_state(kernel: str, state: object) -> State:
     Raises:
         KernelError: the state is not a mapping of names to bytes.
     """
-    remedy = "write state={'name': 0} for zeros, or give the variable's initial bytes: {'name': bytes(...)}"
+    remedy = "write state={'name': 0} for zeros, or the variable's initial bytes: {'name': bytes(...)}"
     if not isinstance(state, Mapping):
         raise KernelError(f"kernel {kernel}: state = {state!r} is not a mapping; {remedy}")
     found: dict[str, int | bytes] = {}

@@ -1,4 +1,4 @@
-"""Devices: the interface and its implementations."""
+"""Devices that evaluate candidates: the interface and its implementations."""
 
 from evokern.device.contract import Answer, BaselineResult, Device, Request, StartReport, Task
 

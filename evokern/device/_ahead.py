@@ -1,7 +1,7 @@
 """Compiling ahead: idle compile workers build the likely next proposals.
 
-A search has few candidates in flight while it knows little, often fewer than there are cores, so the device waits for
-compilers. Compiling ahead uses idle cores only and changes no result.
+At first, a search has few candidates in flight, often fewer than there are cores, so the device waits for compilers.
+Compiling ahead uses idle cores only and changes no result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CompileAhead:
     """Candidates that are compiled ahead. Only `want` may be called from another thread than the pipeline's."""
 
     def __init__(self, compilers: JobPool, workers: int, deadline_s: float) -> None:
-        """Start without candidates.
+        """Create the queue without candidates.
 
         Args:
             compilers: pool that compiles a `Config` to a `Built`, or returns an `Evaluation`.

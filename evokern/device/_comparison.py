@@ -24,7 +24,7 @@ def require_one_model(gpus: Sequence[tuple[str, str]]) -> None:
     if len({model for _, model in gpus}) > 1:
         listed = ", ".join(f"{name} ({model})" for name, model in gpus)
         raise DeviceError(
-            f"a study needs GPUs of a single model for comparable times, but these are {listed}; select one model, "
+            f"times are comparable only on GPUs of the same model, but these are {listed}; select one model, "
             "for example with --device cuda:0,1"
         )
 

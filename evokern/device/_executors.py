@@ -47,7 +47,7 @@ class Calibration:
     """References for comparing executors."""
 
     references: Sequence[Reference]
-    """References in order. The first is timed periodically; each further one only if all before it drifted.
+    """References in order. The first is timed periodically; each further reference only if all before it drifted.
 
     A single reference is not enough, because a library call can change its time on an unchanged GPU
     (docs/lab/2026-11-27-timing.md#drift-of-a-reference)."""
@@ -96,7 +96,7 @@ class Executors(ForwardingPool):
         self._remeasured: queue.SimpleQueue[tuple[int, Mapping[str, Any]]] = queue.SimpleQueue()
 
     def compare_by(self, calibration: Calibration, first_us: Mapping[int, Sequence[float]]) -> None:
-        """Check the executors from now on.
+        """Start the drift checks of the executors.
 
         Args:
             calibration: references that each executor times.
@@ -185,7 +185,7 @@ class Executors(ForwardingPool):
         self._pool.submit(self._key(member, None), job, self._calibration.deadline_s, member)
 
     def _checked(self, member: int, result: JobResult) -> None:
-        """Process the time of a reference."""
+        """Handle a reference's new time: compare it with the first time, and exclude the executor if it drifted."""
         assert self._calibration is not None
         one, references, done = self.checks[member], self._calibration.references, result.status == "done"
         if one.proving and done:
@@ -200,7 +200,7 @@ class Executors(ForwardingPool):
                 one.since.clear()
             else:
                 took = "could not be measured" if time_us is None else f"took {time_us:.4g} µs"
-                one.beyond.append(f"{reference.name} {took} (first time: {first_us:.4g} µs)")
+                one.beyond.append(f"{reference.name} {took} (initially {first_us:.4g} µs)")
                 if len(one.beyond) < len(references):
                     self._time(member, len(one.beyond))
                     return
@@ -208,7 +208,7 @@ class Executors(ForwardingPool):
             one.checking, one.checked_at, one.beyond = False, time.monotonic(), []
 
     def _record_first_time(self, member: int, result: JobResult) -> None:
-        """Process the first time of a reference; after the last reference the executor joins."""
+        """Record the first time of a reference; after the last reference, the executor joins."""
         assert self._calibration is not None
         one, references, name = self.checks[member], self._calibration.references, self._pool.names[member]
         one.checking, one.checked_at = False, time.monotonic()
@@ -231,7 +231,7 @@ class Executors(ForwardingPool):
         self._pool.set_aside(member)
         self.checks[member].aside = True
         name, count = self._pool.names[member], len(self.checks[member].since)
-        message = f"{name} is excluded: {why}; {count} trials since its last good check are measured again"
+        message = f"{name} is excluded: {why}; its {count} trials since the last good check are measured again"
         log_event("gpu_set_aside", message, logging.WARNING, gpu=name, trials=count)
         self._measure_again(member, f"{name} was excluded: {why}")
 

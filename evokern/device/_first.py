@@ -1,4 +1,4 @@
-"""First candidate of a search, which shows that a kernel folder works on the device."""
+"""Choice of a search's first candidate, which shows that the kernel folder works on the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
 
     Args:
         task: kernel, problems and gene restrictions of the study.
-        profile: the chip under the study's resource limits.
+        profile: the chip with the study's resource limits.
 
     Raises:
         KernelError: no feasible candidate was found, or the workload's operations or bytes are not numbers.
@@ -43,7 +43,7 @@ def first_candidate(task: Task, profile: Profile) -> tuple[Config, tuple[str, ..
 
 
 def _plausibility_notes(task: Task, config: Config) -> tuple[str, ...]:
-    """Return notes on operations and bytes that contradict the tensors, and on tolerances finer than rounding.
+    """Return notes on operations and bytes that contradict the tensors, and on tolerances tighter than rounding.
 
     Raises:
         KernelError: a function of the workload raised an exception or returned an invalid number.
@@ -73,8 +73,9 @@ def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]
             most = allowed.atol / (roundoff - allowed.rtol)
             found.append(
                 f"the study's tolerance (atol {allowed.atol:g}, rtol {allowed.rtol:g}) rejects correct values of "
-                f"{name} above {most:.3g}, because rounding to {tensor.dtype} changes them by more; omit gate.atol "
-                f"and gate.rtol to use the kernel's tolerance, or set gate.rtol to at least {2 * roundoff:.3g}"
+                f"{name} above {most:.3g}, because rounding to {tensor.dtype} changes them by more than the tolerance; "
+                "omit gate.atol and gate.rtol to use the kernel's tolerance, or set gate.rtol to at least "
+                f"{2 * roundoff:.3g}"
             )
     return found
 
@@ -97,5 +98,5 @@ def require_built(task: Task, built: object) -> Built:
         return built
     reason = getattr(built, "reason", built)
     if isinstance(built, Evaluation) and built.outcome is Outcome.WRONG:
-        raise KernelError(f"the default candidate of {task.kernel.name} is wrong: {reason}")
+        raise KernelError(f"the default candidate of {task.kernel.name} returns wrong results: {reason}")
     raise KernelError(f"the default candidate of {task.kernel.name} does not compile: {reason}")

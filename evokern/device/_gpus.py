@@ -25,7 +25,7 @@ from evokern.workers.members import LocalMember, LocalMembers, MemberPool
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 DEPTH = 3
-"""Compiled candidates per GPU worker, including the current one, so that the worker never waits for this process."""
+"""Compiled candidates queued per GPU worker, including the current one, so that it never waits for this process."""
 GPU_PRELOAD = ("torch", "cuda.bindings.driver", nvrtc.PRELOAD, "evokern.device.gpu.worker")
 _COMPILE_PRELOAD = (*PRELOAD, "torch")
 """Modules for compile workers; torch is included because `kernel.py` may import it."""
@@ -37,7 +37,7 @@ _SPARES = 2
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """Workers of a search."""
+    """Settings of the workers that a search starts."""
 
     gpu: GpuSettings
     """Settings of GPU workers; the holder of a GPU adds its index and its lock."""
@@ -58,7 +58,7 @@ class Gpus(Protocol):
 
     @property
     def compile_workers(self) -> int:
-        """Number of processors that can compile."""
+        """Number of CPU cores that can compile."""
 
     def open(self, plan: GpuPlan, folder: Path) -> tuple[ReportingPool, MemberPool]:
         """Take the GPUs; open the compile pool and the executors.
@@ -82,10 +82,10 @@ class Gpus(Protocol):
 
 
 class HeldGpu:
-    """GPU that this process can lock, with a monitor of other processes on it."""
+    """GPU that this process can lock, with a monitor for other processes on it."""
 
     def __init__(self, gpu: LiveGpu, name: str) -> None:
-        """Create it without taking the lock; `hold` takes it.
+        """Create the object without taking the lock; `hold` takes it.
 
         Args:
             gpu: the GPU.
@@ -108,7 +108,7 @@ class HeldGpu:
         return self
 
     def spec(self, spec: WorkerSpec) -> WorkerSpec:
-        """Return the specification of its workers, with its index and lock."""
+        """Return the specification of the GPU's workers, with its index and lock."""
         assert self._lock is not None
         init = replace(spec.init, device_index=self.gpu.index, turn_lock=self._lock.turn_lock)
         return replace(spec, init=init)
@@ -118,7 +118,7 @@ class HeldGpu:
         return self.gpu
 
     def spares(self, report: Any) -> int:
-        """Return how many warm spares fit into its memory next to the peak use of one worker."""
+        """Return how many warm spare workers fit into the GPU's memory next to the peak use of one worker."""
         if not report:
             return 0
         held, peak, free = (int(report[key]) for key in (HELD, PEAK, FREE))
@@ -191,7 +191,7 @@ class LocalGpus:
 
     @property
     def compile_workers(self) -> int:
-        """Number of available processors minus one per GPU."""
+        """Number of available CPU cores minus one per GPU."""
         # A GPU worker and this process together need about one core, with priority over compiles.
         return max(1, len(os.sched_getaffinity(0)) - len(self.found))
 
@@ -254,7 +254,7 @@ class ClusterGpus:
 
     @property
     def compile_workers(self) -> int:
-        """Number of processors on all hosts minus one per GPU."""
+        """Number of CPU cores on all hosts minus one per GPU."""
         return max(1, self._backend.cores)
 
     def open(self, plan: GpuPlan, folder: Path) -> tuple[ReportingPool, MemberPool]:

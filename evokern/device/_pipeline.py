@@ -1,11 +1,11 @@
-"""Pipeline of every device that runs candidates: compile pool, duplicate detection, execution, results.
+"""Pipeline of every device that runs candidates: compilation, duplicate detection, execution and results.
 
 A thread moves candidates along while the caller proposes the next ones. A candidate with the same machine code and
 launches as another is not executed again. Among identical candidates the one with the lowest trial number is the
 original and gets the measured time. It is reported only after every lower trial number has been compiled, so the order
 in which compiles finish does not matter. A candidate that failed or lost its race is reported at once.
 
-A candidate's behaviour becomes its outcome, and so does an exception that a function of the kernel raises for this
+A candidate's behaviour determines its outcome, and so does an exception that a function in `kernel.py` raises for this
 candidate alone. A failure of the machine (a killed process, exhausted memory) is not a verdict on the candidate. The
 candidate is retried once; if the retry fails too, the trial is `lost`.
 """
@@ -49,7 +49,7 @@ system call. It makes five or more per candidate, while the device idles."""
 
 @dataclass(frozen=True)
 class CompiledRequest:
-    """Candidate that is ready to execute."""
+    """Request whose candidate is compiled and ready to run."""
 
     number: int
     """Trial number."""
@@ -61,7 +61,7 @@ class CompiledRequest:
 
 @dataclass
 class _DuplicateGroup:
-    """Trials with one fingerprint."""
+    """Trials that share one fingerprint."""
 
     members: dict[int, float] = field(default_factory=dict)
     """Trial → seconds of its own compile, for trials that were not reported yet."""
@@ -239,7 +239,7 @@ class Pipeline:
             self._answers.put(fault)
 
     def _accept(self) -> list[JobResult]:
-        """Take new requests; return the compile results of those that were compiled ahead."""
+        """Accept new requests; return the compile results of those that were compiled ahead."""
         ready: list[JobResult] = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -20,7 +20,7 @@ from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Timing
 
 DEFAULT_US = "default_us"
-"""Key in a session's environment for `Task.default_us` as the device measured it."""
+"""Key in a session's environment for the measured value of `Task.default_us`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class StartStep:
 
 
 def ignore_step(step: StartStep) -> None:
-    """Ignore a start step."""
+    """Ignore a start step; the default callback."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Task:
     foreign: bool = False
     """Whether candidates are external sources. Their compile times are then bounded."""
     default_us: tuple[float, ...] = ()
-    """Launch time of the default candidate at each problem in µs, or empty. The first session measures it and all
+    """Launch time of the default candidate on each problem in µs, or empty. The first session measures it and all
     sessions use it: a candidate whose first launches take far longer is stopped."""
     on_step: Callable[[StartStep], None] = field(default=ignore_step, compare=False)
     """Callback before each start step, in the thread that starts the device."""
@@ -113,7 +113,7 @@ class Device(Protocol):
 
     @property
     def identity(self) -> str:
-        """Name that a study is bound to, for example `NVIDIA H200`, `sim:l4` or `replay:convolution-a100`."""
+        """Name to which a study is bound, for example `NVIDIA H200`, `sim:l4` or `replay:convolution-a100`."""
 
     @property
     def predicted(self) -> bool:
@@ -129,7 +129,7 @@ class Device(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Number of GPUs that measure concurrently, else 1.
+        """Number of GPUs that measure concurrently; 1 for other devices.
 
         New studies allow more concurrent trials for several GPUs (`ramp_for`).
         """
@@ -192,7 +192,7 @@ class HasExecutors(Protocol):
 
 @runtime_checkable
 class CompilesAhead(Protocol):
-    """Device whose compilers are idle while few candidates are in flight."""
+    """Device that can compile likely candidates ahead, while its compilers are idle."""
 
     def compile_ahead(self, configs: Sequence[Config]) -> None:
         """Compile likely next candidates, the likeliest first, as long as no other candidate waits.
@@ -203,7 +203,7 @@ class CompilesAhead(Protocol):
 
 @runtime_checkable
 class MeasuresRates(Protocol):
-    """Started device that can report its copy and multiplication rates."""
+    """Started device that can report its copy and matrix rates."""
 
     def rates(self) -> Rates:
         """Return the rates; the device accepts no further request afterwards.
@@ -231,4 +231,4 @@ class Remeasures(Protocol):
     """Device that measures some trials a second time."""
 
     def remeasured(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return new results since the last call: trial → `gpu`, `outcome`, `time_us` in µs, and `because`."""
+        """Return new results since the last call: trial → `gpu`, `outcome`, `time_us` in µs, reason (`because`)."""

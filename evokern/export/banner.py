@@ -19,7 +19,7 @@ class Provenance:
     """Provenance of a candidate, for the first comment of the file."""
 
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Label → text: study, trial, device, driver, compiler, time with interval, baseline."""
+    """Label → text for the study, trial, device, driver, compiler, time with its interval, and baseline."""
     predicted: bool = False
     """Whether the time is predicted."""
 
@@ -28,7 +28,7 @@ LINKED = ("-DEVOKERN_NO_MAIN", "-c")
 """nvcc options that compile an exported program to an object file."""
 _BUILD_LINE = "//     nvcc "
 _WHOLE_WORDS = (
-    "If the reference for all elements would take over five seconds, the program checks a sample and prints its size.",
+    "If the reference for all elements would take over five seconds, the program checks a sample and reports its size.",
     "--whole checks all elements.",
 )
 
@@ -52,14 +52,14 @@ def _binary(file_name: str) -> str:
 
 
 def linking_declarations(traces: Traces) -> list[str]:
-    """Return the declarations for a program that links the object file."""
+    """Return the C++ declarations that a program needs to call the object file."""
     members = ", ".join(name.lower() for name in traces.fields)
     sizes = [name for name, tensor in traces.tensors.items() if tensor.role == "workspace"]
     return [
         "namespace evokern {",
         f"struct Shape {{ long long {members}; }};",
         "enum Status { OK = 0, BAD_SHAPE = 1, MISALIGNED = 2, CUDA_ERROR = 3 };",
-        "const char* refusal(const Shape& shape);  // why a shape is not supported, or nullptr",
+        "const char* refusal(const Shape& shape);  // reason for rejecting a shape, or nullptr",
         *(f"size_t {name}_bytes(const Shape& shape);" for name in sizes),
         f"Status launch(const Shape& shape, {parameters(traces.tensors)}, cudaStream_t stream);",
         "}",
@@ -101,7 +101,7 @@ def banner(
         "--check compares one call with the reference and skips the timing, for example under compute-sanitizer.",
         *_WHOLE_WORDS[: 2 * bool(sampled)],
         "",
-        "To link the kernel into your own program, compile it without check and main:",
+        "To link the kernel into your own program, compile it without the check and main:",
         "",
         f"    {linked}",
         "",

@@ -27,7 +27,7 @@ class RestoredVariable:
     name: str
     """Name in the source, with namespaces."""
     value: int | bytes
-    """The byte that fills the variable, or all its bytes."""
+    """Byte that fills the variable, or all its bytes."""
 
     @property
     def _initial(self) -> str:
@@ -55,7 +55,7 @@ class RestoredVariable:
             return
         yield "void* initial = nullptr;"
         yield f"if (cudaGetSymbolAddress(&initial, {self._initial}) != cudaSuccess) return CUDA_ERROR;"
-        yield f'static_assert(sizeof({self._initial}) == sizeof(::{self.name}), "its declared state needs its size");'
+        yield f'static_assert(sizeof({self._initial}) == sizeof(::{self.name}), "wrong size of its declared state");'
         yield f"const size_t size = sizeof(::{self.name});"
         yield "if (cudaMemcpyAsync(variable, initial, size, cudaMemcpyDeviceToDevice, stream) != cudaSuccess)"
         yield "  return CUDA_ERROR;"
@@ -83,7 +83,7 @@ def restored_variables(kernel: Kernel, rendered: Rendered, chip: Profile) -> lis
         if symbol.startswith("_ZZ") or is_of_template(symbol):
             raise KernelError(
                 f"kernel {kernel.name}: state names {variable_name(symbol)!r}, which is static in a function or part "
-                "of a template, so the exported program cannot name it; declare it as a variable of the file"
+                "of a template, so the exported program cannot refer to it; declare it at namespace scope"
             )
         found.append(RestoredVariable(variable_name(symbol), value))
     return found

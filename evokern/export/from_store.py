@@ -26,13 +26,13 @@ class Exported:
     trial: int
     """Number of the exported trial."""
     time_us: float
-    """Time per call in µs at the problem that the program is compiled for; see `is_mean`."""
+    """Time per call in µs on the problem that the program is compiled for; see `is_mean`."""
     is_mean: bool
     """Whether `time_us` is the geometric mean over the study's problems, because single times are not stored."""
     problem: str
     """The problem that the program is compiled for, in readable form."""
     problems: int
-    """Number of the study's problems."""
+    """Number of problems in the study."""
     predicted: bool
     """Whether the time is predicted."""
     proof: Verification
@@ -75,13 +75,14 @@ def export_trial(
     evaluation = found.trial.evaluation
     if evaluation.outcome is Outcome.SLOW and not evaluation.passed_gate:
         raise StudyError(
-            f"trial {found.trial.number} of {record.name} ended slow ({evaluation.reason}); verify it "
+            f"trial {found.trial.number} of {record.name} has the outcome slow ({evaluation.reason}); verify it "
             f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or choose a "
             "measured trial"
         )
     if evaluation.time_us is None or not evaluation.passed_gate:
         raise StudyError(
-            f"trial {found.trial.number} of {record.name} ended {evaluation.outcome.value} ({evaluation.reason}); "
+            f"trial {found.trial.number} of {record.name} has the outcome {evaluation.outcome.value} "
+            f"({evaluation.reason}); "
             "only candidates that passed the gate can be exported; choose another trial with --trial"
         )
     proof = reader.verification(record, found.trial)
@@ -126,7 +127,7 @@ def _means(record: StudyRecord, evaluation: Evaluation) -> bool:
 
 
 def _time_at(record: StudyRecord, evaluation: Evaluation, problem: int) -> tuple[float, tuple[float, float] | None]:
-    """Return a trial's time at a problem and its 95 % interval, in µs, or their means over all problems."""
+    """Return a trial's time on a problem and its 95 % interval, in µs, or their means over all problems."""
     if len(record.problems) == 1 or _means(record, evaluation):
         assert evaluation.time_us is not None  # `export_trial` rejects trials without a time
         return evaluation.time_us, interval_us(evaluation)
@@ -137,7 +138,7 @@ def _time_at(record: StudyRecord, evaluation: Evaluation, problem: int) -> tuple
 def _baseline_at(
     record: StudyRecord, baseline: tuple[str, float], sessions: list[SessionRecord], problem: int
 ) -> float | None:
-    """Return the time of the study's fastest baseline at a problem in µs, or None if it is not stored."""
+    """Return the time of the study's fastest baseline on a problem in µs, or None if it is not stored."""
     if len(record.problems) == 1:
         return baseline[1]
     for session in reversed(sessions):
@@ -168,7 +169,7 @@ def _facts(
         if means or at is not None:  # both times are means, or both are for the problem
             against += f": {(baseline[1] if at is None else at) / time_us:.2f}× as fast"
     environment = sessions[-1].environment if sessions else {}
-    facts = {"study": f"{record.name}, begun {record.created}", "trial": str(found.trial.number)}
+    facts = {"study": f"{record.name}, started {record.created}", "trial": str(found.trial.number)}
     facts |= {"device": record.device + (", simulated" if record.predicted else "")}
     if "driver_cuda" in environment:
         facts["driver"] = f"{environment.get('driver') or 'of unknown version'}, for CUDA {environment['driver_cuda']}"

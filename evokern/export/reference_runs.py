@@ -146,7 +146,7 @@ std::vector<Expected> reference_within(const Shape& shape, const std::vector<Buf
     if (took >= SAMPLE_S) {{
       std::printf("checked: a sample");
       for (size_t i = 0; i < FIELDS; i++) std::printf(", %lld of %lld %s", counts[i], extents[i], names[i]);
-      std::printf("; the reference for all would take about %.0f s (--whole)\\n", took * ratio);
+      std::printf("; the reference for all elements would take about %.0f s (--whole)\\n", took * ratio);
       return expected;
     }}
     counts[least] = std::min(extents[least], 4 * counts[least]);

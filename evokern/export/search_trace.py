@@ -31,8 +31,8 @@ def search_trace(reader: Reader, record: StudyRecord) -> dict[str, Any]:
         record: the study.
 
     Returns:
-        `traceEvents`, `displayTimeUnit`, and `otherData` with facts on the study, the numbers of trials and spans, and
-        a note on missing spans.
+        `traceEvents`, `displayTimeUnit`, and `otherData` with facts about the study, the numbers of trials and spans,
+        and a note on missing spans.
 
     Raises:
         StudyError: the study has no trial.
@@ -138,7 +138,7 @@ def _sessions(sessions: Sequence[SessionRecord]) -> Iterator[dict[str, Any]]:
 
 
 def _champions(record: StudyRecord, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
-    """Yield a mark and a counter event for each trial that was faster than all earlier trials."""
+    """Yield an instant event and a counter event for each trial that was faster than all earlier trials."""
     best = float("inf")
     unit = "predicted µs" if record.predicted else "µs"
     for trial in sorted(trials, key=lambda one: (one.seconds, one.number)):
@@ -157,8 +157,8 @@ def _missing(trials: Sequence[Trial]) -> str:
     if not without:
         return ""
     return (
-        f"{len(without)} of {count_noun(len(trials), 'trial')} have only the time in flight, without spans on a "
-        "worker's track: an older evokern searched them, or they were replayed from a recording"
+        f"{len(without)} of {count_noun(len(trials), 'trial')} have only a time in flight, without worker "
+        "spans, because they come from an older evokern or from a recording"
     )
 
 

@@ -1,4 +1,4 @@
-"""Export of a candidate as one `.cu` file that builds with nvcc, checks its results and measures its time."""
+"""Export of a candidate as one `.cu` file that builds with nvcc, checks its results and times itself."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         return specialize(program.source, program.macros, compiled, *parts).strip()
     except DeviceError as error:
         text = specialize(program.source, program.macros, lambda text: None, *parts).strip()
-        why = in_comment(f"// Includes the code of other variants: {' '.join(str(error).split())}")
+        why = in_comment(f"// Still contains the code of other variants, because {' '.join(str(error).split())}")
         return f"{why}\n\n{text}"
 
 
@@ -158,8 +158,8 @@ def _reference(kernel: Kernel) -> str:
     path = kernel.folder / "reference.h"
     if not kernel.workload.cpp_reference:
         raise KernelError(
-            f"kernel {kernel.name} has no C++ reference, which the exported program needs to check its results: write "
-            f"{path}, and remove cpp_reference=False from kernel.py"
+            f"kernel {kernel.name} has no C++ reference, which the exported program needs to check its results; write "
+            f"{path} and remove cpp_reference=False from kernel.py"
         )
     try:
         text = read_text(path)
@@ -207,7 +207,7 @@ def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[st
 
 
 def _host_bytes(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
-    """Return C++ that sums the host memory: every input in double, plus the elements of one buffer at a time."""
+    """Return C++ that adds up the required host memory: every input in double, plus one buffer at a time."""
     lines = []
     for name in dict.fromkeys((*by_role["input"], *by_role["output"])):
         tensor = tensors[name]

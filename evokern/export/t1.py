@@ -1,8 +1,8 @@
 """Export of a study's space as a T1 file, an input format shared by auto-tuners (odgaard/TuningSchema, version 1.0.0).
 
-T1 uses text over parameters; evokern uses functions. Launches are called with traced genes, and arithmetic constraints
-are read from `kernel.py`. Other constraints and the genes' conditions are stored under `evokern`, which other readers
-ignore.
+T1 stores expressions as text, but evokern declares functions. Therefore launches are called with traced genes, and
+arithmetic constraints are read from `kernel.py`. Other constraints and the genes' conditions are stored under
+`evokern`, which other readers ignore.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evokern.version import __version__
 
 FORMAT_VERSION = 1
 TRIED = 100
-"""Number of configurations on which the formulas of grid and block are compared with the kernel's functions."""
+"""Number of configurations on which the formulas for grid and block are compared with the kernel's functions."""
 _TYPES = {"f32": "float", "f64": "double", "f16": "half", "i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32",
           "u32": "uint32", "i64": "int64", "u64": "uint64", "bool": "bool"}  # fmt: skip
 """evokern's type → T1's type; other types are `custom` with a size."""
@@ -49,7 +49,10 @@ def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = F
         StudyError: the problem does not exist.
     """
     if not 0 <= problem < len(record.problems):
-        raise StudyError(f"study {record.name} has no problem {problem}; it has {len(record.problems)}, counted from 0")
+        raise StudyError(
+            f"study {record.name} has no problem {problem}; "
+            f"its problems are numbered from 0 to {len(record.problems) - 1}"
+        )
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, record.kernel_digest, Path(scratch), trust=trust)
         asked = kernel.problem(record.problems[problem])
@@ -191,7 +194,7 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
     launches = launches_of(kernel, default, problem)
     first = launches[0]
     if len(launches) > 1:
-        left_out.append(f"{len(launches) - 1} further launches of a call")
+        left_out.append(f"{len(launches) - 1} more launches per call")
     sizes = _sizes(kernel, default, problem)
     if sizes is None:
         left_out.append("formulas of grid and block over the genes; the values are those of the default candidate")

@@ -67,7 +67,7 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tra
     for name in numeric:
         values[name] = Traced.make(int(problem[name]), ("field", name), recorder)
     symbolic = Problem(values)
-    recorder.reason = "the program was compiled for it"
+    recorder.reason = "the program was compiled for this value"
     plain = macros(kernel, config, problem)
     for name, value in dict(kernel.macros(config, symbolic)).items():
         if isinstance(value, Traced):
@@ -77,10 +77,10 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tra
             continue  # concerns only speed, so other shapes may violate it
         recorder.reason = constraint.reason
         bool(constraint.evaluate(config, symbolic, chip).holds)
-    recorder.reason, recorder.texts_matter = f"the limits of {chip.model}", False
+    recorder.reason, recorder.texts_matter = f"a limit of {chip.model}", False
     check(replace(kernel, constraints=()), config, [symbolic], chip)
     recorder.texts_matter = True
-    recorder.reason = "the launch was derived for it"
+    recorder.reason = "the launch was derived for this value"
     launches = launches_of(kernel, config, symbolic)
     tensors = dict(kernel.workload.tensors(symbolic, config))
     return Traces(numeric, _essential(recorder.guards), launches, tensors)

@@ -167,7 +167,7 @@ class Traced(int):
         return self._pinned() ^ int(other)
 
     def _text(self) -> int:
-        """Return the plain number; add a guard only if text matters, such as in an entry's name."""
+        """Return the plain number; add a guard only if texts matter, for example in an entry's name."""
         return self._pinned() if self.recorder.texts_matter else self.value
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The correctness gate: every device runs it, and only candidates that pass it count as measured."""
+"""The correctness gate: every device applies it, and only candidates that pass it count as measured."""
 
 from evokern.gate.check import Call, Gate, RunFailed, Runner
 from evokern.gate.sensitivity import prove_power

@@ -1,4 +1,4 @@
-"""Buffers of one problem for several input sets and runs: new inputs, poison, comparison with the references."""
+"""Buffers of one problem for several input sets and runs: generated, poisoned, and compared with the references."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from evokern.gate.slicing import Indices, SlicedTensors
 from evokern.study.settings import InputSet
 
 RERUN_SETS = 2
-"""Number of input sets used by runs after the first; nondeterminism shows on any inputs."""
+"""Number of input sets used by runs after the first; any inputs reveal nondeterminism."""
 
 MAX_ZERO_SETS = 2
 """Maximum number of `edges` input sets with an all-zero input, a different input in each set."""
@@ -39,14 +39,14 @@ EXPOSED_DEVICES = ("cuda",)
 
 
 def kinds_of_sets(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> tuple[InputSet, ...]:
-    """Return the kind of each input set; up to three `edges` sets come last."""
+    """Return the kind of each input set; the `edges` sets, at most three, come last."""
     able = sum(can_be_zero(tensor) for tensor in tensors.values() if tensor.given)
     expanded = [kind for kind in kinds for _ in range(1 + min(able, MAX_ZERO_SETS) if kind == "edges" else 1)]
     return tuple(sorted(expanded, key=lambda kind: kind == "edges"))
 
 
 def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
-    """Return run and input set of each call: the calls of the first run, then those of later runs."""
+    """Return the run and input set of each call: the calls of the first run, then those of later runs."""
     return [(run, n) for run in range(runs) for n in range(sets) if run == 0 or n < RERUN_SETS]
 
 
@@ -76,7 +76,7 @@ class BufferSet:
         Args:
             kernel: kernel whose workload is checked.
             problem: the problem.
-            tensors: buffers of the workload at this problem.
+            tensors: buffers of the workload for this problem.
             kinds: kinds of inputs.
             runs: number of runs of the first `RERUN_SETS` input sets; the other sets run once.
             tolerance: tolerance of each output.
@@ -131,7 +131,7 @@ class BufferSet:
         self.generator = generator
         """Private source of the inputs, on the device of the buffers."""
         self.reach: dict[str, int] = {}
-        """Input → how much of it `TimedCalls` changes; raised until the change shows in the outputs."""
+        """Input → level of its change in `TimedCalls`; raised until the change shows in the outputs."""
         self.changes: dict[int, Any] = {}
         """Input set → the change that `TimedCalls` drew; kept until the inputs are renewed if references are slow."""
         self.refreshes = 0
@@ -312,7 +312,7 @@ class BufferSet:
         numbers = torch.cat([part.to(torch.float64).flatten() for part in parts]).tolist()
         if not numbers.pop():
             raise KernelError(
-                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements; "
+                f"kernel {self._kernel.name}: the reference at {self._problem} contains NaN or infinity; "
                 "fix the reference, or generate other inputs (`scale`, `large` or `draw` of a Tensor)"
             )
         self._trusted = True
@@ -329,9 +329,9 @@ class BufferSet:
         return torch.cat([(words[rows] != plain).sum(1) for rows, plain in self._originals.plain()])
 
     def errors(self, name: str, index: int) -> torch.Tensor:
-        """Return error over tolerance in the first run of a set, as a flat tensor with one value per independent event.
+        """Return error / tolerance in the first run of a set, as a flat tensor with one value per independent event.
 
-        An event is an element, or a row if inputs are equal along rows, because the results of such a row are alike.
+        An event is an element, or a row if inputs are equal along rows, because the results in such a row are alike.
         """
         over = self._rules[name].over(self.outputs()[name][index], self.reference(index)[name])
         return independent_errors(over, self.kinds[index])

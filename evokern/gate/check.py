@@ -22,7 +22,7 @@ from evokern.study.trial import Outcome
 CHANGED_SHARE = 1 / 16
 """Share of the inputs that changes between two calls; catches candidates that recognise inputs by a few elements."""
 MAX_DRAWS = 8
-"""Maximum number of input draws, including the first, for a candidate whose errors come near the tolerance."""
+"""Maximum number of input draws, including the first, for a candidate whose errors are close to the tolerance."""
 _BENCHES_KEPT = 4
 
 
@@ -71,7 +71,7 @@ class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
 
     @property
     def message(self) -> str:
-        """The diagnosis, or else the runner's message; empty if there is neither."""
+        """The diagnosis or, without one, the runner's message; empty if there is neither."""
         return str(self.evidence.get("diagnosis") or self.evidence.get("message") or "")
 
 
@@ -87,7 +87,7 @@ class Runner(Protocol):
 
 
 class Gate:
-    """Correctness check for candidates at one problem; candidates share its buffers."""
+    """Correctness check for candidates on one problem; candidates share its buffers."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Gate:
 
         Args:
             kernel: the kernel whose candidates are checked.
-            problem: the problem to check them at.
+            problem: the problem on which they are checked.
             settings: input sets, runs, tolerances, guard size.
             device: device of the buffers.
             seed: seed for tests; None uses a secret random seed, unknown to candidates.
@@ -204,7 +204,7 @@ class Gate:
         return repeated(bench, lambda _: runner.run(calls(bench, launches)), problem=self.problem)
 
     def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
-        """Return the errors of the last check over the tolerance, by input set and output (see `Bench.errors`).
+        """Return the errors of the last check divided by the tolerance, by input set and output (`BufferSet.errors`).
 
         `edges` inputs are omitted: sums of zeros are exact, so their errors do not predict errors on other inputs.
         """
@@ -219,7 +219,7 @@ class Gate:
     def retest(
         self, verdict: Verdict, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
     ) -> Verdict:
-        """Reject a marginal pass of `check` if the candidate would likely fail on other inputs.
+        """Reject a candidate that barely passed `check` if it would likely fail on other inputs.
 
         If one input draw is inconclusive, run the candidate on more draws.
 

@@ -49,13 +49,13 @@ class Worst:
     relative_error: float
     """Relative Frobenius error of the output in this run and set."""
     spent: float
-    """Root mean square of error over allowed error; far below 1 for rounding errors, larger for systematic errors."""
+    """Root mean square of error / allowed error; far below 1 for rounding errors, larger for systematic errors."""
     most: float
-    """Largest error over allowed error in the output; it may belong to another element than `index`."""
+    """Largest ratio of error to allowed error in the output; it may belong to an element other than `index`."""
 
     @property
     def over(self) -> float:
-        """Error over the allowed error; infinite for NaN."""
+        """Ratio of the error to the allowed error; infinite for NaN."""
         error = abs(self.got - self.expected)
         if not error <= self.allowed:
             return error / self.allowed if self.allowed and error == error else float("inf")
@@ -132,7 +132,7 @@ class Rule:
         return torch.where(expected.isfinite(), expected.clamp(-limit, limit), expected)
 
     def over(self, got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Return error over tolerance of each element of a call with a finite reference."""
+        """Return the error of each element divided by its tolerance, for a call with a finite reference."""
         value, exact = self.prepare_pair(got, expected, None)
         return error_over_tolerance(value, exact, self.allowed(exact))
 
@@ -260,13 +260,13 @@ def _compare_part(
 
 
 def error_over_tolerance(got: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Return error over allowed error: 0 without an error, infinite if the allowed error is 0."""
+    """Return error / allowed error: 0 without an error, infinite if the allowed error is 0."""
     error = (got - expected).abs_()
     return torch.where(error == 0, 0.0, error / allowed)
 
 
 def independent_errors(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
-    """Return one error per independent event: per element, or the worst of each row for `equal_rows` inputs."""
+    """Return one error per independent event: of each element, or the largest in each row for `equal_rows` inputs."""
     return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
 
 

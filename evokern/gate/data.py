@@ -1,4 +1,4 @@
-"""Contents of a workload's buffers: dtypes, kinds of generated inputs, poison."""
+"""Contents of a workload's buffers: dtypes, generated inputs of each kind, and poison."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def largest_finite(name: str) -> float:
 
 
 EDGE_SHARE = 8
-"""One in this many rows of `edges` inputs is zero; as many are one-hot, and as many start with a zero (minimum one)."""
+"""One in this many rows of `edges` inputs, at least one, is zero; as many are one-hot, as many start with a zero."""
 _ZERO_ELEMENTS = 1 / 16
 _NONFINITE_ROWS = 4
 """Maximum number of rows with an infinity or NaN; each of them may affect a whole column of a product."""
@@ -139,7 +139,7 @@ def declared_values(tensor: Tensor, what: str, like: torch.Tensor, *given: objec
     Raises:
         KernelError: the function raised, or its values have the wrong type, shape, device or range.
     """
-    where = f"{what} of a {tensor.dtype} tensor of shape {tensor.shape}"
+    where = f"function `{what}` of a {tensor.dtype} tensor of shape {tensor.shape}"
     try:
         values = getattr(tensor, what)(*given)
     except KERNEL_CODE_EXCEPTIONS as error:

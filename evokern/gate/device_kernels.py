@@ -1,4 +1,4 @@
-"""Interface for a device's own kernels, which do in one pass over memory what torch does in several."""
+"""Interface for a device's own kernels, which need one pass over memory where torch needs several."""
 
 from __future__ import annotations
 

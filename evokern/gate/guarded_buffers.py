@@ -18,14 +18,14 @@ from evokern.declaration.kernel import Tensor
 from evokern.gate.data import torch_dtype
 
 ALIGNMENT = 256
-"""Alignment of every buffer in bytes; the same as of `cudaMalloc`, which kernels may rely on."""
+"""Alignment of every buffer in bytes: that of `cudaMalloc`, on which kernels may rely."""
 GUARD_PATTERN = (0xFD, 0x7F)
 """Guard bytes: little-endian 0x7FFD, a NaN that no instruction produces."""
 
 
 @dataclass(frozen=True)
 class GuardViolation:
-    """A write outside every buffer."""
+    """A write outside all buffers."""
 
     tensor: str
     """The nearest buffer."""

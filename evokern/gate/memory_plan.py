@@ -16,14 +16,14 @@ FLOAT64_BYTES = 8
 def planned_bytes(
     kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], gate: GateSettings, timing: TimingSettings
 ) -> int:
-    """Return the bytes of a problem's buffers in the gate and in timed runs, plus the computation of one reference.
+    """Return the bytes that a problem needs for buffers in the gate and in timed runs, and for computing one reference.
 
     Temporary memory of the reference function and of libraries is not included.
 
     Args:
         kernel: kernel with the workload.
         problem: the problem.
-        tensors: a candidate's buffers at this problem.
+        tensors: a candidate's buffers for this problem.
         gate: settings with the input sets and runs of the gate.
         timing: settings with the input sets of the timed runs.
     """

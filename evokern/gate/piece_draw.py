@@ -1,4 +1,4 @@
-"""Random positions of the pieces of tensors to change, poison or record; candidates cannot predict them."""
+"""Random choice of the pieces of tensors to change, poison or record; candidates cannot predict the positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evokern.gate.recorded_outputs import Piece
 from evokern.gate.slicing import Indices, SlicedTensors
 
 InputSlice = tuple[SlicedTensors, Indices]
-"""A declared slice, and indices along its axes."""
+"""A declared slice with indices along its axes."""
 _POISONED = 24
 """Maximum number of poisoned parts."""
 _POISON_BYTES = 4096

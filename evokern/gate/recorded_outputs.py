@@ -13,7 +13,7 @@ from evokern.gate.comparison import Rule, unravel_index
 from evokern.wording import distinguishing_digits
 
 SLOTS = 96
-"""Maximum number of recorded replays: the samples of a candidate (60 by default) and the untimed replays between."""
+"""Maximum number of recorded replays: a candidate's samples (60 by default) and the untimed replays between them."""
 
 Turn = Literal["always", "even", "odd"]
 Version = Literal["new", "old"]
@@ -38,7 +38,7 @@ class Copy:
     value: int = 0
     """Byte of a fill."""
     turn: Turn = "always"
-    """Executions of the step, counted from 0, that perform the copy."""
+    """Executions of the step that perform the copy, counted from 0."""
     kept: bool = False
     """Whether each execution writes to its own slot."""
 
@@ -80,7 +80,7 @@ class RecordedOutputs:
         self.position = position
         """The recorded call, from 0."""
         self.outputs: Mapping[str, torch.Tensor] | None = None
-        """Outputs of the call, between its capture and `copies`."""
+        """Outputs of the call, kept from its capture until `copies` is called."""
         room = sum(len(kept) * _room(kept[0].count) for kept in pieces.values())
         self.ring = torch.zeros((SLOTS, room), dtype=torch.uint8, device=bench.generator.device)
         """Recorded bytes: one slot per replay, overwritten cyclically."""

@@ -1,4 +1,4 @@
-"""Choice of the inputs to renew for a candidate: all, or for a large problem some slices or sets.
+"""Choice of the inputs to renew for a candidate: all inputs or, for a large problem, some slices or sets.
 
 A float64 reference of a large problem takes longer than running the candidate, so candidates share inputs. Counters
 alone decide which inputs are renewed; neither a clock nor a candidate influences the choice.
@@ -33,7 +33,7 @@ _ZERO_TURNS = itertools.count(random.SystemRandom().randrange(1 << 16))
 A candidate that is judged twice, on two problems or in a repetition, gets a different all-zero input each time."""
 
 Sliced = tuple[int, SlicedTensors, Indices]
-"""Number of an input set, a renewed slice of it, and the indices of the slice."""
+"""Number of an input set, one of its renewed slices, and the indices of that slice."""
 
 
 def is_large(workload: Workload, problem: Problem, tensors: Mapping[str, Tensor]) -> bool:
@@ -188,7 +188,7 @@ class Renewal:
                 one.draw(name, kind, views[name], where, self._generator, share=share, nonfinite=odd)
 
     def prove(self, views: Mapping[str, torch.Tensor], references: References, kernel: str) -> None:
-        """Check each slice separately on normal inputs: see `Bench.prove_slices`.
+        """Check each slice separately on normal inputs; see `BufferSet.prove_slices`.
 
         Raises:
             KernelError: a slice affects undeclared elements, or its reference is incorrect.

@@ -26,7 +26,7 @@ Indices = tuple[list[int], ...]
 
 
 class SlicedTensors:
-    """One declared slice at one problem: chooses indices, and cuts, writes and draws parts of tensors."""
+    """One declared slice of one problem: chooses indices, and cuts, writes and draws parts of tensors."""
 
     def __init__(self, declared: Slice, problem: Problem, tensors: Mapping[str, Tensor], rng: random.Random) -> None:
         """Check that a declared slice fits the tensors.

@@ -1,6 +1,6 @@
 """Estimate how likely a candidate that passed would fail the same check on other inputs.
 
-Each check draws new inputs and so sees a new sample of the same rounding errors. If the largest error is close to the
+Each check draws new inputs, and so a new sample of the same rounding errors. If the largest error is close to the
 tolerance, passing one check is partly luck. The estimate is therefore the expected number of elements beyond the
 tolerance.
 
@@ -24,20 +24,20 @@ import torch
 from evokern.wording import distinguishing_digits
 
 MARGINAL = 0.5
-"""Error over tolerance from which the risk is estimated, if all elements were checked or the sample is very small."""
+"""Error / tolerance from which the risk is estimated, if all elements were checked or the sample is very small."""
 CLEAR_RATIO = 0.3
-"""Error over tolerance below which a small sample needs no further check."""
+"""Error / tolerance below which a small sample needs no further check."""
 LIMIT = 0.05
 """Largest accepted probability of failing on other inputs: a correct candidate passes at least 19 of 20 checks."""
 DECIDED_SIGMAS = 2.0
-"""Number of standard errors between an estimate and the limit from which it counts as decided (98 % confidence)."""
+"""Distance in standard errors between an estimate and the limit at which the case is decided (98 % confidence)."""
 _FEWEST_UNITS = 64
 _FEWEST_PEAKS, _MOST_PEAKS = 8, 64
 _SHARE_OF_PEAKS = 32
 _DISTINGUISHING_PEAKS = 48
 """Number of peaks needed to distinguish errors with an upper bound from errors that decrease exponentially."""
 _END_POINT_PROBABILITY = 0.01
-"""Significance level for an upper bound: the probability of so small a largest excess under an exponential decrease."""
+"""Significance level for an upper bound: probability of such a small largest excess under an exponential decrease."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TailRisk:
     peaks: int
     """Number of checked elements or rows above the threshold."""
     worst: float
-    """Largest error over tolerance."""
+    """Largest ratio of error to tolerance."""
 
     @property
     def chance(self) -> float:
@@ -113,7 +113,7 @@ def tail_risk(errors: torch.Tensor, of: int) -> TailRisk | None:
 
 
 def margin_evidence(found: TailRisk, output: str, kind: str, of: int) -> dict[str, Any]:
-    """Return the evidence for rejecting a marginal pass with a tail risk that is too high."""
+    """Return the evidence for rejecting a candidate that passed but has too high a tail risk."""
     evidence: dict[str, Any] = {"check": "margin", "output": output, "input_set": kind, "over": found.worst}
     if found.worst > 1:
         times = distinguishing_digits(found.worst, 1.0)[0]

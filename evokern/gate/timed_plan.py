@@ -3,7 +3,7 @@
 A call that is timed repeatedly on the same inputs could do nothing: its output, or a workspace, already holds the
 result. Before one call at a random position p, the graph therefore changes some inputs and poisons parts of outputs
 and workspaces. After the call, it records parts of the outputs, which are compared with float64 references after the
-timing (`KeptAnswers`).
+timing (`RecordedOutputs`).
 
 The input set of call p has two versions: `old`, the original inputs, and `new`, with changes in random pieces of one
 random input. Replays alternate between them:
@@ -16,8 +16,8 @@ In every replay, call p thus sees inputs that differ from those of the set's pre
 leaves the original inputs. A candidate may work only in every second or third call. The number of calls per set is
 therefore chosen so that p meets each phase of such a cycle (`evokern.measurement.timing.with_steps`).
 
-The copies of one step run concurrently; none writes memory that another one reads or writes. This module needs no GPU:
-`evokern.device.gpu.timed_calls` turns each list of `Copy` into a graph node.
+The copies of one step run concurrently; none writes to memory that another one reads or writes. This module needs no
+GPU: `evokern.device.gpu.timed_calls` turns each list of `Copy` into a graph node.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_COPIES = 160
 PIECE_BYTES = 128
 """Bytes of one recorded piece of an output: four sectors."""
 _KEPT = 96
-"""Number of recorded pieces of one call: 64 in random rows, 16 at poisoned places, 16 where the change shows."""
+"""Number of recorded pieces of one call: 64 in random rows, 16 in poisoned parts, 16 where the change shows."""
 _CHANGES: tuple[tuple[int, int, InputSet], ...] = (
     (6, 1, "large"), (2, 128, "normal"), (8, 1024, "normal"), (24, 4096, "normal")
 )  # fmt: skip
@@ -248,7 +248,7 @@ class TimedCalls:
     # ---- while the graph is captured
 
     def step(self, index: int) -> tuple[int, list[Copy]] | None:
-        """Return number and copies of the step before call `index`, or after the last call; None without a step."""
+        """Return the number and copies of the step before call `index` or after the last call; None without a step."""
         number = self._steps.get(index)
         if number == 0:
             new = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")

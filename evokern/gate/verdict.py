@@ -13,7 +13,7 @@ from evokern.gate.comparison import Findings, Worst
 from evokern.wording import distinguishing_digits
 
 SPENT_LIMIT = 0.6
-"""Largest accepted root mean square of error over allowed error.
+"""Largest accepted root mean square of error / allowed error.
 
 Rounding to nearest uses at most 1/sqrt(3) of a tolerance that just covers it, and other rounding errors use far less.
 A candidate above this value exploits the tolerance systematically."""
@@ -26,7 +26,7 @@ class Verdict:
     passed: bool
     """Whether all checks passed."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """Failed check, message and numbers; empty if the candidate passed."""
+    """Failed check with its message and numbers; empty if the candidate passed."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """Relative Frobenius error, worst element, and the values that each check measured."""
 

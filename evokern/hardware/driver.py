@@ -1,7 +1,7 @@
 """Query of the NVIDIA driver through `libcuda`, with the standard library only and without creating a CUDA context.
 
-The set-up script (before anything is installed), the tests' `gpu` marker and `evokern doctor` share this module, so
-their results agree.
+The set-up script (before anything is installed), the `gpu` marker of the tests and `evokern doctor` share this module,
+so that their results agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Gpu:
     """One GPU."""
 
     index: int
-    """Number in `cuda:N`, in the driver's order."""
+    """Index N in `cuda:N`, in the driver's order."""
     model: str
     """Model name reported by the driver."""
     compute_capability: tuple[int, int]
@@ -42,7 +42,7 @@ class Driver:
 
     @property
     def cuda_extra(self) -> str | None:
-        """Package extra that fits the driver: `cuda12`, `cuda13`, or None without a usable GPU."""
+        """Package extra that matches the driver: `cuda12`, `cuda13`, or None without a usable GPU."""
         if self.cuda_version is None or not self.gpus:
             return None
         return "cuda13" if self.cuda_version >= (13, 0) else "cuda12" if self.cuda_version >= (12, 0) else None

@@ -1,4 +1,4 @@
-"""Plausibility check of a workload's operations and bytes: tenfold differences indicate wrong units."""
+"""Plausibility check of a workload's operations and bytes: a tenfold error usually means wrong units."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def declared_work(kernel: Kernel, problem: Problem) -> tuple[float, float]:
 
 
 def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return tenfold contradictions between a workload's operations or bytes and its tensors.
+    """Return a note if a workload's operations or bytes contradict its tensors by more than a factor of ten.
 
     Inputs are read and outputs written at least once, unless only part of them is used. An output element uses each
     input element at most once, with one or two operations each. A workload with operations needs at least one per
@@ -45,7 +45,7 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
     Args:
         kernel: kernel with the workload.
         problem: the problem.
-        tensors: buffers at the problem.
+        tensors: buffers of the problem.
 
     Raises:
         KernelError: a function of the workload raised an exception or returned an invalid number.
@@ -77,4 +77,4 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
 
 def _times(said: float, expected: float) -> str:
     ratio = said / expected
-    return f"a factor of {ratio:.3g} too many" if ratio > 1 else f"a factor of {1 / ratio:.3g} too few"
+    return f"too high by a factor of {ratio:.3g}" if ratio > 1 else f"too low by a factor of {1 / ratio:.3g}"

@@ -47,11 +47,11 @@ class Rules:
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1 or not 0 < self.margin < 1:
-            raise UsageError(f"level = {self.level}, margin = {self.margin}: choose values between 0 and 1")
+            raise UsageError(f"level = {self.level}, margin = {self.margin}; use values between 0 and 1")
         if not self.looks or self.looks[0] < 3 or list(self.looks) != sorted(set(self.looks)):
-            raise UsageError(f"looks = {self.looks}: give increasing numbers of rounds, starting with at least 3")
+            raise UsageError(f"looks = {self.looks}; use increasing numbers of rounds, the first at least 3")
         if self.samples < 1:
-            raise UsageError(f"samples = {self.samples}: give at least 1")
+            raise UsageError(f"samples = {self.samples}; use at least 1")
 
     def spent(self, look: int) -> float:
         """Return the part of the error budget for a look, counted from 0."""
@@ -170,7 +170,7 @@ def _independence(values: Sequence[float]) -> float:
 
 
 def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
-    """Measure rounds until every pair with the leader is decided or a tie, at most to the last look.
+    """Measure rounds until the leader beats or ties with every other candidate, but not beyond the last look.
 
     Args:
         measure: measures one round.
@@ -234,7 +234,7 @@ class _Scores:
         return min(self.alive, key=lambda i: math.fsum(math.log(statistics.median(r)) for r in self._taken[i]))
 
     def look(self, look: int) -> bool:
-        """Compare all candidates with the leader; return True if everything is decided."""
+        """Compare all candidates with the leader; return True if every comparison is decided."""
         leader, open_pairs = self.leader(), 0
         tail = self._rules.spent(look) / (2 * self._pairs)
         margin = math.log1p(self._rules.margin)

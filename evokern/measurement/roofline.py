@@ -42,7 +42,7 @@ class Work:
     bytes: float
     """Minimum bytes through device memory declared by the workload."""
     dram_bytes: float
-    """Part of `bytes` that L2 cannot hold from the previous call."""
+    """Part of `bytes` that L2 cannot keep from the previous call."""
     gain: float = 1.0
     """Ratio of the tensor core rate on the narrowest inputs to the rate on 16-bit inputs."""
     arithmetic: Arithmetic = "f16"
@@ -107,7 +107,7 @@ def work(
 
 
 def arithmetic_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Arithmetic:
-    """Return the number format of a workload's operations: as declared, else the narrowest of inputs and outputs."""
+    """Return the number format of a workload's operations: as declared, or the narrowest input or output format."""
     if kernel.workload.arithmetic is not None:
         return kernel.workload.arithmetic
     used = {tensor.dtype for tensor in tensors.values() if tensor.role != "workspace"}
@@ -133,7 +133,7 @@ def arithmetic_rate(arithmetic: Arithmetic, chip: Profile) -> float:
 
 
 def boosted(chip: Profile, clocks_mhz: Sequence[float | None]) -> Profile:
-    """Return a chip with the highest observed clock, because some cards exceed the clock of their data sheet."""
+    """Return a chip with the highest observed clock, because some cards exceed the clock in their data sheet."""
     highest = max((clock for clock in clocks_mhz if clock is not None), default=0.0)
     return replace(chip, clock_mhz=highest) if highest > chip.clock_mhz else chip
 

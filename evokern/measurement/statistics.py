@@ -48,12 +48,12 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def enough_for_interval(count: int, confidence: float = 0.95) -> bool:
-    """Return whether this many samples suffice for an interval of the median with this confidence."""
+    """Return whether there are enough samples for a confidence interval of the median at this level."""
     return lower_rank(count, (1 - confidence) / 2) > 0
 
 
 def median_lower_bound(samples: Sequence[float], confidence: float = 0.95) -> float | None:
-    """Return a value that the median exceeds with this confidence; None with too few samples (five for 95 %)."""
+    """Return a lower bound on the median at this confidence level; None with too few samples (95 % needs five)."""
     rank = lower_rank(len(samples), 1 - confidence)
     return sorted(samples)[rank - 1] if rank else None
 

@@ -1,7 +1,7 @@
-"""Number of samples of a candidate: until its median is precise enough, or until it lost the race.
+"""Sampling of a candidate: it stops once the median is precise enough or the candidate has lost the race.
 
-A device defines what a sample is (`Clock`). With several problems a candidate races with the geometric mean of its
-lower bounds. So every problem gets a first round of samples before any gets a second.
+A device defines what a sample is (`Clock`). With several problems, a candidate races with the geometric mean of its
+lower bounds. Therefore every problem gets a first round of samples before any gets a second.
 
 Compiling a candidate often takes longer than timing it. While no other candidate waits for the device, the current one
 gets more samples, which makes its time more precise at hardly any cost. The duration is limited, because with few
@@ -67,7 +67,7 @@ SHORT_LAUNCH_US = 500.0
 
 
 class Clock(Protocol):
-    """Clock for one candidate at one problem."""
+    """Clock for one candidate on one problem."""
 
     def take(self, count: int) -> Sequence[float]:
         """Return at least `count` samples in µs per call; none after a disturbance, but not indefinitely."""
@@ -181,7 +181,7 @@ def _series(clocks: Sequence[Clock], samples: Sequence[Sequence[float]]) -> tupl
 
 
 def lost_by_pilot(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_us: float | None) -> bool:
-    """Return whether a candidate clearly lost the race by its pilot, before sampling.
+    """Return whether a candidate has clearly lost the race after its pilot, before sampling.
 
     Args:
         pilots: times of each problem's pilot in µs per call, `RACE_SAMPLES` of them.
@@ -212,7 +212,7 @@ class LaunchLimit:
 def launch_limits(
     settings: TimingSettings, elite_us: float | None, default_us: float | None, problems: int
 ) -> tuple[LaunchLimit, ...]:
-    """Return the launch times at one problem above which a candidate is rejected, the fewest launches first.
+    """Return the launch times on one problem above which a candidate is rejected, the fewest launches first.
 
     With several problems the limit is higher, because the candidate may be faster at the others. With a single problem,
     five long launches replace the pilot; the gate runs them anyway.
@@ -220,7 +220,7 @@ def launch_limits(
     Args:
         settings: racing margin.
         elite_us: objective to race against in µs, if any.
-        default_us: launch time of the default candidate at this problem in µs, if known.
+        default_us: launch time of the default candidate on this problem in µs, if known.
         problems: number of problems of the study.
     """
     raced_us = _raced_us(elite_us, default_us, problems)
@@ -236,11 +236,11 @@ def launch_limits(
 
 
 def _raced_us(elite_us: float | None, default_us: float | None, problems: int) -> float | None:
-    """Return the reference time in µs for a launch at one problem, or None.
+    """Return the time in µs to compare a launch on one problem with, or None.
 
     Args:
         elite_us: objective to race against in µs, if any; with several problems it is not the time of a single one.
-        default_us: launch time of the default candidate at this problem in µs, if known.
+        default_us: launch time of the default candidate on this problem in µs, if known.
         problems: number of problems of the study.
     """
     return min((time for time in (elite_us if problems == 1 else None, default_us) if time is not None), default=None)

@@ -38,7 +38,7 @@ Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2). That of f
 GENES = (
     Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), min_compute_capability={"wgmma": (9, 0)},
              for_study=("wmma", "none"),
-             doc="instruction that multiplies; mma_sync and wgmma keep scores in registers",
+             doc="matrix instruction; mma_sync and wgmma keep scores in registers",
              relieves={"tensor": 3, "arithmetic": 1}),
     Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"),
              for_study=("scalar_coalesced", "scalar_strided"),
@@ -47,13 +47,14 @@ GENES = (
     Mutation("RESTRICT", (1, 0), when={"KV_LOAD": ("vector16", "scalar_coalesced", "scalar_strided")}, for_study=(0,),
              doc="__restrict__ on the tensors, so that plain loads may use the read-only path",
              relieves=("memory", "tensor")),
-    Mutation("STATIC_SEQ", (1, 0), doc="compile-time sequence length: no tail code if it divides, unrolled loops",
+    Mutation("STATIC_SEQ", (1, 0),
+             doc="compile-time sequence length: unrolled loops, and no tail code if all tiles are whole",
              relieves={"arithmetic": 2, "latency": 1}),
     Mutation("KV_BUFFERS", ("ring", "resident"), when={**FRAGMENTS, "STATIC_SEQ": (1,)},
              doc="ring of STAGES buffers, or all of K and V in shared memory",
              relieves={"latency": 4}),
     Mutation("QK_PATH", ("shared", "direct"), when={**MMA, "KV_BUFFERS": ("resident",)},
-             doc="Q and K through shared memory, or directly into fragments if all keys are one step",
+             doc="Q and K through shared memory, or loaded directly into fragments if one step covers all keys",
              relieves={"shared-memory": 2}),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), for_study=("plain",),
              doc="layout of tiles in shared memory",
@@ -61,7 +62,8 @@ GENES = (
     Mutation("SCORE_BUFFER", ("float", "half"), when=SHARED_SCORES, less_precise=("half",),
              doc="type of scores in shared memory",
              relieves=("shared-memory",)),
-    Mutation("SOFTMAX", ("registers", "shared"), when=SHARED_SCORES, doc="scores of a row read once or twice",
+    Mutation("SOFTMAX", ("registers", "shared"), when=SHARED_SCORES,
+             doc="read the scores of a row once and keep them in registers, or read them twice",
              relieves=("shared-memory", "arithmetic")),
     Mutation("Q_LOCATION", ("registers", "shared"), when=FRAGMENTS,
              doc="Q fragments kept in registers, or read from shared memory for every step",
@@ -76,13 +78,13 @@ GENES = (
              doc="accumulator of P V; fp16 overflows on large inputs",
              relieves=("tensor", "arithmetic")),
     Mutation("ROW_SUM", ("ones_mma", "add"), when={**FRAGMENTS, "EXP": ("fp32",)},
-             doc="row sums with an mma by ones, or with additions",
+             doc="row sums by an mma with a matrix of ones, or by additions",
              relieves=("tensor", "arithmetic")),
     Mutation("RESCALE", ("lazy", "on_change", "always", "restart"), when=FRAGMENTS,
              doc="when to rescale the output to a new row maximum; restart recomputes overflowed blocks instead",
              relieves={"arithmetic": 2}),
     Mutation("LOOP_ORDER", ("qk_first", "plain"), when=FRAGMENTS,
-             doc="scores of the next step concurrently with the output of the current one, or after it",
+             doc="compute the scores of the next step concurrently with the output of the current step, or after it",
              relieves=("memory", "latency")),
     Mutation("WARP_ROLES", ("same", "loaders"), doc="each warp loads its own keys, or additional warps load all keys",
              relieves=("memory", "latency")),
@@ -90,7 +92,8 @@ GENES = (
              relieves={"launch": 3, "latency": 2}),
     Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="fastest index over the grid: row blocks or heads",
              relieves={"memory": 2, "launch": 1}),
-    Mutation("CAUSAL_ORDER", ("longest_first", "folded"), doc="order of causal row blocks, which differ in work",
+    Mutation("CAUSAL_ORDER", ("longest_first", "folded"),
+             doc="order of the row blocks under a causal mask, which have different amounts of work",
              relieves=("memory", "tensor", "launch")),
     Mutation("KEY_WALK", ("forward", "rotated"), when=FRAGMENTS,
              doc="every row block starts at the first key, or at a different key"),
@@ -99,11 +102,11 @@ GENES = (
     Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, doc="query rows per block", relieves=("launch",)),
     Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows", relieves=("latency",)),
     Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, when=FRAGMENTS,
-              doc="warps along the keys, each with a part of every step",
+              doc="warps along the keys; each processes a part of every step",
               relieves={"latency": 2, "launch": 1}),
     Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys per split and step",
               relieves=("latency", "launch")),
-    Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="ring buffers for K and for V; all but one in flight",
+    Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="ring buffers for K and for V; all but one are in flight",
               relieves={"latency": 4}),
     Parameter("LOOKAHEAD", (1, 2, 3, 4, 8), default=3, when=RESIDENT, doc="number of load groups in flight",
               relieves=("memory", "latency")),
@@ -171,7 +174,7 @@ def total_steps(c, p):
 
 
 def free_buffers(c):
-    """Return the ring buffers that producer warps may fill meanwhile; plain order reads K and V at different times."""
+    """Return the ring buffers that can be filled during a step; plain order reads K and V at different times."""
     return c.STAGES - (2 if in_registers(c) and c["LOOP_ORDER"] == "plain" else 1)
 
 
@@ -190,7 +193,7 @@ def shared_bytes(c, p):
 
 
 def held_registers(c, p):
-    """Compare the registers for fragments with the limit from the launch bounds."""
+    """Compare the registers that fragments need with the limit from the launch bounds."""
     output = p.D // 8 * (4 if c["PV_ACC"] == "fp32" else 2)
     scores = c.BLOCK_N // 8 * (4 if c["QK_ACC"] == "fp32" else 2)
     query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
@@ -218,12 +221,12 @@ CONSTRAINTS = (
                "resident K and V need a compile-time length (STATIC_SEQ=1)"),
     Constraint("direct_takes_one_step", lambda c, p: c["QK_PATH"] == "shared"
                or (total_steps(c, p) == 1 and c["Q_LOCATION"] == "registers"),
-               "fragments loaded directly from global memory hold the keys of one step, and Q must be in registers"),
+               "fragments loaded directly from global memory hold the keys of only one step, and need Q in registers"),
     Constraint("ring_within_steps", lambda c, p: resident(c) or AtMost(c.STAGES, max(total_steps(c, p), 2), "steps"),
-               "ring buffers beyond the number of steps stay empty", wasteful=True),
+               "more ring buffers than steps would stay empty", wasteful=True),
     Constraint("lookahead_within_steps",
                lambda c, p: not resident(c) or AtMost(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
-               "there are no load groups beyond the number of steps plus one", wasteful=True),
+               "all loads are already in flight with fewer load groups", wasteful=True),
     Constraint("qk_first_needs_lookahead",
                lambda c: not in_registers(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
                "K of the next step must be loaded while V of the current step is read"),
@@ -232,20 +235,20 @@ CONSTRAINTS = (
                "loading warps need a ring with free buffers"),
     Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task"
                or AtMost(c.GRID_BLOCKS, p.B * p.H * -(-p.S // c.BLOCK_M), "tasks"),
-               "persistent blocks beyond the number of tasks have no work", wasteful=True),
+               "more persistent blocks than tasks would have no work", wasteful=True),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
                "without a causal mask all row blocks have the same work", wasteful=True),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c.STATIC_SEQ == 1 and not p.causal),
                "unrolling a loop of unknown length mostly adds unused code", wasteful=True),
     Constraint("unroll_within_steps",
                lambda c, p: c.UNROLL == 1 or AtMost(-(-c.UNROLL // 2), total_steps(c, p), "steps"),
-               "half of this UNROLL already unrolls the loop completely", wasteful=True),
+               "half of this UNROLL value already unrolls the loop completely", wasteful=True),
     Constraint("unrolled_code_stays_small",
                lambda c, p: not in_registers(c) or AtMost(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "mma"),
-               "larger unrolled code exceeds the instruction cache and compiles for seconds", wasteful=True),
+               "larger unrolled code exceeds the instruction cache and takes seconds to compile", wasteful=True),
     Constraint("restart_finds_its_keys", lambda c: not in_registers(c) or c["RESCALE"] != "restart"
                or (not loaders(c) and c["KEY_WALK"] == "forward" and c["PV_ACC"] == "fp32"),
-               "a restart needs warps that load keys from the first one, and fp32 sums that show overflow of P"),
+               "a restart needs WARP_ROLES=same, KEY_WALK=forward and PV_ACC=fp32, which shows overflows of P"),
     Constraint("bf16_sums", lambda c, p: p["dtype"] == "f16"
                or (c["QK_ACC"] == "fp32" and c["PV_ACC"] == "fp32" and c["SCORE_BUFFER"] == "float"),
                "bf16 needs fp32 sums and float scores (QK_ACC=fp32, PV_ACC=fp32, SCORE_BUFFER=float)"),
@@ -254,14 +257,14 @@ CONSTRAINTS = (
     Constraint("bf16_instructions", bf16_instructions,
                "bf16 instructions need compute capability 8.0; use dtype=f16 on this chip"),
     Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
-               "wmma loads rows with one stride, which a swizzle does not have"),
+               "wmma loads need a constant row stride, which a swizzled layout does not have"),
     Constraint("wgmma_takes_64_rows",
                lambda c: not on_wgmma(c) or (c.WARPS_M % 4 == 0 and c.BLOCK_M == 16 * c.WARPS_M),
                "four warps together process 64 query rows"),
     Constraint("wgmma_reads_swizzled_tiles", lambda c: not on_wgmma(c) or c["SMEM_LAYOUT"] == "xor_swizzle",
                "wgmma reads rows of 128 bytes with XOR-swizzled chunks (SMEM_LAYOUT=xor_swizzle)"),
     Constraint("registers_hold_fragments", lambda c, p: not in_registers(c) or held_registers(c, p),
-               "output, scores and Q must fit into registers, because spills cost more than they save"),
+               "output, scores and Q must fit in registers, because spills cost more than this choice saves"),
     Constraint("heads_fit_grid", lambda c, p: AtMost(p.B * p.H, 65535, "heads"),
                "an axis of the grid has at most 65535 heads"),
 )  # fmt: skip
@@ -338,7 +341,7 @@ STARTING_POINTS = (
     {**WARPGROUP, "KEY_SPLITS": 1, "BLOCK_N": 128, "BLOCK_M": 128, "WARPS_M": 8},
     {**WARPGROUP, "KEY_SPLITS": 2, "BLOCK_N": 64},
 )
-"""Default choices of other kernels, combined with RESCALE=restart."""
+"""Default choices of other attention kernels, combined with RESCALE=restart."""
 
 kernel = Kernel(
     name="attention",
@@ -349,7 +352,7 @@ kernel = Kernel(
         ProblemField("H", most=65535, doc="heads"),
         ProblemField("S", most=1 << 22, doc="sequence length"),
         ProblemField("D", (64, 128), doc="head dimension"),
-        ProblemField("causal", (0, 1), 0, doc="hide keys after the row"),
+        ProblemField("causal", (0, 1), 0, doc="causal mask: hide the keys after each row"),
         ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of q, k, v and o"),
     ),
     launches=launches,

@@ -26,7 +26,7 @@ SCORES_AT_ONCE = 2**27
 
 GENES = (
     Mutation("DEQUANTISE", ("in_registers", "on_load"),
-             doc="conversion of bytes to fp16 after a fragment is read, or before the store to shared memory",
+             doc="convert bytes to fp16 after reading a fragment, or before storing them to shared memory",
              relieves={"shared-memory": 2, "arithmetic": 2, "memory": 1}),
     Mutation("MMA", ("fp16", "e4m3", "int8"), when={"DEQUANTISE": ("in_registers",)},
              min_compute_capability={"e4m3": (8, 9)},
@@ -39,7 +39,8 @@ GENES = (
              doc="for biased bytes: 128 subtracted from the final result, or from each element"),
     Mutation("KV_LOAD", ("cp_async", "vector16", "scalar"), doc="method of copying Q, K and V to shared memory",
              relieves={"memory": 2, "shared-memory": 1, "latency": 1}),
-    Mutation("STATIC_SEQ", (1, 0), doc="compile-time sequence length: no tail code if it divides, unrolled loops",
+    Mutation("STATIC_SEQ", (1, 0),
+             doc="compile-time sequence length: unrolled loops, and no tail code if all tiles are whole",
              relieves={"arithmetic": 2, "latency": 1}),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded"), doc="layout of tiles in shared memory",
              relieves={"shared-memory": 4, "memory": 1}),
@@ -53,13 +54,13 @@ GENES = (
     Mutation("RESCALE", ("lazy", "on_change", "always"), doc="when to rescale the output to a new row maximum",
              relieves=("arithmetic",)),
     Mutation("LOOP_ORDER", ("qk_first", "plain"),
-             doc="scores of the next step concurrently with the output of the current one, or after it",
+             doc="compute the scores of the next step concurrently with the output of the current step, or after it",
              relieves=("memory", "latency")),
     Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="fastest index over the grid: row blocks or heads",
              relieves={"memory": 2, "launch": 1}),
     Parameter("BLOCK_M", (16, 32, 64, 128), default=64, doc="query rows per block", relieves=("launch",)),
     Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows", relieves=("latency",)),
-    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, doc="warps along the keys, each with a part of every step",
+    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, doc="warps along the keys; each processes a part of every step",
               relieves={"latency": 2, "launch": 1}),
     Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys per split and step",
               relieves=("latency", "launch")),
@@ -117,7 +118,7 @@ def shared_bytes(c, p):
 
 
 def held_registers(c, p):
-    """Compare the registers for fragments with the limit from the launch bounds."""
+    """Compare the registers that fragments need with the limit from the launch bounds."""
     query = p.D // (4 if c["MMA"] == "fp16" else 8)
     needed = row_tiles(c) * (p.D // 2 + c.BLOCK_N // 2 + query + 6) + 40
     return AtMost(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
@@ -139,16 +140,16 @@ CONSTRAINTS = (
     Constraint("zero_point_of_bytes", lambda c, p: c["ZERO_POINT"] == "folded" or p["dtype"] == "u8",
                "E4M3 has no zero point to subtract", wasteful=True),
     Constraint("ring_within_steps", lambda c, p: AtMost(c.STAGES, max(total_steps(c, p) + 1, 2), "buffers"),
-               "buffers beyond the number of steps stay empty", wasteful=True),
+               "more buffers than steps would stay empty", wasteful=True),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL == 1 or (c.STATIC_SEQ == 1 and not p.causal),
                "unrolling a loop of unknown length mostly adds unused code", wasteful=True),
     Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or AtMost(c.UNROLL, total_steps(c, p), "steps"),
-               "unrolling beyond the last step has no effect", wasteful=True),
+               "unrolling by more than the number of steps has no effect", wasteful=True),
     Constraint("unrolled_code_stays_small",
                lambda c, p: AtMost(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 256, "units"),
-               "larger unrolled code exceeds the instruction cache and compiles for seconds", wasteful=True),
+               "larger unrolled code exceeds the instruction cache and takes seconds to compile", wasteful=True),
     Constraint("registers_hold_fragments", held_registers,
-               "output, scores and Q must fit into registers, because spills cost more than they save"),
+               "output, scores and Q must fit in registers, because spills cost more than this choice saves"),
     Constraint("heads_fit_grid", lambda c, p: AtMost(p.B * p.H, 65535, "heads"),
                "an axis of the grid has at most 65535 heads"),
 )  # fmt: skip
@@ -181,7 +182,7 @@ def launches(c, p):
 
 
 def tensors(p, c):
-    """Return Q, K and V in 8 bits, a scale of each per head, and O in fp16.
+    """Return Q, K and V in 8 bits, their scales per head, and O in fp16.
 
     The `large` inputs have large elements and correspondingly small scales. The scores remain in a range where fp16
     SDPA, which rounds the scaled inputs to fp16, is within the tolerance.
@@ -262,7 +263,7 @@ kernel = Kernel(
         ProblemField("H", most=65535, doc="heads"),
         ProblemField("S", most=1 << 22, doc="sequence length"),
         ProblemField("D", (64, 128), doc="head dimension"),
-        ProblemField("causal", (0, 1), 0, doc="hide keys after the row"),
+        ProblemField("causal", (0, 1), 0, doc="causal mask: hide the keys after each row"),
         ProblemField("dtype", ("e4m3", "u8"), "e4m3", doc="elements of q, k and v; u8 means the byte minus 128"),
     ),
     launches=launches,

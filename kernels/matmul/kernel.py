@@ -23,11 +23,11 @@ TILED = {"PATH": ("tiled",)}
 MMA = {**TILED, "TENSOR_CORES": ("mma_sync",)}
 SKINNY = {"PATH": ("skinny",)}
 SKINNY_ROWS = 128
-"""Most rows of A whose sums fit into a warp's registers (128 rows and 16 columns of C need 64 registers)."""
+"""Maximum number of rows of A whose sums fit in a warp's registers (128 rows and 16 columns of C need 64 registers)."""
 TICKETS = 4096
-"""Most tiles of C that one launch can merge, equal to the number of counters in the source."""
+"""Maximum number of tiles of C that one launch can merge: the number of counters in the source."""
 FEWEST_BLOCKS = 0.75
-"""Fewest blocks per multiprocessor for several tiles per block."""
+"""Minimum number of blocks per multiprocessor with several tiles per block."""
 DRAM_LATENCY_S = 300e-9
 """Shortest latency of a DRAM load in seconds, 560 clocks on Hopper (arXiv 2402.13499). Multiplied by the DRAM rate, it
 gives the bytes in flight of a busy DRAM (Little, Operations Research 9(3), 1961)."""
@@ -53,13 +53,13 @@ GENES = (
     Mutation(
         "LOAD",
         ("cp_async", "registers", "producer_warps"),
-        doc="copies to shared memory, by the multiplying warps or four others; skinny: location of weights in flight",
+        doc="copies to shared memory by the multiplying warps or by four others; skinny: location of weights in flight",
         relieves={"memory": 2, "shared-memory": 1, "latency": 1, "arithmetic": 1},
     ),
     Mutation(
         "FRAGMENTS",
         ("ahead", "in_place"),
-        doc="fragments read 16 elements of K ahead (skinny: A as far ahead as the weights), or just before use",
+        doc="read fragments 16 elements of K ahead (skinny: read A as far ahead as the weights), or just before use",
         relieves={"latency": 2, "shared-memory": 1, "tensor": 1},
     ),
     Mutation(
@@ -89,14 +89,14 @@ GENES = (
         "EPILOGUE",
         ("direct", "shared", "store_warps"),
         when=TILED,
-        doc="C stored from registers, or through shared memory by the same warps or by four others",
+        doc="store C from registers, or through shared memory by the same warps or by four others",
         relieves=("memory", "shared-memory", "arithmetic"),
     ),
     Mutation(
         "SHAPE",
         ("runtime", "compiled"),
         when=TILED,
-        doc="M, N and K as arguments, or at compile time, which removes divisions and tails",
+        doc="M, N and K passed as arguments, or known at compile time, which removes divisions and tail code",
         relieves={"arithmetic": 2, "latency": 2, "launch": 1},
     ),
     Mutation(
@@ -163,7 +163,7 @@ GENES = (
     Mutation(
         "MERGE",
         ("launch", "ticket"),
-        doc="merge of a split along K: in a second launch, or by the block with the last ticket",
+        doc="merge of a split along K: in a second launch, or by the block that finishes last",
         when={"SPLIT_K": (2, 4, 8)},
         relieves={"launch": 3, "latency": 1},
     ),
@@ -222,7 +222,7 @@ def shape_compiled(c):
 
 
 def transposed(p):
-    """Return whether b is [N, K], as torch's Linear stores its weights."""
+    """Return whether b has the shape [N, K], as torch's Linear stores its weights."""
     return p["layout"] == "nt"
 
 
@@ -237,7 +237,7 @@ def row_lanes(c):
 
 
 def lanes_along_depth(c):
-    """Return the number of a warp's lanes along K: all for plain FMAs on long pieces of rows."""
+    """Return the number of a warp's lanes along K: all lanes for plain FMAs on long pieces of rows."""
     return 32 if row_lanes(c) and c["PRODUCTS"] == "fma" else 4
 
 
@@ -322,7 +322,7 @@ def registers_allowed(c):
 
 
 def skinny_registers(c, p):
-    """Compare the registers of a thread on the skinny path with the limit from the launch bounds."""
+    """Compare the registers that a thread of the skinny path needs with the limit from the launch bounds."""
     if not skinny(c):
         return True
     registers = c["LOAD"] == "registers"
@@ -358,7 +358,7 @@ def bytes_in_flight(c, p, chip):
 
 
 def accumulator_registers(c):
-    """Compare the registers for sums and fragments with the limit from the launch bounds."""
+    """Compare the registers that sums and fragments need with the limit from the launch bounds."""
     if skinny(c):
         return True
     sums = c.BLOCK_M * c.BLOCK_N // compute_threads(c) // (2 if c["ACCUMULATOR"] == "fp16" else 1)
@@ -436,7 +436,7 @@ def cublas(p, t):
 
 
 def slices(p):
-    """Return the slices: rows of a with rows of c, and columns of b (rows for nt) with columns of c."""
+    """Return the slices: rows of a affect rows of c, and columns of b (rows for nt) affect columns of c."""
     return Slice({"a": 0, "c": 0}), Slice({"b": 0 if transposed(p) else 1, "c": 1})
 
 
@@ -459,7 +459,7 @@ STARTING_POINTS = (
     {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "DEPTH": 64},
     {"PATH": "skinny", "LANES": "row", "WARP_COLUMNS": 16, "PRODUCTS": "fma", "LOAD": "registers", "STAGES": 2},
 )
-"""Default choices of other kernels, and candidates for few rows."""
+"""Default choices of other matrix product kernels, and candidates for few rows."""
 
 kernel = Kernel(
     name="matmul",
@@ -492,21 +492,21 @@ kernel = Kernel(
             "the columns of a warp must be pairs of 8-column mma tiles",
         ),
         Constraint("mma_depth", lambda c: divides(16, c.BLOCK_K), "an mma processes 16 elements of K"),
-        Constraint("ring", lambda c: c.STAGES >= 2, "one stage is multiplied while another is filled"),
+        Constraint("ring", lambda c: c.STAGES >= 2, "two stages are needed: one is multiplied while another is filled"),
         Constraint(
             "a_tile_split",
             lambda c: skinny(c) or divides(8 * loaders(c), c.BLOCK_M * c.BLOCK_K),
-            "the chunks of the A tile must be a multiple of the loading threads",
+            "the number of chunks in the A tile must be a multiple of the number of loading threads",
         ),
         Constraint(
             "b_tile_split",
             lambda c: skinny(c) or divides(8 * loaders(c), c.BLOCK_K * c.BLOCK_N),
-            "the chunks of the B tile must be a multiple of the loading threads",
+            "the number of chunks in the B tile must be a multiple of the number of loading threads",
         ),
         Constraint(
             "accumulators_fit",
             accumulator_registers,
-            "the sums must fit into registers, because spills cost more than they save",
+            "the sums must fit in registers, because spills cost more than this choice saves",
         ),
         Constraint(
             "async_width", lambda c: c["LOAD"] == "registers" or c.VECTOR >= 2, "cp.async copies at least 4 bytes"
@@ -514,7 +514,7 @@ kernel = Kernel(
         Constraint(
             "register_ring",
             lambda c: skinny(c) or c["LOAD"] != "registers" or c.STAGES == 2,
-            "registers hold only one step in flight (STAGES=2)",
+            "registers can hold only one step in flight (STAGES=2)",
         ),
         Constraint(
             "ahead_needs_depth",
@@ -534,7 +534,7 @@ kernel = Kernel(
         Constraint(
             "wgmma_ring",
             lambda c: not on_wgmma(c) or in_flight(c) > 0,
-            "one step is multiplied, one is awaited and one is filled",
+            "while one step is multiplied and one is awaited, another must be filled",
         ),
         Constraint(
             "bf16_sums",
@@ -554,17 +554,17 @@ kernel = Kernel(
         Constraint(
             "tiles_async",
             lambda c: skinny(c) or c.TILES == 1 or c["LOAD"] != "registers",
-            "loading through registers would hold the next tile in registers while a tile is stored",
+            "loads through registers would occupy registers with the next tile while a tile is stored",
         ),
         Constraint(
             "producers",
             lambda c: c["LOAD"] != "producer_warps" or (on_wgmma(c) and 3 <= c.STAGES <= 6 and c.SPLIT_K == 1),
-            "producer warps need wgmma, and two of the 16 named barriers for each stage",
+            "producer warps need wgmma, and each stage needs two of the 16 named barriers",
         ),
         Constraint(
             "store_warps",
             lambda c: skinny(c) or not store_threads(c) or c.TILES > 1,
-            "warps that only store C overlap with the next tile, so TILES must be above one",
+            "warps that only store C need a next tile to overlap with, so TILES must be at least 2",
         ),
         Constraint(
             "tiles_for_all",
@@ -586,7 +586,7 @@ kernel = Kernel(
         Constraint(
             "fma_rows",
             lambda c, p: not skinny(c) or c["PRODUCTS"] == "mma" or p.M <= 8,
-            "plain FMAs support at most 8 rows of A, because every weight is multiplied with each row",
+            "plain FMAs support at most 8 rows of A, because every weight is multiplied by each row",
         ),
         Constraint(
             "async_policy",
@@ -601,7 +601,7 @@ kernel = Kernel(
         Constraint(
             "row_lanes",
             lambda c, p: not row_lanes(c) or c["PRODUCTS"] == "mma" or transposed(p),
-            "plain FMAs add up along rows of b, so they need layout=nt",
+            "plain FMAs sum along the rows of b, so they need layout=nt",
         ),
         Constraint(
             "row_ring",
@@ -610,12 +610,12 @@ kernel = Kernel(
                 or c["PRODUCTS"] == "fma"
                 or (c["LOAD"] != "registers" and c["FRAGMENTS"] == "ahead" and c.DEPTH >= 64)
             ),
-            "for an mma, lanes exchange pieces of at least 128 bytes of A and B through shared memory",
+            "for an mma, lanes exchange A and B through shared memory in pieces of at least 128 bytes",
         ),
         Constraint(
             "skinny_registers",
             skinny_registers,
-            "the weights in flight must fit into registers, because spilled weights are loaded twice",
+            "the weights in flight must fit in registers, because spilled weights are loaded twice",
         ),
         Constraint(
             "tickets",
@@ -625,7 +625,7 @@ kernel = Kernel(
         Constraint(
             "widest_vectors",
             lambda c, p: not skinny(c) or 2 * c.VECTOR > 8 or p.K % (2 * c.VECTOR) + p.N % (2 * c.VECTOR) > 0,
-            "narrower loads keep fewer bytes in flight without any benefit",
+            "narrower loads keep fewer bytes in flight and have no benefit",
             wasteful=True,
         ),
         Constraint(
@@ -640,13 +640,13 @@ kernel = Kernel(
         Constraint(
             "stages_have_steps",
             lambda c, p: not skinny(c) or AtMost(c.STAGES, max(2, -(-steps(c, p)[1] // c.WARPS_K)), "stages"),
-            "stages beyond the number of steps per warp stay empty",
+            "more stages than steps per warp would stay empty",
             wasteful=True,
         ),
         Constraint(
             "warps_have_steps",
             lambda c, p: not skinny(c) or c.WARPS_K == 1 or AtMost(c.WARPS_K, steps(c, p)[1], "steps"),
-            "warps beyond the number of steps per split have no work",
+            "more warps than steps per split would have no work",
             wasteful=True,
         ),
     ),

@@ -32,11 +32,11 @@ FLUSHED = 2.0**-126
 F16_LEAST = 2.0**-25
 """Half of the smallest fp16 number; fp16 additions do not flush subnormal results by default (PTX ISA, "add.f16")."""
 MOST_WORDS = 128
-"""Most words of a row per thread, half of a thread's registers."""
+"""Maximum number of words of a row per thread: half of a thread's registers."""
 SEVERAL = {"ROW_SUM": ("every_block", "two_launches")}
 GENES = (
     Mutation("ROW_SUM", ("block", "every_block", "two_launches"),
-             doc="row sum by the block that scales the row, by every block of the row, or by an earlier launch",
+             doc="computes the row sum: the block that scales the row, every block of the row, or an earlier launch",
              relieves={"launch": 2, "latency": 2}),
     Parameter("BLOCKS_PER_ROW", (2, 4, 8, 16, 32), when=SEVERAL, doc="blocks that share a row", relieves=("latency",)),
     Parameter("ROW_STEPS", (1, 2, 4, 8, 16, 32), when={"ROW_SUM": ("block",)},
@@ -73,28 +73,28 @@ CONSTRAINTS = (
                "rows prefetched into registers need ROW_STORAGE=registers"),
     Constraint("copied_ahead",
                lambda c: c["PREFETCH"] != "cp_async" or (blocks(c) == 1 and c["ROW_STORAGE"] != "reread"),
-               "rows copied to shared memory are not read a second time"),
+               "rows copied to shared memory are not loaded from global memory a second time"),
     Constraint("async_width", lambda c, p: c["PREFETCH"] != "cp_async" or width(c, p) > 1,
                "cp.async copies at least 4 bytes, but odd rows use single elements"),
     Constraint("ring", lambda c: c["PREFETCH"] != "cp_async" or c.STAGES > 1,
-               "one row is added up while another row is copied"),
+               "two rows are needed: one is summed while another is copied"),
     Constraint("row_registers", lambda c, p: registers_for_rows(c, p),
-               "a row and its weights in registers must leave registers for other values"),
+               "a row and its weights must leave enough registers for other values"),
     Constraint("row_share", lambda c, p: AtMost(accesses(c, p) * words(c, p), MOST_WORDS, "words"),
-               "a larger part of a row per thread leaves too few threads on the chip", wasteful=True),
+               "with a larger part of a row per thread, too few threads run on the chip", wasteful=True),
     Constraint("widest_access", lambda c, p: c.VECTOR == 8 or divides(2 * c.VECTOR, p.COLS),
-               "VECTOR=8 already means the widest access that the row allows",
+               "VECTOR=8 already selects the widest access that the row allows",
                wasteful=True),
     Constraint("threads_have_work", lambda c, p: threads_have_work(c, p),
-               "threads beyond the row's vectors have no work; THREADS_PER_ROW=256 already uses only those with work",
+               "more threads than vectors in the row would have no work; THREADS_PER_ROW=256 never starts such threads",
                wasteful=True),
     Constraint("whole_warp_filled", lambda c, p: c.ROWS_PER_BLOCK == 1 or c.ROWS_PER_BLOCK * threads(c, p) > 32,
                "ROWS_PER_BLOCK=1 already uses enough rows to fill a warp", wasteful=True),
     Constraint("sms_have_blocks", lambda c, p, chip: sms_have_blocks(c, p, chip),
-               "several rows per block leave multiprocessors without a block", wasteful=True),
+               "several rows per block would leave some multiprocessors without a block", wasteful=True),
     Constraint("shared_rows_are_few",
                lambda c, p, chip: blocks(c) == 1 or AtMost(p.ROWS, 4 * chip.sms, "rows"),
-               "the rows already fill the chip, and a second block per row reads the row again", wasteful=True),
+               "the rows already fill the chip, and a second block per row would read the row again", wasteful=True),
     Constraint("blocks_have_vectors",
                lambda c, p: AtMost((blocks(c) - 1) * vectors(c, p)[1] + 1, vectors(c, p)[0], "vectors"),
                "the last block of a row would have no work", wasteful=True),
@@ -184,7 +184,7 @@ def threads_have_work(c, p):
 
 
 def sms_have_blocks(c, p, chip):
-    """Compare the number of blocks with several rows to the multiprocessors, or to the rows if these are fewer."""
+    """Compare the number of blocks with several rows to the number of multiprocessors or, if smaller, of rows."""
     return c.ROWS_PER_BLOCK * c.ROW_STEPS == 1 or AtMost(min(chip.sms, p.ROWS), grid(c, p)[0], "blocks")
 
 
@@ -195,7 +195,7 @@ def bf16_instructions(c, p, chip):
 
 
 def launches(c, p):
-    """Return the launch, or for two_launches one for the row sums and one for the scaling."""
+    """Return the launch or, for two_launches, one launch for the row sums and one for the scaling."""
     block = threads(c, p) * rows(c, p)
     read, written = (("x", "residual"), ("y", "sum")) if residual(p) else (("x",), ("y",))
     numbers = i32(p.ROWS), f32(EPS)
@@ -216,7 +216,7 @@ def launches(c, p):
 
 
 def tensors(p, c):
-    """Return the inputs and outputs, and for two_launches a workspace for the sums of row parts."""
+    """Return the inputs and outputs and, for two_launches, a workspace for the partial sums of rows."""
     matrix = (p.ROWS, p.COLS)
     found = {"x": Tensor(p["dtype"], matrix)}
     if residual(p):
@@ -261,7 +261,7 @@ def some_columns(p, t, columns):
 
 
 def slices(p):
-    """Return the slices: rows with rows of the outputs, and weights with columns of y."""
+    """Return the slices: rows of the inputs affect rows of the outputs, and weights affect columns of y."""
     inputs = dict.fromkeys(("x", "residual", "y", "sum") if residual(p) else ("x", "y"), 0)
     return Slice(inputs), Slice({"weight": 0, "y": 1}, reference=some_columns)
 
@@ -288,7 +288,7 @@ kernel = Kernel(
         ProblemField("ROWS", most=2**24, doc="rows"),
         ProblemField("COLS", most=65536, doc="columns"),
         ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of all tensors"),
-        ProblemField("residual", ("none", "add"), "none", later=True, doc="add a tensor first and return the sum"),
+        ProblemField("residual", ("none", "add"), "none", later=True, doc="first add a residual, and return the sum"),
     ),
     launches=launches,
     macros=lambda c, p: {"COLS": p.COLS, "BF16": int(p["dtype"] == "bf16"), "RESIDUAL": int(residual(p))},

@@ -257,7 +257,7 @@ def test_violations_read_naturally() -> None:
         ({"less_precise": ("bulky",)}, "gene G .*'bulky': did you mean 'bulk'"),
         ({"for_chips": {"bulky": ("h200",)}}, "gene G .*'bulky': did you mean 'bulk'"),
         ({"for_chips": {"bulk": "h200"}}, r'for_chips\[.bulk.\] .*; write \("h200",\)'),
-        ({"for_chips": {"bulk": ("h20",)}}, "'bulk' is for chip 'h20': did you mean 'h200'"),
+        ({"for_chips": {"bulk": ("h20",)}}, "unknown chip 'h20' of 'bulk': did you mean 'h200'"),
     ],
 )
 def test_marks_name_values_and_chips_that_there_are(given: dict[str, Any], told: str) -> None:
@@ -323,9 +323,7 @@ def test_a_starting_point_says_what_it_changes(point: object, told: str) -> None
 @pytest.mark.parametrize("given", [{"TILE": 48}, "TILE", None, 5])
 def test_starting_points_are_a_sequence(given: object) -> None:
     """A comma that is missing behind a single one is told."""
-    with pytest.raises(
-        KernelError, match=r"kernel double: starting_points is .*; write a tuple of mappings .* a comma"
-    ):
+    with pytest.raises(KernelError, match=r"kernel double: starting_points is .*; use a tuple of mappings .* a comma"):
         _kernel(starting_points=given)
     assert _kernel(starting_points=[{"TILE": 48}]).starting_points == ({"TILE": 48},)
 
@@ -366,9 +364,9 @@ def test_marks_are_told_in_words() -> None:
 @pytest.mark.parametrize(
     ("relieves", "told"),
     [
-        (("memmory",), "gene G relieves .*'memmory': did you mean 'memory'"),
+        (("memmory",), "gene G: unknown cause 'memmory' in relieves: did you mean 'memory'"),
         ("memory", r'write relieves=\("memory",\)'),
-        ({"memory": 0}, "gene G relieves memory with weight 0"),
+        ({"memory": 0}, "gene G: weight 0 of memory"),
     ],
 )
 def test_what_a_gene_relieves_is_a_cause_that_is_known(relieves: Relieves, told: str) -> None:
@@ -443,7 +441,7 @@ def test_a_tolerance_grows_with_the_largest_of_more_errors() -> None:
         for seed in range(20)
     ]
     assert fmean(largest[20:]) / fmean(largest[:20]) == pytest.approx(math.sqrt(2), rel=0.05)
-    with pytest.raises(KernelError, match=r"for 1 elements; .* at least 2"):
+    with pytest.raises(KernelError, match=r"to 1 elements; .* at least 2"):
         Tolerance(1e-3, 0.0, elements=1)
 
 

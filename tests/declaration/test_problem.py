@@ -107,22 +107,22 @@ def test_a_problem_that_names_another_dtype_is_refused(given: str | dict[str, Va
     [
         ("B=2 S=512 T=3", "k has no problem field 'T': .*causal"),
         ("B=2 S=512 cusal=1", "did you mean 'causal'"),
-        ("B=2 S=512 s=8", "k: the problem gives S twice, 512 and 8"),
-        ("2,512,B=3", "gives B twice, 2 and 3"),
+        ("B=2 S=512 s=8", "k: the problem sets S twice, to 512 and 8"),
+        ("2,512,B=3", "sets B twice, to 2 and 3"),
         ("S=512 2", "S='512 2' is not a whole number"),
-        ("B=2", "k: the problem lacks S; fields: B, S, causal"),
+        ("B=2", "k: the problem has no value for S; fields: B, S, causal"),
         (
             "2,512,0,f16,by rows,7",
             "problem '2,512,0,f16,by rows,7' has more values than fields.* B, S, causal",
         ),
-        ("B=2 S=5000", "S=5000 is out of range; it takes 1 to 4096"),
+        ("B=2 S=5000", "S=5000 is out of range; use 1 to 4096"),
     ],
 )
 def test_what_is_no_problem_is_said(text: str, message: str) -> None:
     """Unknown names, fields given twice, missing ones, values that are none: each is named, with what there is."""
     with pytest.raises(KernelError, match=message):
         of(text)
-    with pytest.raises(KernelError, match="gives S twice"):
+    with pytest.raises(KernelError, match="sets S twice"):
         problem_of("k", FIELDS, {"B": 2, "S": 512, "s": 512})
 
 

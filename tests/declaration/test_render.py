@@ -70,7 +70,7 @@ def test_problem_text_is_positional_then_named(tmp_path: Path) -> None:
     for text, message in {
         "7,96": "D=96 is not supported.* 64, 128",
         "0,64": "N=0 is out of range",
-        "7": "lacks D",
+        "7": "no value for D",
         "7,64,width=3": "no problem field 'width'",
         "seven,64": "N='seven' is not a whole number",
     }.items():
@@ -85,5 +85,5 @@ def test_a_field_that_came_later_leaves_texts_as_they_were(tmp_path: Path) -> No
     old, new = kernel.problem("7"), kernel.problem("7,order=columns")
     assert (old.key, new.key, old["order"], new["order"]) == ("7", "7,order=columns", "rows", "columns")
     assert old.changed({"N": 8}).key == "8" and kernel.problem({**new, "order": "rows"}) == old
-    with pytest.raises(KernelError, match=r"problem field order .*`later`; set a default"):
+    with pytest.raises(KernelError, match=r"problem field order .*`later`, .* needs a default"):
         ProblemField("order", ("rows", "columns"), later=True)

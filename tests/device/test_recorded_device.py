@@ -122,7 +122,7 @@ def _first(table: dict[str, Any], time_us: object) -> dict[str, Any]:
         (lambda table: _first(table, float("nan")), "its time is nan; .* above 0"),
         (lambda table: _first(table, 10**400), "its time is a number of .* bits"),
         (lambda table: table | {"baseline_us": -2}, "baseline_us is -2; .* above 0"),
-        (lambda table: table | {"name": 3}, "name is 3; use a text"),
+        (lambda table: table | {"name": 3}, "name is 3; use a string"),
         (lambda table: table | {"name": "\ud800"}, "surrogates not allowed"),
         (lambda table: table | {"rows": [[-1] * 8 + ["measured", 1.0, "a"]]}, "3 values.* index -1"),
         (lambda table: table | {"genes": table["genes"] * 2}, "the index .* is invalid"),
@@ -131,7 +131,7 @@ def _first(table: dict[str, Any], time_us: object) -> dict[str, Any]:
         (lambda table: table | {"rows": [[9] * 8 + ["measured", 1.0, "a"]]}, "3 values.* index 9"),
         (lambda table: {"format": table["format"]}, "malformed"),
         (lambda table: table | {"chip": "voodoo2"}, "voodoo2"),
-        (lambda table: [1, 2], r"unknown format \(it has list\)"),
+        (lambda table: [1, 2], r"unknown format \(found: list\)"),
     ],
 )
 def test_unusable_recordings_are_said_to_be_so(change: object, message: str, tmp_path: Path) -> None:

@@ -99,22 +99,22 @@ def _first_result(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"rows": []}, r"unknown format \(it has rows\); .*Kernel Tuner.*T4"),
-        (7, r"unknown format \(it has int\)"),
+        ({"rows": []}, r"unknown format \(found: rows\); .*Kernel Tuner.*T4"),
+        (7, r"unknown format \(found: int\)"),
         (_all_fail(kernel_tuner_cache()), "no measured configuration"),
         (kernel_tuner_cache() | {"cache": {}}, "nothing to search"),
         (kernel_tuner_cache() | {"tune_params_keys": ["block_size_x", "blok"]}, "unknown gene 'blok'.*block_size_x"),
         (_first_record(kernel_tuner_cache(), block_size_x=48), "block_size_x .*48.*known: 32, 64"),
         (_without(_first_record(kernel_tuner_cache()), "tune_params"), "unknown format"),
         (kernel_tuner_cache() | {"cache": {"a": {"time": 1.0}}}, "configuration a lacks the gene 'block_size_x'"),
-        (t4_file() | {"results": []}, "results is empty"),
+        (t4_file() | {"results": []}, "results` is empty"),
         (
             _first_result(t4_file(), configuration={"block_size_x": 32, "colour": 1}),
             "result 3 has the unknown gene 'colour'",
         ),
         (_first_result(t4_file(), configuration={"block_size_x": 32}), "result 3 lacks the gene 'use_padding'"),
-        (_first_result(t4_file(), invalidity="perhaps"), "result 3: invalidity is 'perhaps'"),
-        (_first_result(t4_file(), measurements=[]), "result 3 is correct .*'time' nor runtimes"),
+        (_first_result(t4_file(), invalidity="perhaps"), "result 3: unknown invalidity 'perhaps'"),
+        (_first_result(t4_file(), measurements=[]), "result 3 is correct .*`time` nor `runtimes`"),
         (t4_file() | {"metadata": {"timeunit": "fortnights"}}, "fortnights"),
     ],
 )

@@ -110,7 +110,7 @@ def test_the_heap_at_a_small_problem_alone_is_told_the_same_way() -> None:
     found = program.handle(Simulate(Config({"KEEPS": "heap"}), built("none"), None))
     assert found is not None
     assert told(found) == ("wrong", "state")
-    assert "in line " in found.reason
+    assert "on line " in found.reason
 
 
 def test_restoring_is_part_of_a_predicted_time() -> None:

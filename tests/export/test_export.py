@@ -495,7 +495,7 @@ def test_without_the_compiler_library_every_choice_is_exported(scale: Kernel, mo
     short = device_code(scale, config, problem, CHIPS["l4"])
     monkeypatch.setattr(import_module("evokern.export.standalone"), "compile_ptx", absent)
     whole = device_code(scale, config, problem, CHIPS["l4"])
-    assert whole.startswith("// Includes the code of other variants: NVRTC cannot be loaded\n")
+    assert whole.startswith("// Still contains the code of other variants, because NVRTC cannot be loaded\n")
     assert "if constexpr" in whole and "if constexpr" not in short
     first, second = (compile_program(t, "kernel.cu", {}, (), ["scale"], "sm_89") for t in (short, whole))
     assert isinstance(first, Program) and isinstance(second, Program)
@@ -550,7 +550,7 @@ def test_a_long_check_takes_a_sample_and_says_so(program: Callable[..., str]) ->
     text = _faulty(_impatient(program(LOADS="scalar"))).replace("steps[FIELDS] = {1}", "steps[FIELDS] = {100}")
     done = _fake_run(text, "1000", "--check")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
-    assert re.search(r"^checked: a sample, 100 of 1000 N; the reference for all would take about", done.stdout, re.M)
+    assert re.search(r"^checked: a sample, 100 of 1000 N; the reference for all elements would take", done.stdout, re.M)
     whole = _fake_run(text, "1000", "--check", "--whole")
     assert (whole.returncode, "sample" in whole.stdout) == (0, False)
     last = _fake_run(text, "1000", "--check", fault="last")

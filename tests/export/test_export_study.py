@@ -164,7 +164,7 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     reseal(database)
     code, _, told = _invoke("export", "--trial", str(best), "--db", str(database), "-o", str(tmp_path / "x.cu"))
     assert code == 2
-    assert f"trial {best} of scale ended slow (slower than " in told
+    assert f"trial {best} of scale has the outcome slow (slower than " in told
     assert "by its predicted time: its output was not checked); verify it" in told
     assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
     assert "choose a measured trial" in told

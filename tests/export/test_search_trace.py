@@ -140,7 +140,7 @@ def test_what_nobody_timed_is_said_and_not_made_up(tmp_path: Path) -> None:
     file = tmp_path / "a.json.gz"
     code, told, _ = invoke("export", "--format", "trace", "-o", str(file), "--db", str(tmp_path / "a.db"))
     assert code == 0
-    assert "30 of 30 trials have only the time in flight" in told
+    assert "30 of 30 trials have only a time in flight" in told
     events = valid(json.loads(gzip.decompress(file.read_bytes())))
     assert {e["tid"] for e in events} == {0}
     assert sum(e["ph"] == "b" for e in events) == 30

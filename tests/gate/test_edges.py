@@ -140,7 +140,7 @@ def test_an_infinity_is_asked_for_with_its_sign() -> None:
 
 def test_an_infinite_reference_elsewhere_is_the_kernel_s_mistake() -> None:
     """On every other input set a reference must be finite, as before."""
-    with pytest.raises(KernelError, match="NaN or infinite"):
+    with pytest.raises(KernelError, match="NaN or infinity"):
         checked(kernel_of(lambda p, t: {"y": t["x"] / 0}, "x"), right)
 
 

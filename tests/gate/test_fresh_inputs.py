@@ -430,7 +430,7 @@ def test_each_of_several_new_slices_must_have_a_finite_reference(monkeypatch: py
 
     gate = gate_of(replace(MATMUL, workload=replace(MATMUL.workload, reference=reference)), input_sets=("normal",))
     assert gate.check(Fake(product), LAUNCHES, TENSORS).passed
-    with pytest.raises(KernelError, match="NaN or infinite"):
+    with pytest.raises(KernelError, match="NaN or infinity"):
         gate.check(Fake(product), LAUNCHES, TENSORS)
 
 
@@ -491,7 +491,7 @@ def test_two_declarations_of_one_table_share_buffers() -> None:
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda g: torch.arange(39), r"draw of a i32 tensor of shape \(40,\) returned \(39,\)"),
+        (lambda g: torch.arange(39), r"`draw` of a i32 tensor of shape \(40,\) returned \(39,\)"),
         (lambda g: torch.arange(40) + 2**31, "values that i32 cannot represent"),
         (lambda g: torch.arange(40) + 0.5, "values that i32 cannot represent"),
         (lambda g: [1, 2], "returned list"),
@@ -515,7 +515,7 @@ def test_a_change_that_raises_is_the_user_s_mistake_too() -> None:
     gate = Gate(kernel, PROBLEM, SETTINGS, CPU)
     assert gate.check(Fake(gather), LAUNCHES, tensors).passed  # type: ignore[arg-type]
     with pytest.raises(
-        KernelError, match=r"change of a i32 tensor of shape \(40,\) raised ZeroDivisionError: no such row"
+        KernelError, match=r"`change` of a i32 tensor of shape \(40,\) raised ZeroDivisionError: no such row"
     ):
         gate.repeat(Fake(gather), LAUNCHES, tensors)  # type: ignore[arg-type]
 

@@ -25,33 +25,33 @@ from evokern.study.discovery import find_kernel
 FAKE = DATA / "fake_cuda"
 
 REFUSED = [
-    ("attention", "1,1,64,96", "D=96 is not supported; it takes 64, 128"),
-    ("attention", "0,1,64,64", "B=0 is out of range; it takes 1 to 65535"),
-    ("attention", "1,1,0,64", "S=0 is out of range; it takes 1 to 4194304"),
-    ("attention", "1,1,64,64,causal=2", "causal=2 is not supported; it takes 0, 1"),
-    ("attention", "1,1,64,64,dtype=f32", "dtype=f32 is not supported; it takes f16, bf16"),
-    ("attention_fp8", "1,1,64,64,dtype=bf16", "dtype=bf16 is not supported; it takes e4m3, u8"),
+    ("attention", "1,1,64,96", "D=96 is not supported; choose from 64, 128"),
+    ("attention", "0,1,64,64", "B=0 is out of range; use 1 to 65535"),
+    ("attention", "1,1,0,64", "S=0 is out of range; use 1 to 4194304"),
+    ("attention", "1,1,64,64,causal=2", "causal=2 is not supported; choose from 0, 1"),
+    ("attention", "1,1,64,64,dtype=f32", "dtype=f32 is not supported; choose from f16, bf16"),
+    ("attention_fp8", "1,1,64,64,dtype=bf16", "dtype=bf16 is not supported; choose from e4m3, u8"),
     ("attention", "1,1,64,64,stride=80", "has no problem field 'stride': known: B, H, S, D, causal, dtype"),
-    ("attention", "1,1,64", "lacks D; fields: B, H, S, D"),
-    ("attention_fp8", "1,1,64,80", "D=80 is not supported; it takes 64, 128"),
-    ("attention_fp8", "1,0,64,64", "H=0 is out of range; it takes 1 to 65535"),
-    ("attention_fp8", "1,1,64,64,dtype=e5m2", "dtype=e5m2 is not supported; it takes e4m3, u8"),
-    ("matmul", "0,64,64", "M=0 is out of range; it takes 1 to 65536"),
-    ("matmul", "64,64,65537", "K=65537 is out of range; it takes 1 to 65536"),
-    ("matmul", "64,64", "lacks K; fields: M, N, K"),
-    ("rmsnorm", "0,64", "ROWS=0 is out of range; it takes 1 to 16777216"),
-    ("matmul", "64,64,64,layout=tn", "layout=tn is not supported; it takes nn, nt"),
-    ("matmul", "64,64,64,dtype=fp16", "dtype=fp16 is not supported; it takes f16, bf16"),
-    ("rmsnorm", "8,8192,dtype=f32", "dtype=f32 is not supported; it takes f16, bf16"),
-    ("rmsnorm", "8,65537", "COLS=65537 is out of range; it takes 1 to 65536"),
-    ("rmsnorm", "8,64,residual=1", "residual=1 is not supported; it takes none, add"),
+    ("attention", "1,1,64", "has no value for D; fields: B, H, S, D"),
+    ("attention_fp8", "1,1,64,80", "D=80 is not supported; choose from 64, 128"),
+    ("attention_fp8", "1,0,64,64", "H=0 is out of range; use 1 to 65535"),
+    ("attention_fp8", "1,1,64,64,dtype=e5m2", "dtype=e5m2 is not supported; choose from e4m3, u8"),
+    ("matmul", "0,64,64", "M=0 is out of range; use 1 to 65536"),
+    ("matmul", "64,64,65537", "K=65537 is out of range; use 1 to 65536"),
+    ("matmul", "64,64", "has no value for K; fields: M, N, K"),
+    ("rmsnorm", "0,64", "ROWS=0 is out of range; use 1 to 16777216"),
+    ("matmul", "64,64,64,layout=tn", "layout=tn is not supported; choose from nn, nt"),
+    ("matmul", "64,64,64,dtype=fp16", "dtype=fp16 is not supported; choose from f16, bf16"),
+    ("rmsnorm", "8,8192,dtype=f32", "dtype=f32 is not supported; choose from f16, bf16"),
+    ("rmsnorm", "8,65537", "COLS=65537 is out of range; use 1 to 65536"),
+    ("rmsnorm", "8,64,residual=1", "residual=1 is not supported; choose from none, add"),
 ]
 
 EXPORTED = [
     ("attention", "2,8,512,64", "2,8,512,96,0", "D must be 64 or 128"),
     ("attention", "2,8,512,64", "2,8,0,64,0", "S must be 1 to 4194304"),
-    ("attention", "2,8,512,64", "2,8,511,64,0", "the program was compiled for it"),
-    ("attention", "2,8,512,64", "2,8,512,128,0", "the program was compiled for it"),
+    ("attention", "2,8,512,64", "2,8,511,64,0", "the program was compiled for this value"),
+    ("attention", "2,8,512,64", "2,8,512,128,0", "the program was compiled for this value"),
     pytest.param("attention_fp8", "2,8,512,64", "2,8,512,80,0", "D must be 64 or 128", marks=pytest.mark.slow),
     pytest.param("attention_fp8", "2,8,512,64", "0,8,512,64,0", "B must be 1 to 65535", marks=pytest.mark.slow),
     ("matmul", "512,512,512", "0,512,512", "M must be 1 to 65536"),
@@ -61,9 +61,9 @@ EXPORTED = [
     ("rmsnorm", "64,8192", "0,8192", "ROWS must be 1 to 16777216"),
     ("rmsnorm", "64,8192", "64,65537", "COLS must be 1 to 65536"),
     pytest.param(
-        "rmsnorm", "64,8192,residual=add", "64,8191", "the program was compiled for it", marks=pytest.mark.slow
+        "rmsnorm", "64,8192,residual=add", "64,8191", "the program was compiled for this value", marks=pytest.mark.slow
     ),
-    ("rmsnorm", "64,8192", "64,4096", "the program was compiled for it"),
+    ("rmsnorm", "64,8192", "64,4096", "the program was compiled for this value"),
 ]
 
 
@@ -81,7 +81,7 @@ def test_a_study_with_such_a_problem_ends_with_2(kernel: str, problem: str, mess
 
 def test_a_number_that_is_no_multiple_is_refused() -> None:
     """The message echoes the value and says what it must be a multiple of."""
-    with pytest.raises(KernelError, match="N=12 is not supported; it takes multiples of 8 up to 64"):
+    with pytest.raises(KernelError, match="N=12 is not supported; use a multiple of 8 up to 64"):
         ProblemField("N", multiple_of=8, most=64).parse("12")
 
 
@@ -97,7 +97,7 @@ def test_check_names_a_small_problem_that_the_kernel_does_not_take(value: str, t
     done = CliRunner().invoke(app, ["check", str(folder), "--trust", "--json"])
     findings = json.loads(done.stdout)
     assert (done.exit_code, findings["sound"]) == (1, False)
-    assert any(f"D={value} is not supported; it takes 64, 128" in entry["detail"] for entry in findings["checks"])
+    assert any(f"D={value} is not supported; choose from 64, 128" in entry["detail"] for entry in findings["checks"])
 
 
 @cache

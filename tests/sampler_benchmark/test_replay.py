@@ -234,9 +234,9 @@ def test_progress_is_a_line_per_sampler() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("none.json",), "there is no recording none.json; give a Kernel Tuner cache or T4 file"),
+        (("none.json",), "there is no recording none.json; use a Kernel Tuner cache or T4 file"),
         (("none.db:some",), "there is no recording none.db:some, nor a database none.db"),
-        ((".",), "cannot read recording .: Is a directory; give a Kernel Tuner cache"),
+        ((".",), "cannot read recording .: Is a directory; use a Kernel Tuner cache"),
         ((str(SMALL), "--samplers", "evi"), "did you mean 'evo'"),
         ((str(SMALL), "--samplers", ","), "names no sampler"),
         ((str(SMALL), "--plot", "/nowhere/out.html"), "folder /nowhere does not exist"),

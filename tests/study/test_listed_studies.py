@@ -76,9 +76,9 @@ def test_a_gene_that_the_kernel_does_not_have_is_named(here: Path, genes: str, w
 
 WRONG = [
     ({"genes": "BLCK_M = [16]"}, "asked.toml: [genes]: there is no gene 'BLCK_M'"),
-    ({"problem": "8,8,9"}, "asked.toml: problems: causal=9 is not supported; it takes 0, 1"),
-    ({"problem": "8"}, "asked.toml: problems: mine: the problem lacks N; fields: M, N, causal"),
-    ({"problem": "8,12"}, "asked.toml: problems: N=12 is not supported; it takes multiples of 8 up to 1048576"),
+    ({"problem": "8,8,9"}, "asked.toml: problems: causal=9 is not supported; choose from 0, 1"),
+    ({"problem": "8"}, "asked.toml: problems: mine: the problem has no value for N; fields: M, N, causal"),
+    ({"problem": "8,12"}, "asked.toml: problems: N=12 is not supported; use a multiple of 8 up to 1048576"),
     ({"rest": 'dtype = "f16"'}, "asked.toml: problems: dtype = 'f16', but kernel mine has no such field"),
     ({"rest": '[limits]\nchip = "l5"'}, "asked.toml: [limits]: there is no chip 'l5': did you mean 'l4'?"),
     ({"rest": "[limits]\nregisters = 9"}, "asked.toml: [limits]: there is no limit 'registers': did you mean"),

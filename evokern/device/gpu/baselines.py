@@ -1,4 +1,4 @@
-"""Baselines, checked by the same gate and timed in the same graphs as candidates."""
+"""Baselines, which are checked by the same gate and timed in graphs of the same kind as candidates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BaselineRunner:
     baseline: Baseline
     """Baseline to run."""
     problem: Problem
-    """Problem to run at."""
+    """Problem on which it runs."""
     hang_s: float
     """Seconds after which one call counts as hung."""
 

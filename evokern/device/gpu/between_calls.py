@@ -1,10 +1,10 @@
 """Detection and removal of state that a candidate leaves for its next call.
 
-Undeclared module variables must keep their initial values. A GPU does not clear shared memory, so a kernel overwrites
-it before the checked calls and between repeated ones. It alternates between two modes:
+Undeclared module variables must keep their initial values. A GPU does not clear shared memory, so a special kernel
+overwrites it before the checked calls and between repeated ones. It alternates between two modes:
 
-- Every word, in blocks so large that an SM runs one at a time.
-- A random part of the words, in blocks as large as the candidate's. A candidate that marks its stored data with a word
+- It overwrites every word, in blocks so large that an SM runs one at a time.
+- It overwrites random words, in blocks as large as the candidate's. A candidate that marks its stored data with a word
   or two then finds its mark in some blocks, but wrong data after it.
 
 The kernel requests the largest shared memory that an SM supports, and candidates keep that partition. A new partition
@@ -46,7 +46,7 @@ extern "C" __global__ void overwrite(unsigned seed, unsigned kept, unsigned word
 }
 """
 KEPT = 128
-"""Words out of 256 that a partial overwrite keeps."""
+"""Number of words out of 256 that a partial overwrite keeps."""
 _ENTRY = "overwrite"
 _ROUNDS = 2
 """Blocks per SM in a launch that overwrites everything, because an SM that finishes early may run a second block."""
@@ -96,7 +96,7 @@ class SharedMemory:
         return _launch(self._chip.sms * _ROUNDS, 1024, self._chip.shared_bytes_per_block, seed, 0, alike)
 
     def partial_launch(self, size: int, seed: int) -> Launch:
-        """Return the launch that overwrites part of the words, in blocks of `size` bytes."""
+        """Return the launch that overwrites some of the words; each thread block has `size` bytes of shared memory."""
         chip = self._chip
         held = min(chip.shared_bytes_per_sm // (size + chip.shared_bytes_reserved), chip.blocks_per_sm)
         return _launch(chip.sms * max(held, 1), 64, min(size, chip.shared_bytes_per_block), seed, KEPT)
@@ -112,7 +112,7 @@ def _launch(blocks: int, threads: int, size: int, seed: int, kept: int, alike: b
 
 
 class BetweenCalls:
-    """Actions between the calls of one candidate at one problem."""
+    """Actions between the calls of one candidate on one problem."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ def as_state_failure(verdict: Verdict) -> Verdict:
     """Return a verdict as a failure of the check `state` that includes the original message."""
     message = (
         "the result of the same call depends on the previous contents of shared memory: the kernel reads shared "
-        "memory before writing it in this call and finds data of earlier launches. Write it first, or use a "
+        "memory before writing to it in this call, and finds data from earlier launches. Write to it first, or use a "
         f"workspace. {verdict.evidence['message']}"
     )
     found = {**verdict.evidence, "check": "state", "message": message, "found_by": verdict.evidence["check"]}

@@ -93,7 +93,7 @@ class Candidate:
         return self._states[program].changed() if program in self._states else []
 
     def _constant(self, program: int, name: str, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Return address and size of a `__constant__` array, None if unused; poison it the first time.
+        """Return the address and size of a `__constant__` array, None if unused; poison it the first time.
 
         Raises:
             RunFailed: the array is smaller than the tensor.
@@ -110,7 +110,7 @@ class Candidate:
         place = self._constants[key]
         if place is not None and tensor.numel() * tensor.element_size() > place[1]:
             bytes_ = tensor.numel() * tensor.element_size()
-            message = f"tensor {name!r} has {bytes_} bytes, but the __constant__ array has only {place[1]}"
+            message = f"tensor {name!r} has {bytes_} bytes, but the __constant__ array has only {place[1]} bytes"
             raise RunFailed(Outcome.CRASHED, {"error": message})
         return place
 
@@ -344,7 +344,7 @@ def _fill_window(window: Any, requested: L2Window, tensor: torch.Tensor) -> None
 
 
 def _set_persisting_l2(enabled: bool) -> None:
-    """Reserve the maximum of L2 for persisting lines, or none; access windows have no effect without it.
+    """Reserve as much of L2 as possible for persisting lines, or none; without it, access windows have no effect.
 
     `cuCtxResetPersistingL2Cache` is never called, because it slows later launches
     (docs/lab/2026-11-27-timing.md#persisting-l2-reset).

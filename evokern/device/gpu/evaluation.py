@@ -55,7 +55,7 @@ class CandidateEvaluator:
         self._phases = phases
         self._best_us = math.inf
         self.next_waits: Callable[[], bool] = lambda: True
-        """Function that returns whether another candidate waits; otherwise the current one gets more samples."""
+        """Function that returns whether another candidate waits; if not, the current one gets more samples."""
 
     def evaluate(self, job: Evaluate, candidate: Candidate) -> Evaluation:
         """Return the evaluation of a candidate.
@@ -136,7 +136,7 @@ class CandidateEvaluator:
         return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
 
     def _least(self, config: Config, timings: Sequence[Timing]) -> tuple[list[Work], list[LowerBound]]:
-        """Return the work of a call at each problem, and the lower bound on its time at the observed clocks."""
+        """Return the work of a call for each problem, and the lower bound on its time at the observed clocks."""
         profile, tasks = self._settings.context.profile, []
         for problem in self._gates:
             tensors, _ = self._runs.workload(config, problem)
@@ -176,7 +176,7 @@ class CandidateEvaluator:
         return {"unproved": True, "problem": problem.key, "bound_us": bound_us}
 
     def _default_us(self, job: Evaluate, problem: Problem) -> float | None:
-        """Return the launch time of the default candidate at a problem; None if unknown."""
+        """Return the launch time of the default candidate on a problem; None if unknown."""
         return dict(zip(self._gates, job.default_us, strict=False)).get(problem)
 
     def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
@@ -263,7 +263,7 @@ class CandidateEvaluator:
 
 
 def timings_of(measurement: Measurement, clocks: Sequence[GraphClock]) -> tuple[Timing, ...]:
-    """Return the timings of a measurement at each problem, with the observed clocks and throttle reasons."""
+    """Return the timings of a measurement for each problem, with the observed clocks and throttle reasons."""
     timings = []
     for series, clock in zip(measurement.series, clocks, strict=True):
         seen = [state.clock_mhz for state in clock.states if state.clock_mhz is not None]

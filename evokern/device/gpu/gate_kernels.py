@@ -1,6 +1,6 @@
-"""Kernels for sealing and comparing at memory bandwidth; torch needs many passes for the same work.
+"""Kernels that seal and compare buffers at memory bandwidth; torch needs many passes for the same work.
 
-At large problems these steps would dominate the gate's time (docs/lab/2026-11-27-timing.md#gate-kernels).
+On large problems, these steps would dominate the gate's time (docs/lab/2026-11-27-timing.md#gate-kernels).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class GateKernels:
         *,
         nonfinite: NonFinite,
     ) -> torch.Tensor | None:
-        """Compare the output of one call with its reference; see `OwnKernels.compare`."""
+        """Compare the output of one call with its reference; see `DeviceKernels.compare`."""
         if dtype not in DTYPES:
             return None
         got, expected = got.contiguous(), expected.contiguous()

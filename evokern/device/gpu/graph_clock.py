@@ -1,4 +1,4 @@
-"""Timing by graph replay: one CUDA graph holds many calls, so launch costs of Python do not count.
+"""Timing by graph replay: one CUDA graph holds many calls, so Python's launch costs do not count.
 
 A sample is one replay between two events. The replays of a batch are queued back to back after an untimed one, so the
 GPU never waits for the CPU within a batch. In the mode `rotate` the calls of a graph cycle through several input sets.
@@ -7,8 +7,8 @@ cap. In the mode `flush` every call follows a write over the whole L2. A second 
 sample is the difference of two consecutive replays. Candidates and baselines are timed by the same code.
 
 Each timed graph has steps around one randomly chosen call (`evokern.gate.timed_plan`). They change inputs, poison
-outputs and keep outputs, so the timed calls themselves are checked. A change to the timing procedure in this file needs
-a new `TIMING_RULE` (`evokern.measurement.timing`), because each study uses one rule.
+outputs and record outputs, so the timed calls themselves are checked. A change to the timing procedure in this file
+needs a new `TIMING_RULE` (`evokern.measurement.timing`), because each study uses one rule.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TimedCall = Callable[[], Mapping[str, torch.Tensor] | None]
 
 
 class GraphClock:
-    """Clock of one candidate, or baseline, at one problem."""
+    """Clock of one candidate or baseline on one problem."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class MeasureRates:
 
 @dataclass(frozen=True)
 class TimeFirstLaunches:
-    """Job that times a candidate's first launches at every problem without a check."""
+    """Job that times a candidate's first launches on every problem without checking results."""
 
     config: Config
     """Configuration of the candidate."""
@@ -75,7 +75,7 @@ class Evaluate:
     elite_us: float | None
     """Time to race against, µs."""
     default_us: tuple[float, ...] = ()
-    """Launch time of the default candidate at each problem in µs; empty if unknown."""
+    """Launch time of the default candidate on each problem in µs; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Contestant:
     """Candidate of a playoff."""
 
     config: Config
-    """Configuration; for a baseline the one whose buffers it uses."""
+    """Configuration; for a baseline, the configuration whose buffers it uses."""
     built: Built | None
     """Programs of the candidate; None for a baseline."""
     baseline: str = ""

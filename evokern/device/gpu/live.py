@@ -64,8 +64,8 @@ _RATES_DEADLINE_S = 5.0
 _RATES_PATIENCE_S = 5.0
 """Seconds to wait for a candidate that is still on the GPU when the search ends."""
 _TRIALS_PER_COMPILER = 6
-"""Maximum number of concurrent trials per compile worker. A slow compile blocks proposals more than one window later,
-so the window must cover the slowest compiles (docs/lab/2026-11-27-timing.md#trials-per-compile-worker)."""
+"""Maximum number of concurrent trials per compile worker. A slow compile eventually blocks further proposals, so this
+number must cover the slowest compiles (docs/lab/2026-11-27-timing.md#trials-per-compile-worker)."""
 _NOTE_FROM_BYTES = 2**30
 
 
@@ -349,7 +349,7 @@ class LiveDevice:
         self._compilers = self._members = None
 
     def _leader(self) -> SingleMemberPool:
-        """Return the GPU for playoffs and rates: the first that works."""
+        """Return the GPU for playoffs and rates: the first working GPU."""
         assert self._members is not None
         return SingleMemberPool(self._members, next(iter(self._members.working), 0))
 

@@ -1,8 +1,8 @@
-"""Lock for one search per GPU and machine, released when its holder exits.
+"""Lock that allows one search per GPU of a machine, released when its holder exits.
 
 The lock is on a file named after the GPU's UUID. The file is in a folder shared by all users and jobs, independent of
-TMPDIR: everybody may write there, but nobody may remove another user's file. The first search creates the empty file.
-Everybody may open it for reading, which suffices for `flock` (flock(2)), but nobody else may write it.
+TMPDIR: everybody can create files there, but nobody can remove another user's file. The first search creates the empty
+file. Everybody can open it for reading, which suffices for `flock` (flock(2)), but nobody else can write to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLACES = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 """Candidate folders for the locks of all users. `/run/lock` keeps its files (FHS 3.0, 5.9). A user's files in
 `/dev/shm` may be removed at logout, and old files in `/tmp` at any time (logind.conf(5), tmpfiles.d(5))."""
 _SHARED = 0o1777
-"""Required mode of the folder: everybody may write, and the sticky bit protects files of other users."""
+"""Required mode of the folder: everybody can write to it, and the sticky bit protects the files of other users."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags that follow no link and do not block on a pipe."""
 

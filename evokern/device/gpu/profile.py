@@ -54,7 +54,7 @@ def live_gpu(index: int) -> LiveGpu:
         raise DeviceError(f"no GPU found: {found.problem}; use a simulated GPU instead, for example --device sim:l4")
     if index >= len(found.gpus):
         names = ", ".join(f"cuda:{gpu.index} ({gpu.model})" for gpu in found.gpus)
-        raise DeviceError(f"no GPU cuda:{index}; this machine has {names}")
+        raise DeviceError(f"there is no GPU cuda:{index}; this machine has {names}")
     gpu = found.gpus[index]
     cuda = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int()

@@ -19,7 +19,7 @@ COPY_BYTES = 512 * 2**20
 MATRIX = 8192
 """Rows and columns of the fp16 matrices for cuBLAS, large enough to fill every chip."""
 REPETITIONS = 5
-"""Repetitions; the best counts."""
+"""Number of repetitions; only the fastest counts."""
 LIMIT_S = 30.0
 """Timeout of one measurement, in seconds."""
 

@@ -24,7 +24,7 @@ from evokern.measurement.statistics import geometric_mean
 
 @dataclass(frozen=True)
 class _TimedProblem:
-    """Candidate at one problem, ready for timing."""
+    """Candidate on one problem, ready for timing."""
 
     clock: GraphClock
     bench: BufferSet
@@ -113,7 +113,7 @@ def _one_sample(clock: GraphClock) -> float:
 
 
 def _require_right_in_samples(row: Sequence[_TimedProblem]) -> None:
-    """Check the outputs kept from calls with changed inputs while the inputs are still those of the samples."""
+    """Check the recorded outputs of calls with changed inputs while the buffers still hold the samples' inputs."""
     for timed in row:
         fault = timed.clock.fault()
         if fault is not None:

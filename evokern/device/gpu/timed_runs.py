@@ -26,7 +26,7 @@ from evokern.study.settings import InputSet, TimingSettings
 
 
 class TimedRuns:
-    """Factory for timed runs of one kernel at the problems of a study."""
+    """Factory for timed runs of one kernel on the problems of a study."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TimedRuns:
         return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
 
     def bench(self, tensors: dict[str, Tensor], problem: Problem, *, fresh: bool = False) -> BufferSet:
-        """Return buffers with inputs for timed runs at a problem.
+        """Return buffers with inputs for timed runs on a problem.
 
         Args:
             tensors: tensors that the buffers hold.

@@ -57,7 +57,7 @@ OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 class GpuWorker:
-    """Worker for `Prove`, `MeasureBaseline`, `TimeFirstLaunches`, `Evaluate`, `Round` and `MeasureRates` jobs."""
+    """Worker for `CheckGate`, `MeasureBaseline`, `TimeFirstLaunches`, `Evaluate`, `Round` and `MeasureRates` jobs."""
 
     def __init__(self, settings: GpuSettings) -> None:
         """Create the context, the gates and their buffers; load everything that the first candidate needs.
@@ -134,7 +134,7 @@ class GpuWorker:
         return sum(needed.values())
 
     def _planned_bytes(self, config: Config) -> dict[Problem, int]:
-        """Return the bytes of a candidate's buffers at each problem."""
+        """Return the bytes of a candidate's buffers for each problem."""
         settings, planned = self._settings, {}
         for problem in self._gates:
             tensors, _ = self._runs.workload(config, problem)
@@ -201,7 +201,7 @@ class GpuWorker:
             fcntl.flock(self._turn_lock, fcntl.LOCK_UN)
 
     def _warm(self) -> None:
-        """Run the gate and the timing once with a trivial candidate, which loads torch's kernels.
+        """Run the gate and the timing once with a trivial candidate, so that torch's kernels are loaded.
 
         Raises:
             DeviceError: the GPU has too little memory.
@@ -301,7 +301,7 @@ class GpuWorker:
             gate.prove_slices(tensors)
 
     def _first_launches(self, job: TimeFirstLaunches) -> tuple[float, ...]:
-        """Return the shortest time of a candidate's first launches at each problem in µs; empty if one failed."""
+        """Return the shortest time of a candidate's first launches on each problem in µs; empty if one failed."""
         try:
             candidate = Candidate(job.built)
             taken = []

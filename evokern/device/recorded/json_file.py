@@ -1,4 +1,4 @@
-"""Reading of a recording's JSON, with checks for repeated keys, numbers and texts."""
+"""Reading of a recording's JSON, with checks for repeated keys and for the types of values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from evokern.errors import DeviceError
 from evokern.files import MOST_BYTES, read_bytes
 
 MOST = 1e20
-"""Largest number allowed in a recording, in any unit. Kernel Tuner wrote it for a missing time."""
+"""Largest number allowed in a recording, in any unit. Old versions of Kernel Tuner stored it for a missing time."""
 _LONE = re.compile(rb"\\u[dD][89a-fA-F]")
-RECORDINGS = "a Kernel Tuner cache or T4 file (.json, .json.gz), or a database and its study, runs.db:STUDY"
+RECORDINGS = "a Kernel Tuner cache or T4 file (.json, .json.gz), or a study in a database (runs.db:STUDY)"
 """Sources of a recording, for messages."""
 
 
 def load_recording(path: str | Path) -> Any:
-    """Return the JSON of a recording, plain or gzip.
+    """Return the parsed JSON of a recording, which may be compressed with gzip.
 
     Raises:
         DeviceError: the file is missing, truncated, or not JSON.
@@ -44,11 +44,11 @@ def load_recording(path: str | Path) -> Any:
     except FileNotFoundError as error:
         database, colon, _ = str(path).rpartition(":")
         nor = f", nor a database {database}" if colon else ""
-        raise DeviceError(f"there is no recording {path}{nor}; give {RECORDINGS}") from error
+        raise DeviceError(f"there is no recording {path}{nor}; use {RECORDINGS}") from error
     except (EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
         raise DeviceError(f"recording {path} is truncated or not JSON: {error}") from error
     except OSError as error:
-        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}; give {RECORDINGS}") from error
+        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}; use {RECORDINGS}") from error
     except RecursionError as error:
         raise DeviceError(f"recording {path} nests lists or objects too deeply to be read") from error
 
@@ -85,11 +85,11 @@ def number_of(what: str, value: Any, *, zero: bool = True) -> float:
 
 
 def text_of(what: str, value: Any) -> str:
-    """Return a text from a recording.
+    """Return a string from a recording.
 
     Raises:
-        DeviceError: the value is not a text.
+        DeviceError: the value is not a string.
     """
     if not isinstance(value, str):
-        raise DeviceError(f"{what} is {value!r}; use a text")
+        raise DeviceError(f"{what} is {value!r}; use a string")
     return value

@@ -34,7 +34,7 @@ SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "miliseco
 
 
 def read_recording(path: str | Path) -> Table:
-    """Read a recording of any known format, plain or gzip.
+    """Read a recording of any known format, which may be compressed with gzip.
 
     Raises:
         DeviceError: the file is missing, truncated or of an unknown format. Also raised if it has undeclared genes or
@@ -61,13 +61,13 @@ def read_recording(path: str | Path) -> Table:
             return found
     found_keys = ", ".join(list(content)[:6]) if isinstance(content, dict) else type(content).__name__
     raise DeviceError(
-        f"recording {path} has an unknown format (it has {found_keys}); known formats: {'; '.join(FORMATS)}"
+        f"recording {path} has an unknown format (found: {found_keys}); known formats: {'; '.join(FORMATS)}"
     )
 
 
 @dataclass
 class Rows:
-    """Configurations read from a recording."""
+    """Results by configuration, collected while a recording is read."""
 
     names: tuple[str, ...]
     """Names of the genes."""
@@ -121,7 +121,7 @@ class Rows:
 
 
 def value_of(given: Any) -> Value:
-    """Return a gene's value as an integer or a text, the types used in this package."""
+    """Return a gene's value as an integer or a string, the types used in this package."""
     if isinstance(given, str):
         return given
     if isinstance(given, int | float) and float(given).is_integer():
@@ -149,7 +149,7 @@ def kernel_recorded(kernel: str, device: str) -> str:
 
 
 def as_first_occurrence(evaluation: Evaluation) -> Evaluation:
-    """Return an evaluation without its `duplicate` state, because a replay visits the programs in another order."""
+    """Return an evaluation that is not marked as `duplicate`, because a replay visits the programs in another order."""
     evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
     known = evaluation.outcome is Outcome.DUPLICATE
     return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence, spans=())
@@ -216,11 +216,11 @@ _INVALID: Mapping[str, tuple[Outcome, Mapping[str, Any]]] = {
 def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
     results, metadata = content["results"], content.get("metadata") or {}
     if not isinstance(results, list) or not results:
-        raise DeviceError("results is empty, so there is nothing to search")
+        raise DeviceError("the list `results` is empty, so there is nothing to search")
     own = metadata.get("evokern") or {}
     timeunit = str(metadata.get("timeunit", "seconds")).lower()
     if timeunit not in SECONDS:
-        raise DeviceError(f"metadata.timeunit is {timeunit!r}: {suggestion(timeunit, SECONDS)}")
+        raise DeviceError(f"unknown metadata.timeunit {timeunit!r}: {suggestion(timeunit, SECONDS)}")
     names = tuple(gene["name"] for gene in own["genes"]) if own else tuple(results[0]["configuration"])
     rows = Rows(names, foreign=not own)
     for index, result in enumerate(results):
@@ -286,7 +286,7 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
         answer = Evaluation(outcome, evidence=evidence)
     else:
         raise DeviceError(
-            f"{where}: invalidity is {invalidity!r}: {suggestion(str(invalidity), (*_INVALID, 'correct'))}"
+            f"{where}: unknown invalidity {invalidity!r}: {suggestion(str(invalidity), (*_INVALID, 'correct'))}"
         )
     return replace(answer, compile_s=compile_s, device_s=device_s)
 
@@ -297,9 +297,9 @@ def _t4_time_us(where: str, measurements: Mapping[str, Any], times: Mapping[str,
     if entry is not None and isinstance(entry["value"], int | float):
         unit = str(entry.get("unit") or "ms").lower()
         if unit not in SECONDS:
-            raise DeviceError(f"{where}: the unit of its time is {unit!r}: {suggestion(unit, SECONDS)}")
+            raise DeviceError(f"{where}: unknown time unit {unit!r}: {suggestion(unit, SECONDS)}")
         return 1e6 * SECONDS[unit] * number_of(f"{where}: its time", entry["value"], zero=False)
     runs = times.get("runtimes") or ()
     if not runs:
-        raise DeviceError(f"{where} is correct but has neither a measurement 'time' nor runtimes")
+        raise DeviceError(f"{where} is correct but has neither a measurement `time` nor `runtimes`")
     return 1e6 * unit_s * sum(number_of(f"{where}: one of its runtimes", run, zero=False) for run in runs) / len(runs)

@@ -30,7 +30,7 @@ from evokern.study.trial import Evaluation, Outcome, Timing
 FORMAT = "evokern-table/1"
 """Value of `format` in evokern's own table files."""
 COUNTED = 200_000
-"""Number of combinations up to which configurations that differ only in inactive genes are counted once."""
+"""Number of combinations up to which configurations that differ only in inactive genes count as one."""
 
 
 @dataclass(frozen=True)

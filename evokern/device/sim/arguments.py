@@ -44,7 +44,7 @@ def drawn(
 
 
 def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str, simt.Buffer]:
-    """Create a problem's buffers: inputs as in the gate's normal set, the rest as unwritten memory."""
+    """Create a problem's buffers: inputs as in the gate's `normal` set, and unwritten memory for all others."""
     buffers: dict[str, simt.Buffer] = {}
     for name, tensor, data in drawn(tensors):
         raw: Any = data.view(-1).view(torch.uint8).numpy()
@@ -81,7 +81,7 @@ def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buf
 
 
 def refill(call: Call, buffers: Mapping[str, simt.Buffer]) -> None:
-    """Copy a call's buffers into existing buffers of the machine, for a next run at the same addresses."""
+    """Copy a call's buffers into existing buffers of the machine, for another run at the same addresses."""
     for name, tensor in call.arguments.items():
         data: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
         buffers[name].write(np.zeros_like(data) if name in call.zeroed else data)

@@ -33,7 +33,7 @@ def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
 
 
 def described(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return evidence with a description of its finding: the `diagnosis` of a crash, else the `message`."""
+    """Return the evidence with a description of its finding: as `diagnosis` for a crash, otherwise as `message`."""
     finding = evidence["finding"]
     file = f" of {finding['file']}" if finding.get("file") else ""
     place = f"line {finding['line']}{file}" if finding["line"] else f"`{finding['instruction']}`"

@@ -1,14 +1,14 @@
-"""Check of a candidate at the study's full-size problem: output coverage and correctness of some blocks.
+"""Check of a candidate on the study's full-size problem: coverage of the outputs and correctness of some blocks.
 
 The gate checks small problems completely. The effect of the full grid, the arguments and the number of tiles shows only
-at the study's own problem. So some of its blocks run there: one of each class, including corners and edges, and blocks
-at random places. The places depend on the study's secret and the machine code, so no source can know them.
+on the study's own problem. So some blocks run there: one of each class, including corners and edges, and blocks at
+random places. The places depend on the study's secret and the machine code, so no source can know them.
 `evokern.device.sim.coverage` derives from the written elements whether the launch covers its outputs.
 
 A possible new best runs all blocks if the problem fits a fixed instruction budget. Otherwise it runs as many further
-blocks as the budget allows; a count of instructions makes runs repeatable on any machine. Blocks that share something
-(workspaces, written inputs, module variables) cannot be checked separately. Such a candidate always runs all blocks, at
-its own problem if that is cheap, else at a scaled-down problem.
+blocks as the budget allows; because the budget counts instructions, runs are repeatable on any machine. Blocks that
+share something (workspaces, written inputs, module variables) cannot be checked separately. Such a candidate always
+runs all blocks, on the study's problem if that is cheap, otherwise on a scaled-down problem.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class OwnProblemCheck:
         *,
         most: float,
     ) -> FullSizeResult:
-        """Check a candidate at one of the study's problems.
+        """Check a candidate on one of the study's problems.
 
         Args:
             config: configuration of the candidate.
             built: programs of the candidate.
             problem: the problem.
-            program: its program at the problem.
+            program: its program for the problem.
             instructions: warp instructions of an average block of each launch.
             most: instruction budget beyond one sample of its blocks; 0 for none.
 
@@ -83,7 +83,7 @@ class OwnProblemCheck:
         return self._decided(config, call, instructions, self._rng(built, problem), most)
 
     def at(self, config: Config, problem: Problem, *, most: float) -> FullSizeResult:
-        """Check a candidate at any problem: all blocks if they fit the budget, else samples.
+        """Check a candidate on any problem: all blocks if the budget allows it, otherwise samples.
 
         Args:
             config: configuration of the candidate.
@@ -161,12 +161,12 @@ class OwnProblemCheck:
         return replace(found, fault_evidence=found.fault_evidence or scaled.fault_evidence, scaled=scaled.scaled)
 
     def _rng(self, built: Built, problem: Problem) -> random.Random:
-        """Return a random generator for a candidate at a problem, unpredictable for its source."""
+        """Return a random generator for a candidate and a problem, which its source cannot predict."""
         text = f"{self._secret} {built.fingerprint} {problem.key}"
         return random.Random(hashlib.sha256(text.encode()).digest())
 
     def _scaled(self, config: Config, call: CandidateCall, cost: float, most: float) -> FullSizeResult:
-        """Run all blocks of a candidate at a problem that is scaled down to fit the budget."""
+        """Run all blocks of a candidate on a problem that is scaled down to fit the budget."""
         flops = self._kernel.workload.flops
         work = max(flops(call.problem), 1.0)
         rendered = render(self._kernel, config, call.problem)

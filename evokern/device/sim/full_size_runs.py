@@ -1,4 +1,4 @@
-"""Runs of some or all blocks of a candidate at one of the study's problems or at a smaller one.
+"""Runs of some or all blocks of a candidate, on one of the study's problems or on a smaller problem.
 
 `evokern.device.sim.full_size_check` decides which blocks run.
 """
@@ -34,17 +34,17 @@ from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
 
 WHOLE_INSTRUCTIONS = 15_000_000
-"""Instruction budget of a new best at the study's problem, in warp instructions: about ten seconds on one core. A core
+"""Instruction budget of a new best on the study's problem, in warp instructions: about ten seconds on one core. A core
 executes 1.0 to 4.2 million per second, depending on the number of lanes that run together."""
 LIMIT_ROOM = 2
 """Multiple of `WHOLE_INSTRUCTIONS` that a batch of blocks may issue beyond the study's limit for a few blocks."""
 COUNTED = 2
-"""Number of blocks to count at a problem without a prediction."""
+"""Number of blocks to count on a problem without a prediction."""
 
 
 @dataclass(frozen=True)
 class FullSizeResult:
-    """Results of a candidate at one of the study's problems."""
+    """Results of a candidate on one of the study's problems."""
 
     fault_evidence: Mapping[str, Any] | None
     """Evidence of a failed check, or None."""
@@ -55,9 +55,9 @@ class FullSizeResult:
     judged: bool = False
     """Whether the written elements were compared with the reference."""
     coverage: Mapping[str, Coverage] = field(default_factory=dict)
-    """Output → how much of it is written."""
+    """Coverage by output."""
     scaled: Problem | None = None
-    """Scaled-down problem at which all blocks ran; None if none was needed."""
+    """Scaled-down problem on which all blocks ran; None if none was needed."""
     ran: tuple[Ran, ...] = ()
     """Runs of blocks at the problem."""
 
@@ -76,12 +76,12 @@ class FullSizeResult:
 
 @dataclass(frozen=True)
 class CandidateCall:
-    """Candidate at a problem, with its program, launches and tensors."""
+    """Candidate on a problem, with its program, launches and tensors."""
 
     problem: Problem
     """Problem of the call."""
     program: SimulatedProgram
-    """Program at the problem."""
+    """Program for the problem."""
     launches: tuple[Launch, ...]
     """Launches of the call."""
     tensors: Mapping[str, Tensor]
@@ -134,7 +134,7 @@ class OwnProblemRuns:
         self._stages: dict[Problem, ProblemBuffers] = {}
 
     def call(self, config: Config, problem: Problem, like: tuple[Rendered, SimulatedProgram] | None) -> CandidateCall:
-        """Return a candidate at a problem; compile it unless its program is known.
+        """Return a candidate's call on a problem; compile the candidate unless its program is known.
 
         Args:
             config: configuration of the candidate.

@@ -12,7 +12,7 @@ from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.workers.host_memory import available_bytes
 
 COPIES = 3
-"""Copies of a problem's buffers in a worker at its peak: generated, in the machine's memory, and while that grows."""
+"""Copies of a problem's buffers in a worker at its peak: generated, in the PTX machine, and while its memory grows."""
 
 
 def workers_that_fit(

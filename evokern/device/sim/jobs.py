@@ -25,7 +25,7 @@ class SimSettings:
     default: Config
     """Candidate for checking the sensitivity of the gate."""
     secret: int = 0
-    """Seed of the study for inputs and for the blocks that are checked at its problems."""
+    """Seed of the study for inputs and for the choice of blocks that are checked on its problems."""
     foreign: bool = False
     """Whether candidates are external sources. Their memory is then bounded."""
 
@@ -42,7 +42,7 @@ class Simulate:
     config: Config
     """Configuration of the candidate."""
     built: Built
-    """Programs and launches of the candidate at the study's problems."""
+    """Programs and launches of the candidate for the study's problems."""
     elite_us: float | None
     """Predicted time to race against in µs: of the best trial so far, or of the default candidate."""
     best_us: float | None = None

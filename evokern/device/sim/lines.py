@@ -26,7 +26,7 @@ from evokern.hardware.profiles import Profile
 SAME_PATTERN = (
     "line of the first candidate with the same outer genes and the same failure; this candidate was not rerun"
 )
-"""Value of `line_from` in the evidence of a candidate with a shared line."""
+"""Value of `line_from` in the evidence of a candidate whose line was found for another candidate."""
 
 Result = TypeVar("Result")
 _Place = Mapping[str, Any]
@@ -80,7 +80,7 @@ class FailureLines:
     def _refused_at(
         self, message: str, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]
     ) -> str:
-        """Return the reason why the machine rejects a candidate, with the line of the source instead of the PTX."""
+        """Return the reason why the machine rejects a candidate, with the source line instead of the PTX line."""
         where, _, reason = message.partition(": ")
         if not where.startswith("PTX line"):
             return message

@@ -56,7 +56,7 @@ class PredictedLaunch:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Prediction of a candidate at one problem."""
+    """Prediction of a candidate on one problem."""
 
     total: timemodel.Prediction
     """Predicted time of the whole call."""
@@ -98,7 +98,7 @@ class Predictor:
         self._stage: ProblemBuffers | None = None
 
     def program(self, config: Config, built: Built, problem: Problem) -> SimulatedProgram:
-        """Return the program of a candidate at a problem; the last one is cached."""
+        """Return the program of a candidate for a problem; the last one is cached."""
         return self._programs.parsed(built.program(problem), config)
 
     def predict(
@@ -111,7 +111,7 @@ class Predictor:
         stage: ProblemBuffers | None = None,
         blocks: Sequence[tuple[int, ...]] = (),
     ) -> Predicted:
-        """Predict a candidate at a problem.
+        """Predict the time of a candidate on a problem.
 
         Args:
             config: configuration of the candidate.

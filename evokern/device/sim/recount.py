@@ -1,9 +1,9 @@
-"""Correction of a prediction if the uncounted blocks of the full-size problem do more work.
+"""Correction of a prediction if uncounted blocks of the full-size problem do more work than the counted ones.
 
 The blocks that a prediction counts are at predictable places, so a source could do its work in other blocks. The check
-at the full-size problem runs random or all blocks and knows their instructions without counting them one by one. If
-they exceed the prediction, blocks at random places are counted with the inputs of that check. The slower prediction
-then counts.
+on the full-size problem runs random blocks or all blocks, and reports their total number of instructions. If they
+exceed the prediction, blocks at random places are counted with the inputs of that check. The slower prediction then
+counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECOUNTED = 32
 
 @dataclass(frozen=True)
 class Ran:
-    """Instructions of some blocks of a launch at the full-size problem."""
+    """Instructions of some blocks of a launch on the full-size problem."""
 
     launch: int
     """Index of the launch in the call."""

@@ -51,7 +51,7 @@ class SimRunner:
         self._program.restore(self._memory)
         for launch in calls[0].launches:
             if heap := self._program.heap_calls(launch):
-                line = f" in line {min(heap.values())}"
+                line = f" on line {min(heap.values())}"
                 raise RunFailed(Outcome.WRONG, heap_fault(launch.entry, sorted(heap), self._problem, line))
             results = self._program.launch_many(launch, self._buffers, self._memory, instruction_limit=self._limit)
             for result in results:
@@ -93,7 +93,7 @@ def checked(
     *,
     foreign: bool = False,
 ) -> Verdict:
-    """Check a candidate, and that no call depends on earlier ones.
+    """Check that a candidate is correct and that no call depends on earlier ones.
 
     Args:
         gate: the gate.

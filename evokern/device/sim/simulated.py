@@ -1,4 +1,4 @@
-"""Simulated device: real compiler for the target chip, the kernel's PTX on the CPU, predicted times."""
+"""Simulated device: it compiles for the target chip, runs the kernel's PTX on the CPU, and predicts times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from evokern.workers.jobs import JobPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
 WINDOW = 8
-"""Default maximum number of concurrent trials: enough for a few cores, and results reach the sampler soon."""
+"""Default maximum number of concurrent trials: enough for a few cores, but few enough for the sampler to learn soon."""
 DEADLINE_S = 120.0
 """Seconds after which an unresponsive simulation is stopped; the instruction limit normally ends it long before."""
 _STEPS = 3
@@ -71,7 +71,7 @@ class SimulatedDevice:
 
     @property
     def identity(self) -> str:
-        """Name that a study is bound to."""
+        """Name to which a study is bound."""
         return f"sim:{self._profile.name}"
 
     @property

@@ -30,7 +30,7 @@ MOST_BYTES = 1 << 28
 
 
 class SpotCheck:
-    """Checker for candidates of one kernel by some of their blocks."""
+    """Checker that runs some blocks of candidates of one kernel."""
 
     def __init__(
         self,

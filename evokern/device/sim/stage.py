@@ -1,4 +1,4 @@
-"""Buffers of a full-size problem on the PTX machine, and checks of what sampled blocks wrote."""
+"""Buffers of a full-size problem on the PTX machine, and checks of the elements that sampled blocks wrote."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ProblemBuffers:
                 self.buffers[name].write(np.full(tensor.bytes, fill, np.uint8))
 
     def written(self, record: WriteRecord) -> dict[str, npt.NDArray[np.bool_]]:
-        """Return which elements of each output were written according to a record."""
+        """Return a mask of the written elements of each output, from a record of writes."""
         return {
             name: record.written(self.buffers[name], tensor.bytes // tensor.elements)
             for name, tensor in self.tensors.items()

@@ -24,7 +24,7 @@ class StudyPrediction:
     problems: tuple[Problem, ...]
     """Problems of the study."""
     tasks: tuple[Work, ...]
-    """Work of one call at each problem."""
+    """Work of one call for each problem."""
     floors: tuple[LowerBound, ...]
     """Lower bound on the time of each problem on this chip."""
     predictions: tuple[Predicted, ...]
@@ -62,14 +62,14 @@ def predict_study(
     limit_us: float | None,
     predict: Callable[[Problem, float | None], Predicted],
 ) -> StudyPrediction:
-    """Predict a candidate at every problem of a study.
+    """Predict the time of a candidate on every problem of a study.
 
     Args:
         kernel: the kernel.
         settings: problems and chip of the study.
         config: the candidate.
         limit_us: mean time above which the prediction stops.
-        predict: predicts the candidate at a problem, up to a limit in µs.
+        predict: function that predicts the candidate on a problem, up to a limit in µs.
 
     Raises:
         RunFailed: the candidate crashed, hung, or is slower than the limit.
@@ -87,7 +87,7 @@ def predict_study(
 
 
 def _share(limit_us: float | None, least_us: Sequence[float], position: int) -> float | None:
-    """Return the time at one problem above which the geometric mean exceeds the limit.
+    """Return the time on one problem above which the geometric mean exceeds the limit.
 
     Args:
         limit_us: limit of the mean.

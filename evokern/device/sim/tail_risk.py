@@ -1,4 +1,4 @@
-"""Risk that a candidate which is correct on small problems fails on the full-size problem.
+"""Check whether a candidate that is correct on small problems would fail on the full-size problem.
 
 Errors close to the tolerance on a few hundred rows may exceed it on a few thousand. A GPU checks the whole problem and
 finds them; a small problem may not. So some blocks of the full-size problem run on the affected kind of inputs, and the

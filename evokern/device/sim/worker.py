@@ -108,7 +108,7 @@ class SimWorker:
         return self._gates.setdefault(problem, Gate(self._kernel, problem, settings, torch.device("cpu")))
 
     def _evaluate(self, job: Simulate) -> Evaluation:
-        """Evaluate a candidate; the prediction comes first, so far slower candidates skip the gate."""
+        """Evaluate a candidate; the prediction comes first, so that much slower candidates skip the gate."""
         problems = self._gate_problems(job.config)
         if not problems:
             evidence = {"constraint": "small_problem", "needed": 1, "available": 0, "unit": "problems"}
@@ -196,7 +196,7 @@ class SimWorker:
         return self._lines.run(job.config, job.built, problem, predict)
 
     def _own_problem(self, job: Simulate, problem: Problem, predicted: Predicted, most: int) -> FullSizeResult:
-        """Check a candidate at one of the study's problems."""
+        """Check a candidate on one of the study's problems."""
         counters = [launch.counters for launch in predicted.launches]
         each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in counters]
 
