@@ -1,1 +1,1 @@
-"""Studies: settings and TOML files, lookup of studies and kernel folders, and trial outcomes."""
+"""Studies: their settings and TOML files, the lookup of studies and kernel folders, and trial outcomes."""

@@ -1,7 +1,7 @@
 """Find kernels and studies: first in the working directory, then in the installed package.
 
-A kernel folder's `kernel.py` is executed; `evokern.study.trust` decides which folders may run. A worker process finds
-its kernel through a `WorkerContext`.
+Loading a kernel executes the `kernel.py` in its folder; `evokern.study.trust` decides for which folders that is
+allowed. A worker process finds its kernel through a `WorkerContext`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import CODE
-from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, StudyError, suggestion
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, SpaceError, StudyError, suggestion
 from evokern.files import is_file, is_folder, read_bytes
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
@@ -24,11 +24,11 @@ from evokern.study.trust import PACKAGE, PACKAGED, check_elsewhere, check_truste
 
 _LOGGER = logging.getLogger("evokern")
 _said_hidden: set[Path] = set()
-"""Folders for which the warning about hiding a packaged kernel was printed."""
+"""Folders for which the user was already warned that they hide a packaged kernel."""
 
 
 def roots() -> tuple[Path, ...]:
-    """Return the folders with `kernels/` or `studies/`, in order of precedence."""
+    """Return the folders that may contain `kernels/` or `studies/`, in order of precedence."""
     candidates = [Path.cwd(), PACKAGE / "_data", PACKAGE.parent]
     return tuple(root for root in candidates if (root / "kernels").is_dir() or (root / "studies").is_dir())
 
@@ -56,9 +56,9 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
     """Return a kernel's folder from its name or a path.
 
     Args:
-        name: a kernel's name, its folder, or its `kernel.py` or source file.
-        relative_to: folder of the study. Relative paths are resolved in the working directory and then here; unknown
-            names are also searched in the `kernels/` folder next to it.
+        name: name of a kernel, or path to its folder, its `kernel.py` or its source file.
+        relative_to: folder of the study. Relative paths are resolved in the working directory, and then in this
+            folder. Unknown names are also looked up in the `kernels/` folder next to it.
 
     Raises:
         KernelError: there is no such kernel.
@@ -87,7 +87,7 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
 
 
 def _expand_home(name: str) -> Path:
-    """Return a path with `~` expanded; a `~` of an unknown user stays as it is."""
+    """Return a path with `~` expanded, unless the user is unknown."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -97,10 +97,11 @@ def _expand_home(name: str) -> Path:
 def load_kernel(folder: Path) -> Kernel:
     """Run a folder's `kernel.py` and return its `kernel`.
 
-    The executed text is the one in the digest; `__pycache__`, which may be of another text, is not used.
+    The executed text is the text that the digest covers; `__pycache__` is not used, because it may contain another.
 
     Raises:
-        KernelError: the file is missing, links out of its folder, raises, or has no module-level `kernel`.
+        KernelError: the file is missing, is a link to a file outside its folder, raises an exception, or has no
+            module-level `kernel`.
     """
     path = folder / "kernel.py"
     text = _declaration(path)
@@ -112,6 +113,10 @@ def load_kernel(folder: Path) -> Kernel:
     sys.modules[name] = module
     try:
         exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
+    except (KernelError, SpaceError) as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}{_line_in(error, path).rstrip(',')}: {error}") from error
     except EvokernError:
         raise
     except KERNEL_CODE_EXCEPTIONS as error:
@@ -132,7 +137,7 @@ def _declaration(path: Path) -> bytes:
     """Return the content of a `kernel.py`.
 
     Raises:
-        KernelError: it is missing, cannot be read, or is a link to a file outside its folder.
+        KernelError: the file is missing, cannot be read, or is a link to a file outside its folder.
     """
     if not is_file(path):
         raise KernelError(f"{path.parent} has no kernel.py")
@@ -147,7 +152,7 @@ def _declaration(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Data that a worker process needs for evaluating a study's candidates; pickled."""
+    """Data that a worker process needs for evaluating a study's candidates; it is sent by pickling."""
 
     folder: Path
     """Folder of the kernel."""
@@ -160,7 +165,7 @@ class WorkerContext:
         """Load the kernel.
 
         Raises:
-            KernelError: `kernel.py` is missing or raises.
+            KernelError: `kernel.py` is missing or raises an exception.
         """
         return load_kernel(self.folder)
 
@@ -179,7 +184,7 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
     """Find and load a kernel.
 
     Raises:
-        KernelError: it is missing, invalid, or its folder is not trusted.
+        KernelError: the kernel is missing or invalid, or its folder is not trusted.
     """
     folder = find_kernel_folder(name, relative_to)
     if trust:
@@ -216,7 +221,7 @@ def find_study(name: str) -> Study:
     """Find and read a study from a name or a path to its TOML file.
 
     Raises:
-        StudyError: it is missing or invalid.
+        StudyError: the study is missing or invalid.
     """
     path = _expand_home(name)
     if path.suffix == ".toml" or "/" in name:
@@ -232,7 +237,7 @@ def find_study(name: str) -> Study:
 
 
 def _studies_of(kernel: str) -> str:
-    """Return the names of the studies of a kernel, or how to create one."""
+    """Return the names of a kernel's studies, or instructions for creating one."""
     found = []
     for name, path in study_files().items():
         try:
@@ -244,6 +249,6 @@ def _studies_of(kernel: str) -> str:
 
 
 def kernel_of(study: Study, *, trust: bool = False) -> Kernel:
-    """Find and load the kernel of a study; a relative path may start at the study's file."""
+    """Find and load the kernel of a study; a relative path may be relative to the folder of the study's file."""
     relative_to = study.path.parent if study.path else None
     return find_kernel(study.kernel, relative_to, trust=trust)

@@ -13,12 +13,12 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_duration(text: str | int | float) -> float:
-    """Return the seconds of `2h`, `1h30m`, `90m`, `45s`, or `1 h 30 min` (the printed form).
+    """Return the number of seconds of a duration such as `2h`, `1h30m`, `90m`, `45s` or `1 h 30 min` (as printed).
 
-    A number means seconds; only Python callers can pass one.
+    A number, which only Python callers can pass, means seconds.
 
     Raises:
-        StudyError: it is not a duration, has no unit, or is not positive.
+        StudyError: the value is not a duration, has no unit, or is not positive.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         # A large integer may not fit a float.
@@ -30,13 +30,13 @@ def parse_duration(text: str | int | float) -> float:
         return _check_range(text, 3600 * hours + 60 * minutes + seconds)
     if _NUMBER.fullmatch(word):
         _check_range(text, float(word))
-        raise StudyError(f"{text!r} has no unit; write for example {word}h, {word}m or {word}s")
-    raise StudyError(f"{text!r} is not a duration; write for example 2h, 90m, 1h30m or 45s")
+        raise StudyError(f"{text!r} has no unit; use, for example, {word}h, {word}m or {word}s")
+    raise StudyError(f"{text!r} is not a duration; use, for example, 2h, 90m, 1h30m or 45s")
 
 
 def _check_range(given: str | float, seconds: float) -> float:
     if 0 < seconds <= LONGEST_S:
         return seconds
     if seconds > LONGEST_S:
-        raise StudyError(f"{given!r} is longer than 100 years; write for example 2h, 90m or 45s")
-    raise StudyError(f"{given!r} is not a positive duration; write for example 2h, 90m or 45s")
+        raise StudyError(f"{given!r} is longer than 100 years; use, for example, 2h, 90m or 45s")
+    raise StudyError(f"{given!r} is not a positive duration; use, for example, 2h, 90m or 45s")

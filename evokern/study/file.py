@@ -1,6 +1,6 @@
-"""Read a study's TOML file; errors name file, key and value.
+"""Read a study's TOML file; errors name the file, the key and the value.
 
-`studies/README.md` lists all tables and keys. For an unknown key the error suggests the nearest known one.
+`studies/README.md` lists all tables and keys. For an unknown key, the error suggests the nearest known key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evokern.study.settings import GateSettings, SamplerSettings, SimulationSett
 KEYS = (*(f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")), "budget")
 """Keys of a study file."""
 _TOML_REMEDY = 'quote text, as in kernel = "matmul", and put lists in brackets, as in problems = ["512,512,512"]'
-"""Remedy for the most frequent TOML mistakes."""
+"""Remedy for the most common TOML mistakes."""
 
 
 def read_study(path: Path) -> Study:
@@ -40,7 +40,7 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
 
     Args:
         path: path of the file.
-        what: kind of file for messages, `study` or `sweep`.
+        what: kind of file, for messages: `study` or `sweep`.
 
     Raises:
         StudyError: the file is missing or is not TOML.
@@ -75,7 +75,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     if "budget" in values:
         budget = values.pop("budget")
         if isinstance(budget, (int, float)) and not isinstance(budget, bool):
-            raise StudyError(f'{where}: budget = {budget} has no unit; write for example budget = "2h", "90m" or "45s"')
+            raise StudyError(f'{where}: budget = {budget} has no unit; use, for example, budget = "2h", "90m" or "45s"')
         with _prefix_errors(f"{where}: budget"):
             values["budget_s"] = parse_duration(budget)
     values["problems"] = _problems(where, values["problems"])
@@ -105,7 +105,7 @@ def _refuse_out_of_range(where: str, key: str, value: object) -> None:
 
 @contextmanager
 def _prefix_errors(where: str) -> Iterator[None]:
-    """Prefix a StudyError with file and key."""
+    """Add the file and the key to the message of a StudyError."""
     try:
         yield
     except StudyError as error:
@@ -139,14 +139,14 @@ def _table(where: str, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _problems(where: str, given: object) -> tuple[str | Mapping[str, Value], ...]:
     entries = [given] if isinstance(given, (str, dict)) else given
     if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
-        raise StudyError(f'{where}: problems is {given!r}; write problems = ["B=2 S=512"] or [[problems]] tables')
+        raise StudyError(f'{where}: problems is {given!r}; use problems = ["B=2 S=512"] or [[problems]] tables')
     return tuple(entries)
 
 
 def _gene_values(where: str, gene: str, given: object) -> tuple[Value, ...]:
     entries: list[Any] = given if isinstance(given, list) else [given]
     if not entries or not all(isinstance(entry, (int, str)) for entry in entries):
-        raise StudyError(f"{where}: genes.{gene} is {given!r}; write a value or a list of values")
+        raise StudyError(f"{where}: genes.{gene} is {given!r}; use a value or a list of values")
     return tuple(int(entry) if isinstance(entry, bool) else entry for entry in entries)
 
 
@@ -154,11 +154,11 @@ def _sampler(where: str, given: object) -> SamplerSettings:
     if isinstance(given, str):
         given = {"name": given}
     if not isinstance(given, dict):
-        raise StudyError(f'{where}: sampler is {given!r}; write sampler = "evo" or a table [sampler] with a name')
+        raise StudyError(f'{where}: sampler is {given!r}; use sampler = "evo" or a table [sampler] with a name')
     options = dict(given)
     name = options.pop("name", "evo")
     if not isinstance(name, str):
-        raise StudyError(f"{where}: sampler.name is {name!r}; write a name such as evo")
+        raise StudyError(f"{where}: sampler.name is {name!r}; use a name such as evo")
     with _prefix_errors(f"{where}: sampler"):
         return SamplerSettings(name, options)
 

@@ -13,13 +13,13 @@ from evokern.declaration.genes import Value
 from evokern.errors import MAX_INTEGER, StudyError, UsageError, suggestion
 
 MOST_RUNS = 1000
-"""Maximum number of runs on one input set, and of input sets for timing."""
+"""Maximum number of runs on one input set, and maximum number of input sets for timing."""
 MOST_SAMPLES = 1_000_000
 """Maximum number of samples of a candidate."""
 MOST_GUARD_BYTES = 2**30
 """Maximum size of a guard zone in bytes."""
 MOST_PRICE = 1e12
-"""Maximum price per hour."""
+"""Maximum price of a device hour."""
 CONTROLS = ("none", "random")
 """Valid controls: `none`, or `random` for a random sampler that proposes every second trial."""
 
@@ -27,7 +27,7 @@ SAMPLERS = ("evo", "tpe", "nsga2", "gp", "random", "grid")
 """Valid samplers, implemented in `evokern.samplers`."""
 
 InputSet = Literal["normal", "large", "equal_rows", "denormal", "edges"]
-"""Kinds of generated inputs: normal, large magnitude, equal values within each row, subnormal numbers, and edge cases.
+"""Kinds of generated inputs: normal, large values, equal values within each row, subnormal numbers, and edge cases.
 
 Edge cases are zeros and one-hot rows, and infinities and NaN if the kernel defines their results.
 """
@@ -38,19 +38,19 @@ class GateSettings:
     """Settings of the correctness check."""
 
     input_sets: tuple[InputSet, ...] = ("normal", "large", "equal_rows", "denormal", "edges")
-    """Input sets for every candidate, generated from a secret seed; for a large problem only slices of them are new."""
+    """Input sets for each candidate, generated from a secret seed; for a large problem, only slices of them change."""
     atol: float | None = None
-    """Absolute tolerance; None means the kernel's."""
+    """Absolute tolerance; None means the kernel's own tolerance."""
     rtol: float | None = None
-    """Relative tolerance; None means the kernel's."""
+    """Relative tolerance; None means the kernel's own tolerance."""
     guard_bytes: int = 4096
     """Size in bytes of the guard zones before and after every buffer; a multiple of 256."""
     runs: int = 2
-    """Runs on the same inputs that must agree bit by bit, unless the kernel is declared nondeterministic. Runs after
-    the first use the first two input sets only."""
+    """Number of runs on the same inputs, whose results must be identical bit by bit, unless the kernel is declared
+    nondeterministic. Runs after the first use only the first two input sets."""
     renew_every: int = 8
-    """Number of candidates after which a whole input set of a large problem is regenerated, if no slices of it can be.
-    The float64 references of six sets then cost each candidate less than one whole reference."""
+    """Number of candidates after which a whole input set of a large problem is regenerated, if slices of it cannot be.
+    The float64 references of six input sets then cost less per candidate than one whole reference."""
 
     def __post_init__(self) -> None:
         if not self.input_sets:
@@ -78,21 +78,21 @@ class TimingSettings:
     rotate_sets: int = 4
     """Number of input sets for `rotate`."""
     sample_us: float = 500.0
-    """Target length of one sample (one graph replay) in µs."""
+    """Target duration of one sample (one graph replay) in µs."""
     min_samples: int = 7
     """Minimum number of samples."""
     max_samples: int = 60
     """Maximum number of samples."""
     ci_width: float = 0.01
-    """Stopping rule: the width of the median's 95 % confidence interval as a fraction of the median."""
+    """Sampling stops when the 95 % confidence interval of the median is narrower than this fraction of the median."""
     warmup_us: float = 1000.0
     """Duration of the replays before sampling, in µs."""
     race: float = 1.10
     """Race threshold: a candidate stops once its lower bound exceeds this multiple of the elite's time; 0 disables it.
 
-    A simulated device adds 2, because predicted times are subject to the model's error."""
+    A simulated device adds 2, because the time model's predictions have errors."""
     hang_s: float = 3.0
-    """Seconds after which a launch sequence counts as hung."""
+    """Seconds after which a sequence of launches counts as hung."""
 
     def __post_init__(self) -> None:
         if self.cache not in ("rotate", "flush"):
@@ -156,9 +156,9 @@ class Study:
     device: str = "auto"
     """Device: auto, cuda[:N], sim:CHIP or replay:FILE."""
     limits: Mapping[str, int | str] = field(default_factory=dict)
-    """Resource limits: `chip` (use another chip's limits) and individual lowered limits."""
+    """Resource limits: `chip` uses the limits of another chip; other entries lower individual limits."""
     genes: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """Genes restricted to some of their values."""
+    """Genes that are restricted to some of their values, with these values."""
     sampler: SamplerSettings = field(default_factory=SamplerSettings)
     """Sampler with its options."""
     budget_s: float | None = None
@@ -168,8 +168,8 @@ class Study:
     seed: int = 0
     """Seed of the proposals."""
     window: int | None = None
-    """Maximum number of concurrent trials. Proposal n sees the results up to n minus the trials in flight. None means
-    the device's default."""
+    """Maximum number of concurrent trials. Proposal n uses the results up to trial n minus this number. None means the
+    device's default."""
     gate: GateSettings = field(default_factory=GateSettings)
     """Settings of the correctness check."""
     timing: TimingSettings = field(default_factory=TimingSettings)
@@ -179,9 +179,9 @@ class Study:
     control: str = "none"
     """`random`: every second trial is random, for comparison with the sampler; `none`: no control."""
     cost_per_hour: float | None = None
-    """Device price per hour."""
+    """Price of one device hour."""
     cost_unit: str = ""
-    """Currency of the price, as displayed."""
+    """Currency of the price, for display."""
     path: Path | None = None
     """Path of the study's file."""
 
@@ -199,14 +199,14 @@ class Study:
 
     @contextmanager
     def blamed(self, key: str, mistake: type[UsageError] = UsageError) -> Iterator[None]:
-        """Prefix errors with the study's file and a key.
+        """Add the study's file and a key to the messages of errors.
 
         Args:
             key: key as written in the file, for example `[genes]`.
-            mistake: error type to prefix; others pass unchanged.
+            mistake: type of the errors to change; other errors pass unchanged.
 
         Raises:
-            StudyError: the prefixed error.
+            StudyError: the error with the longer message.
         """
         try:
             yield
@@ -218,7 +218,7 @@ def check_trials(trials: int | None) -> None:
     """Reject an invalid number of trials.
 
     Raises:
-        StudyError: it is less than 1 or exceeds the database's integer range.
+        StudyError: the number is less than 1, or too large for the database.
     """
     if trials is not None and not 1 <= trials <= MAX_INTEGER:
         raise StudyError(f"trials = {trials}; use at least 1" + (" and at most 2^63 - 1" if trials > 1 else ""))
@@ -228,17 +228,17 @@ def check_seed(seed: int | None) -> None:
     """Reject a seed that the database cannot store.
 
     Raises:
-        StudyError: it does not fit in 64 bits.
+        StudyError: the seed does not fit in 64 bits.
     """
     if seed is not None and abs(seed) > MAX_INTEGER:
         raise StudyError(f"seed = {seed} does not fit in 64 bits; use -2^63 + 1 to 2^63 - 1")
 
 
 def check_control(control: str, sampler: str) -> None:
-    """Reject an unknown control, or one that equals the sampler.
+    """Reject a control that is unknown or the same as the sampler.
 
     Raises:
-        StudyError: the control is unknown or equals the sampler.
+        StudyError: the control is unknown or the same as the sampler.
     """
     if control not in CONTROLS:
         raise StudyError(f"control = {control!r}: {suggestion(control, CONTROLS)}")
@@ -250,7 +250,7 @@ def check_price(per_hour: float | None) -> None:
     """Reject an invalid price.
 
     Raises:
-        StudyError: it is negative, not finite, or too large.
+        StudyError: the price is negative, not finite, or too large.
     """
     if per_hour is not None and not 0 <= per_hour <= MOST_PRICE:
         raise StudyError(f"cost_per_hour = {per_hour}; use a price per hour of at least 0, such as 2.5")

@@ -1,4 +1,4 @@
-"""Trials: proposal, outcome, evidence and record.
+"""Trials: their proposals, outcomes, evidence and records.
 
 Outcomes are values, not exceptions. `REQUIRED_EVIDENCE` lists the evidence of each outcome, so that every record of a
 failed candidate states the reason.
@@ -38,14 +38,14 @@ class Outcome(StrEnum):
         return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE, Outcome.LOST)
 
     def as_seen_by_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
-        """Return the trial's outcome as seen by its arm alone, in a study with control.
+        """Return the outcome that the trial has within its own arm, in a study with a control.
 
         A program that the other arm timed first is a duplicate in the study, but `measured` within an arm that has not
-        seen it.
+        seen that program.
 
         Args:
             fingerprint: identity of the trial's program.
-            programs: programs of the arm's earlier trials; this one is added.
+            programs: programs of the arm's earlier trials; this trial's program is added.
         """
         first = fingerprint not in programs
         programs.add(fingerprint)
@@ -64,9 +64,9 @@ REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
     Outcome.INFEASIBLE: ("constraint", "needed", "available", "reason"),
     Outcome.LOST: ("reason", "memory"),
 }
-"""Keys that `Evaluation.evidence` must have for each outcome."""
+"""Keys that `Evaluation.evidence` must contain for each outcome."""
 PRINTF_HINT = "it calls printf, which takes seconds if every thread prints; remove it, or let one thread print"
-"""Added to the reason of a hung candidate whose evidence has `prints`."""
+"""Text that is added to the reason of a hung candidate whose evidence has `prints`."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Resources:
     dynamic_shared_bytes: int
     """Dynamic shared memory per block in bytes."""
     occupancy: float
-    """Resident warps as a fraction of the SM's maximum, 0 to 1."""
+    """Resident warps as a fraction (0 to 1) of the SM's maximum."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,15 @@ class Timing:
     ci95_us: tuple[float, float]
     """95 % confidence interval of the median in µs."""
     samples_us: tuple[float, ...]
-    """All samples in the order taken, µs per call."""
+    """All samples in the order in which they were taken, µs per call."""
     predicted: bool = False
-    """Whether the time is predicted by the simulated device."""
+    """Whether a simulated device predicted the time."""
     clock_mhz: float | None = None
-    """SM clock during sampling."""
+    """SM clock during sampling, in MHz."""
     throttle: str = ""
-    """Throttle reasons from the driver; empty for none."""
+    """Throttle reasons that the driver reported; empty if there were none."""
     temperature_c: float | None = None
-    """GPU temperature during sampling."""
+    """GPU temperature during sampling, in °C."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,13 @@ class Span:
     """Time span of one phase of a trial."""
 
     phase: str
-    """`compile`, `evaluate` (all work of a device worker), and within that `prediction`, `gate`, `timing`."""
+    """Phase: `compile`, `evaluate` (all work of a device worker), or its part `prediction`, `gate` or `timing`."""
     began_s: float
     """Start in seconds: study time over all sessions for a stored trial, `time.monotonic` before that."""
     seconds: float
     """Duration in seconds."""
     worker: str = ""
-    """Process that did the work, `compiler 3` or `executor 1`; empty within that process."""
+    """Process that did the work, such as `compiler 3` or `executor 1`; empty within that process."""
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,15 @@ class Evaluation:
     outcome: Outcome
     """Outcome of the evaluation."""
     time_us: float | None = None
-    """Objective in µs: the time, or for several problems their geometric mean, scaled to the first (see `search`)."""
+    """Objective in µs: the time or, for several problems, the geometric mean of their times."""
     timings: tuple[Timing, ...] = ()
     """Timing of each problem of the study, in order."""
     resources: tuple[Resources, ...] = ()
     """Resources of each distinct launch, in order."""
     fingerprint: str | None = None
-    """Identity of machine code and launch; programs with equal fingerprints are the same."""
+    """Identity of the machine code and the launch; programs with equal fingerprints are the same."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """Reason for the outcome as JSON values, with the keys in `REQUIRED_EVIDENCE`."""
+    """Evidence for the outcome as JSON values, with at least the keys in `REQUIRED_EVIDENCE`."""
     gate: Mapping[str, Any] = field(default_factory=dict)
     """Measurements of the correctness check: relative Frobenius error, worst element, checks performed."""
     compile_s: float = 0.0
@@ -157,16 +157,16 @@ class Evaluation:
 
     @property
     def passed_gate(self) -> bool:
-        """Whether the gate passed the candidate.
+        """Whether the candidate passed the gate.
 
-        A slow candidate passed if it has timings; one with a predicted time only was not checked.
+        A slow candidate with timings passed; a slow candidate that has only a predicted time was not checked.
         """
         timed = self.outcome is Outcome.SLOW and bool(self.timings)
         return timed or self.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)
 
     @property
     def own_problem_share(self) -> float | None:
-        """Share of the blocks of the full-size problems that a simulated device ran; None without such evidence."""
+        """Fraction of the full-size problems' blocks that a simulated device ran; None without such evidence."""
         own = self.evidence.get("own_problem")
         if not isinstance(own, dict) or not own:
             return None
@@ -175,7 +175,7 @@ class Evaluation:
 
     @property
     def scaled_problems(self) -> tuple[str, ...]:
-        """Keys of the scaled-down problems that a simulated device ran completely."""
+        """Keys of the scaled-down problems that a simulated device ran with all blocks."""
         own = self.evidence.get("own_problem")
         ran = own.values() if isinstance(own, dict) else ()
         return tuple(str(one["scaled"]) for one in ran if one.get("scaled"))
@@ -222,13 +222,13 @@ class Proposal:
     """A sampler's proposal for one trial."""
 
     config: Config
-    """Canonical configuration; feasible and new, except from `grid` or without the sampler's guard."""
+    """Canonical configuration; feasible and new, unless it is from `grid` or an unguarded sampler."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """The sampler's information as JSON values: operator, parents, prediction."""
+    """The sampler's notes on the proposal as JSON values: operator, parents and prediction."""
     rejections: Mapping[str, int] = field(default_factory=dict)
-    """Constraint → number of proposals for this trial that it rejected."""
+    """Number of earlier proposals for this trial that were rejected, by constraint."""
     sampler_state: Mapping[str, Any] = field(default_factory=dict)
-    """State stored by an Optuna sampler, as JSON values: `trial` and `study` system attributes."""
+    """State that an Optuna sampler stored, as JSON values: the system attributes of `trial` and `study`."""
     control: bool = False
     """Whether the study's control made the proposal, not its sampler."""
 
@@ -244,7 +244,7 @@ class Trial:
     evaluation: Evaluation
     """Evaluation of the trial."""
     seconds: float = 0.0
-    """Study time at which it was recorded, in seconds over all sessions."""
+    """Study time at which the trial was recorded, in seconds over all sessions."""
 
     @property
     def config(self) -> Config:
@@ -253,7 +253,7 @@ class Trial:
 
     @property
     def control(self) -> bool:
-        """Whether the study's control made the proposal, not its sampler."""
+        """Whether the study's control, not its sampler, made the proposal."""
         return self.proposal.control
 
     @property
@@ -263,5 +263,5 @@ class Trial:
 
     @property
     def value(self) -> float | None:
-        """Objective, log(time in µs); None without a time."""
+        """Objective: log(time in µs), or None if the trial has no time."""
         return None if self.evaluation.time_us is None else math.log(self.evaluation.time_us)

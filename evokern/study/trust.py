@@ -1,8 +1,8 @@
 """Decide which kernel folders may run, because `kernel.py` is code and loading a kernel executes it.
 
-A folder below the working directory may run if only the user and root may write it. That includes its files and its
-parents up to the working directory (compare git's safe.directory). The package's own folders may run. Any other
-folder needs the user's trust once, which is then remembered together with the folder's owner.
+A folder below the working directory may run if only the user and root can write to it. The same must be true of its
+files and of its parents up to the working directory (compare git's safe.directory). The package's own folders may run.
+The user must trust any other folder once; that decision is stored together with the folder's owner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGED = (PACKAGE / "_data" / "kernels", PACKAGE.parent / "kernels")
 
 
 def distrust_reason(folder: Path) -> str:
-    """Return a clause with the reason why a folder's code is not trusted; empty if it is."""
+    """Return a clause that says why a folder's code is not trusted; empty if it is trusted."""
     folder = folder.resolve()
     if any(folder.is_relative_to(root) for root in PACKAGED) or _remembered(folder):
         return ""
@@ -54,10 +54,10 @@ def check_trusted(folder: Path) -> None:
 
 
 def check_elsewhere(folder: Path, files: Iterable[Path]) -> None:
-    """Reject headers that other users may write, if the folder is trusted only because it belongs to the user.
+    """Reject headers that other users can write to, if the folder is trusted only because it belongs to the user.
 
     Raises:
-        KernelError: another user may write a header.
+        KernelError: another user can write to a header.
     """
     if any(folder.is_relative_to(root) for root in PACKAGED) or _remembered(folder):
         return
@@ -68,7 +68,7 @@ def check_elsewhere(folder: Path, files: Iterable[Path]) -> None:
 
 
 def remember_trust(folder: Path) -> None:
-    """Remember that the user trusts a folder's code, as long as its owner does not change.
+    """Store that the user trusts a folder's code; this applies until the folder's owner changes.
 
     Raises:
         KernelError: the trust file cannot be written.
@@ -88,7 +88,7 @@ def remember_trust(folder: Path) -> None:
 
 
 def _remembered(folder: Path) -> bool:
-    """Return whether the user trusted a folder: a JSON line with its owner, or the bare path of older versions."""
+    """Return whether the file of trusted folders lists a folder with its current owner, or in the older format."""
     try:
         path = _trust_file()
         if any(who_else_can_modify(place) for place in (path.parent, path)):

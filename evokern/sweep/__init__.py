@@ -1,7 +1,7 @@
 """Sweeps: many studies from one file, each in its own database, searched within one budget.
 
 A TOML file lists kernels, problems, data types and devices; each combination is one study (`plan`). The studies are
-searched in time slices. A rule (`rule`) chooses the next study; its decisions are stored (`journal`), so that the same
+searched in time slices. A rule (`rule`) chooses the next study. Its decisions are stored (`journal`), so that the same
 command resumes an interrupted sweep.
 """
 

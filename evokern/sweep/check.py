@@ -20,8 +20,8 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, allow_changes: boo
         allow_changes: accept changed settings.
 
     Raises:
-        StudyError: a study cannot be searched, two are the same, one has no end, or the folder has it with other
-            settings; the message names the study and the remedy.
+        StudyError: a study cannot be searched, is the same as another, has no limit, or has other settings in the
+            folder; the message names the study and the remedy.
         StoreError: the folder or a database in it cannot be used.
     """
     from evokern.analysis.check.study_soundness import require_sound
@@ -30,7 +30,7 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, allow_changes: boo
         require_sound(planned.study)
         if not bounded and not planned.limited:
             raise StudyError(
-                f"{sweep.path} has neither trials nor a budget, so its studies would not end; write trials = 200, or "
+                f"{sweep.path} has neither trials nor a budget, so its studies would not end; add trials = 200, or "
                 "set a budget for the sweep with --budget 6h"
             )
     _refuse_same_problem(sweep)
@@ -42,7 +42,7 @@ def check_sweep(sweep: Sweep, folder: Path, *, bounded: bool, allow_changes: boo
 
 
 def _refuse_same_problem(sweep: Sweep) -> None:
-    """Reject a problem that is written in two ways, because it would be searched twice."""
+    """Reject a problem that the file contains in two notations, because it would be searched twice."""
     from evokern.analysis.check.declaration import read_declaration
     from evokern.declaration.problem import parse_problems
     from evokern.study.discovery import find_kernel_folder

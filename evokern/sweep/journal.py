@@ -1,6 +1,6 @@
-"""Journal of a sweep: decided slices with their results, and the lock of the sweep's folder.
+"""Journal of a sweep: its time slices with their results, and the lock of the sweep's folder.
 
-A decision is stored before its slice starts, so that a resumed sweep continues with the same decision.
+The decision for a slice is stored before the slice starts, so that a resumed sweep continues with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from evokern.files import is_file, make_folder, read_text
 from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
 
 FILE = "sweep.json"
-"""Journal file in the sweep's folder."""
+"""Name of the journal file in the sweep's folder."""
 LOCK = "sweep.lock"
-"""Lock file in the sweep's folder."""
+"""Name of the lock file in the sweep's folder."""
 VERSION = 1
-"""Version of the journal file."""
+"""Format version of the journal file."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class SweepSlice:
     study: str
     """Name of the study."""
     first: int
-    """Evaluated trials at the decision."""
+    """Number of evaluated trials at the decision."""
     last: int | None
-    """Evaluated trials at which the slice ends; None if the study ends earlier."""
+    """Number of evaluated trials at which the slice ends; None if the study's own limit comes first."""
     why: str
     """Reason for choosing this study."""
     before_us: float | None
-    """Best time at the decision in µs; None without one."""
+    """Best time at the decision in µs; None if there was none."""
     before_s: float
     """Study time at the decision in seconds."""
     after_us: float | None = None
@@ -51,7 +51,8 @@ class SweepSlice:
     def rate(self) -> float:
         """Improvement per second: log(best before / best after) / seconds.
 
-        Infinite for the first correct candidate; 0 without a correct candidate, or if the best was refuted meanwhile.
+        It is infinite if the slice found the first correct candidate. It is 0 if there is no correct candidate, or if
+        the best one was refuted during the slice.
         """
         if self.after_us is None or self.seconds is None:
             return 0.0
@@ -62,14 +63,14 @@ class SweepSlice:
 
 @dataclass
 class Journal:
-    """Decisions of a sweep, in order; every change is on disk when the call returns."""
+    """Decisions of a sweep, in order; each change is on disk when the call that makes it returns."""
 
     folder: Path
     """Folder of the sweep."""
     device: str | None = None
-    """Device that replaces those of the file, as given to the last run."""
+    """Device of the last run's `--device`, which replaces the devices in the file."""
     slices: tuple[SweepSlice, ...] = ()
-    """Decided slices."""
+    """All slices, in the order of their decisions."""
 
     @classmethod
     def of(cls, folder: Path) -> Journal:
@@ -96,7 +97,7 @@ class Journal:
 
     @property
     def open_slice(self) -> SweepSlice | None:
-        """Decided slice that has not ended; None if there is none."""
+        """Slice that was decided but has not ended; None if there is none."""
         return self.slices[-1] if self.slices and self.slices[-1].seconds is None else None
 
     def done(self, study: str) -> list[SweepSlice]:
@@ -104,7 +105,7 @@ class Journal:
         return [one for one in self.slices if one.study == study and one.seconds is not None]
 
     def opened(self, device: str | None) -> None:
-        """Store the device given to a run."""
+        """Store the device of a run."""
         self.device = device
         self._write()
 
@@ -148,7 +149,7 @@ def _directory(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def sweep_lock(folder: Path) -> Iterator[None]:
-    """Lock a sweep's folder, creating it if necessary; the system releases the lock when the process ends.
+    """Lock a sweep's folder, and create it if necessary; the system releases the lock when the process ends.
 
     Raises:
         StoreError: another sweep holds the lock, or the folder cannot be created.

@@ -1,4 +1,4 @@
-"""Render a sweep as one HTML page: state and result of each study, and the reason for each slice."""
+"""Render a sweep as one HTML page: the state and result of each study, and the reason for each slice."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from evokern.wording import changed_genes_text, duration, microseconds, verifica
 
 
 def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyState]) -> str:
-    """Return the page as a single file; all text is escaped, and it has no script.
+    """Return the page as a single file without scripts; all text is escaped.
 
     Args:
         sweep: sweep to render.
         folder: folder of its databases.
-        standings: states of its studies, in order.
+        standings: states of the sweep's studies, in order.
 
     Raises:
         StoreError: a database or the journal cannot be read.
@@ -54,7 +54,7 @@ def _studies(sweep: Sweep, standings: Sequence[StudyState]) -> TextTable:
 
 
 def _found(one: StudyState) -> tuple[str, str, str, str]:
-    """Return a study's speedup, verification, warm start and the champion's changed genes."""
+    """Return a study's speedup, verification and warm start, and the champion's changed genes."""
     with open_readonly(one.db) as reader:
         record = reader.study(one.name)
         summary = reader.summary(record)

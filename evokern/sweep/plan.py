@@ -1,7 +1,7 @@
 """Read a sweep's TOML file: each combination of kernel, device, data type and problem is one named study.
 
-`kernels`, `devices` and `dtypes` are lists of values that a study file has once; `[weights]` gives problems weights.
-All other keys are those of a study file.
+A study file has one kernel, device and data type; a sweep file can have lists of them (`kernels`, `devices`, `dtypes`).
+`[weights]` assigns weights to problems. All other keys are the same as in a study file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evokern.study.file import KEYS, read_table, refuse_unknown, study_from_tabl
 from evokern.study.settings import Study
 
 LISTS = {"kernel": "kernels", "device": "devices", "dtype": "dtypes"}
-"""Key of a study file → key of a sweep file with a list of such values."""
+"""Keys of a sweep file whose values are lists, by the corresponding key of a study file."""
 MOST_LETTERS = 150
 """Maximum length of a study's name, which is also a file name; longer names are cut and end in a digest."""
 _RECORDED = re.compile(r"(\.json)?(\.gz)?$")
@@ -31,20 +31,20 @@ class PlannedStudy:
     """A study of a sweep."""
 
     study: Study
-    """Study, as for `evokern search`."""
+    """The study, as for `evokern search`."""
     problem: str
-    """Problem, as written in the file."""
+    """The problem, as written in the file."""
     weight: float = 1.0
-    """Weight of its improvements."""
+    """Weight of the study's improvements."""
 
     @property
     def name(self) -> str:
-        """Name of the study: kernel, problem, data type, device."""
+        """Name of the study, made from kernel, problem, data type and device."""
         return self.study.name
 
     @property
     def limited(self) -> bool:
-        """Whether the study has its own end: trials, a budget, or a grid."""
+        """Whether the study has its own limit: trials, a budget, or the end of a grid."""
         return bool(self.study.trials or self.study.budget_s or self.study.sampler.name == "grid")
 
     def database(self, folder: Path) -> Path:
@@ -54,16 +54,16 @@ class PlannedStudy:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contents of a sweep's file."""
+    """A sweep, as read from its file."""
 
     path: Path
     """Path of the file."""
     studies: tuple[PlannedStudy, ...]
-    """Studies in order: by kernel, then device, data type, problem."""
+    """Studies, ordered by kernel, then device, data type and problem."""
 
     @property
     def folder(self) -> Path:
-        """Default folder of the databases: the file's name without suffix, in the working directory."""
+        """Default folder of the databases: in the working directory, with the file's name without its suffix."""
         return Path(self.path.stem)
 
 
@@ -84,7 +84,7 @@ def read_sweep(path: Path, device: str | None = None) -> Sweep:
         table = {key: value for key, value in table.items() if key not in ("device", "devices")} | {"device": device}
     choices = {one: _choices(where, table, one, several) for one, several in LISTS.items()}
     if not choices["kernel"]:
-        raise StudyError(f'{where} lacks the key \'kernel\'; write kernel = "NAME" or kernels = ["NAME", …]')
+        raise StudyError(f'{where} lacks the key \'kernel\'; add kernel = "NAME" or kernels = ["NAME", …]')
     problems = _problems(where, table)
     weights = _weights(where, table, [_text(problem) for problem in problems])
     shared = {key: value for key, value in table.items() if key not in (*LISTS, *LISTS.values(), "problems", "weights")}
@@ -105,12 +105,12 @@ def read_sweep(path: Path, device: str | None = None) -> Sweep:
 
 
 def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> list[str]:
-    """Return the file's values for a key of a study file, or for the key with the list."""
+    """Return the file's values for a key of a study file, or for the corresponding key with a list."""
     if one in table and several in table:
         raise StudyError(f"{where} has both {one} and {several}; remove one of them")
     given = table[several] if several in table else [table[one]] if one in table else []
     if several in table and not (isinstance(given, list) and given):
-        raise StudyError(f'{where}: {several} is {given!r}; write a list, {several} = ["…", "…"], or {one} = "…"')
+        raise StudyError(f'{where}: {several} is {given!r}; use a list, {several} = ["…", "…"], or {one} = "…"')
     for entry in given:
         if not isinstance(entry, str) or not entry.strip():
             raise StudyError(f"{where}: {several if several in table else one} contains {entry!r}; it must be a string")
@@ -119,13 +119,13 @@ def _choices(where: str, table: Mapping[str, Any], one: str, several: str) -> li
 
 def _problems(where: str, table: Mapping[str, Any]) -> list[str | Mapping[str, Value]]:
     if "problems" not in table:
-        raise StudyError(f"{where} lacks the key 'problems'; write problems = [\"B=2 S=512\", …], each its own study")
+        raise StudyError(f"{where} lacks the key 'problems'; add problems = [\"B=2 S=512\", …], one for each study")
     given = table["problems"]
     entries = [given] if isinstance(given, (str, dict)) else given
     if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
-        raise StudyError(f'{where}: problems is {given!r}; write problems = ["B=2 S=512"] or [[problems]] tables')
+        raise StudyError(f'{where}: problems is {given!r}; use problems = ["B=2 S=512"] or [[problems]] tables')
     if not entries:
-        raise StudyError(f'{where}: problems is empty; write for example problems = ["B=2 S=512", "B=2 S=1024"]')
+        raise StudyError(f'{where}: problems is empty; use, for example, problems = ["B=2 S=512", "B=2 S=1024"]')
     return entries
 
 

@@ -15,7 +15,7 @@ class SweepRequest:
     """Options of a sweep run."""
 
     device: str | None = None
-    """Device that replaces those of the file; None keeps them."""
+    """Device that replaces the devices in the file; None keeps them."""
     cluster: RayRequest | None = None
     """Ray cluster for simulated devices; None for this machine."""
     budget: str | float | None = None
@@ -23,7 +23,7 @@ class SweepRequest:
     warm_start: Literal["auto", "none"] = "auto"
     """Warm start of new studies: from the nearest completed study in the folder, or none."""
     allow_changes: bool = False
-    """Whether to continue although settings or code changed."""
+    """Whether to continue even if settings or code have changed."""
     trust: bool = False
     """Whether to trust the kernels' folders from now on."""
 
@@ -32,7 +32,7 @@ class SweepRequest:
         """Budget in seconds.
 
         Raises:
-            StudyError: it is not a duration.
+            StudyError: the budget is not a duration.
         """
         return None if self.budget is None else parse_duration(self.budget)
 
@@ -46,7 +46,7 @@ class SweepResult:
     standings: tuple[StudyState, ...]
     """States of the studies, in the sweep's order."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Study → why it could not be searched."""
+    """Reasons why studies could not be searched, by name of the study."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""

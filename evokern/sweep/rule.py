@@ -1,8 +1,8 @@
 """Choose the next study of a sweep and the length of its slice from recorded results, by these rules in order.
 
-1. A kernel and device without a source: choose their first unfinished study. A source can warm-start other studies:
-   it is a study searched to its end, or one without its own end after two slices. The rule is skipped if no study would
-   use a source (recordings, controls, samplers without warm start).
+1. If a kernel and device have no source yet, choose their first unfinished study. A source is a study from which others
+   can start: its search is complete, or it has no limit of its own and has had two slices. The rule is skipped if no
+   study would use a source (recordings, controls, samplers that cannot use a warm start).
 2. Choose the first study with fewer than two slices.
 3. Choose the study with the largest weight × improvement per second of its last slice (`SweepSlice.rate`). On a tie,
    choose the one with the fewest trials, then the first.
@@ -21,7 +21,7 @@ from evokern.sweep.plan import PlannedStudy
 from evokern.sweep.standing import StudyState
 
 FIRST_SLICE = 32
-"""Evaluated trials of a study's first slice."""
+"""Number of evaluated trials at which a study's first slice ends."""
 SLICES_FIRST = 2
 """Number of slices that each study gets before studies are compared."""
 
@@ -44,11 +44,11 @@ def next_study(
     *,
     warm: bool = True,
 ) -> tuple[PlannedStudy, str]:
-    """Return the study to search next, and the reason.
+    """Return the study to search next, and the reason for the choice.
 
     Args:
         studies: searchable studies (at least one) and completed ones, in order.
-        standings: name → state.
+        standings: states of the studies by name.
         journal: slices so far.
         warm: whether studies start from other studies' results.
     """
@@ -71,7 +71,7 @@ def next_study(
 
 
 def next_slice_end(planned: PlannedStudy, evaluated: int) -> int | None:
-    """Return the evaluated trials at which the next slice ends; None if the study's own limit comes first."""
+    """Return the number of evaluated trials at which the next slice ends; None if the study's limit comes first."""
     end = FIRST_SLICE
     while end <= evaluated:
         end *= 2

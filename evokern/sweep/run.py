@@ -1,4 +1,4 @@
-"""Run a sweep: search slices by the rule and verify champions, until all studies or the budget end."""
+"""Run a sweep: search time slices and verify champions until all studies are finished or the budget is used up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OnLine = Callable[[str], None]
 def run_sweep(
     sweep: Sweep, folder: Path, request: SweepRequest, report: OnLine, on_progress: OnProgress = lambda progress: None
 ) -> SweepResult:
-    """Search or resume a sweep's studies.
+    """Search the studies of a sweep, or resume them.
 
     Args:
         sweep: sweep, with the devices of the request.
@@ -69,7 +69,7 @@ def _interruptible() -> Iterator[None]:
 
 
 class _SweepRun:
-    """Studies of a sweep and their slices."""
+    """One run of a sweep: its studies and their slices."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _SweepRun:
         self._notes: set[str] = set()
         self._known: dict[str, StudyState] = {}
         self.refused: dict[str, str] = {}
-        """Study → why it could not be searched."""
+        """Reasons why studies could not be searched, by name of the study."""
 
     def standing(self, planned: PlannedStudy) -> StudyState:
         """Return a study's state, which is read again after each of its sessions."""
@@ -98,7 +98,7 @@ class _SweepRun:
         return self._known[planned.name]
 
     def run(self) -> Literal["done", "budget", "interrupted"]:
-        """Search until nothing is left, and verify the champions."""
+        """Search until no study or budget is left, and verify the champions."""
         left = self._left(self._standings())
         if left is not None and left <= 0:
             self._report(f"the sweep's budget of {duration(self._budget_s or 0.0)} is used up")

@@ -1,4 +1,4 @@
-"""State of a sweep's study, read from its database alone, without kernel folder or device."""
+"""State of a study in a sweep, read only from the study's database, without kernel folder or device."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from evokern.sweep.plan import PlannedStudy
 from evokern.wording import count_noun, duration, microseconds
 
 State = Literal["waiting", "begun", "unverified", "finished"]
-"""States: not started; started; searched to its end with an unverified champion; searched to its end and verified, or
-without a correct candidate."""
+"""States of a study: not started; started; search completed, with an unverified champion; or search completed, with a
+verified champion or without a correct candidate."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class StudyState:
     elapsed_s: float = 0.0
     """Study time over all sessions, in seconds."""
     best_us: float | None = None
-    """Champion's time in µs; None without one."""
+    """The champion's time in µs; None if there is no champion."""
     predicted: bool = False
-    """Whether that time is predicted."""
+    """Whether the champion's time is predicted."""
     verified: bool | None = None
     """Whether the champion is verified; None if it was neither verified nor refuted."""
     verifiable: bool = False
     """Whether there is a champion that can be verified; recordings cannot be verified."""
     reason: str = ""
-    """Result of the verification, or the reason why there is none."""
+    """Result of the verification, or the reason why there is no result."""
 
     @property
     def searched(self) -> bool:
-        """Whether the search reached its end."""
+        """Whether the search is complete."""
         return self.state in ("unverified", "finished")
 
     @property
@@ -56,7 +56,7 @@ class StudyState:
 
     @property
     def best(self) -> str:
-        """Champion's time as a table entry in µs; a dash without one."""
+        """The champion's time in µs as a table entry; a dash if there is no champion."""
         return microseconds(self.best_us) + (" predicted" if self.predicted and self.best_us else "")
 
     def in_words(self) -> str:
@@ -127,7 +127,7 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
 
 
 def totals(standings: Sequence[StudyState]) -> str:
-    """Return the number of studies in each state, in a line."""
+    """Return one line with the number of studies in each state, the number of trials and the study time."""
     counts = dict.fromkeys(("finished", "unverified", "begun", "waiting"), 0)
     for one in standings:
         counts[one.state] += 1

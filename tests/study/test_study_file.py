@@ -57,9 +57,9 @@ def test_a_whole_study_reads(tmp_path: Path) -> None:
         ('kernel = "a"\n', "lacks the key 'problems'"),
         ('kernel = "a"\nproblems = []\n', "has no problem"),
         ('kernel = "a"\nproblems = "1"\nbudget = "2x"\n', "'2x' is not a duration"),
-        ('kernel = "a"\nproblems = "1"\nbudget = 2\n', 'budget = 2 has no unit; write for example budget = "2h"'),
+        ('kernel = "a"\nproblems = "1"\nbudget = 2\n', 'budget = 2 has no unit; use, for example, budget = "2h"'),
         ('kernel = "a"\nproblems = "1"\nbudget = 1.5\n', "budget = 1.5 has no unit"),
-        ('kernel = "a"\nproblems = "1"\nbudget = "2"\n', "budget: '2' has no unit; write for example 2h"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "2"\n', "budget: '2' has no unit; use, for example, 2h"),
         ('kernel = "a"\nproblems = "1"\nbudget = "0m"\n', "'0m' is not a positive duration"),
         ('kernel = "a"\nproblems = "1"\nbudget = true\n', "True is not a duration"),
         ('kernel = "a"\nproblems = "1"\nseed = "x"\n', "seed is 'x'; it must be an integer"),
@@ -162,12 +162,12 @@ def test_a_duration_reads_as_it_is_printed(seconds: int, said: str) -> None:
 @pytest.mark.parametrize("given", ["0", "0s", "0h0m", 0, -3, float("nan")])
 def test_a_time_is_longer_than_nothing(given: str | float) -> None:
     """A time of zero is called what it is, with examples of a longer one, however it was written."""
-    with pytest.raises(StudyError, match=r"is not a positive duration; write for example 2h"):
+    with pytest.raises(StudyError, match=r"is not a positive duration; use, for example, 2h"):
         parse_duration(given)
 
 
 def test_a_number_is_seconds_only_in_python() -> None:
     """A number given from Python is seconds; the same digits as text are refused, since most mean hours by them."""
     assert parse_duration(2) == 2.0
-    with pytest.raises(StudyError, match=r"^'2' has no unit; write for example 2h, 2m or 2s$"):
+    with pytest.raises(StudyError, match=r"^'2' has no unit; use, for example, 2h, 2m or 2s$"):
         parse_duration("2")
