@@ -33,7 +33,7 @@ def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable
         when = "with its first candidate" if matched == 1 else f"after {matched} trials"
         return (
             f"{sampler} beats random search: {sampler_time} is {ratio:.2f}× as fast as the {random_time} of "
-            f"{drawn['evaluated']} random trials; {sampler} reached their time {when}"
+            f"{drawn['evaluated']} random trials; {sampler} reached that time {when}"
         )
     if ratio < 1 - TIE:
         return f"{sampler} does not beat random search: random search found {random_time}, {sampler} {sampler_time}"

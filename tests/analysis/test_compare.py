@@ -232,7 +232,8 @@ def test_a_program_of_somebody_else_s_is_not_built(tmp_path: Path, monkeypatch: 
     assert invoke(path, path)[0] == 3, "the user's own is built"
     (tmp_path / "one.cu").chmod(0o666)
     code, _, told = invoke(path, path)
-    assert (code, f"{path} is a program that would be built and run, and anybody can write to {path}" in told) == (2, True)
+    assert code == 2
+    assert f"{path} is a program that would be built and run, and anybody can write to {path}" in told
     assert invoke(path, path, "--trust")[0] == 3
     (tmp_path / "one.cu").chmod(0o644)
     tmp_path.chmod(0o777)

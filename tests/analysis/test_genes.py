@@ -67,7 +67,7 @@ def test_each_gene_gets_the_verdict_that_it_deserves() -> None:
         ("TILE", "decisive"),
     }
     assert found["WARPS", "locked"].text == (
-        "WARPS works only at 4: 96 of 96 others crashed, misaligned address at line 61"
+        "WARPS works only with 4: 96 of 96 trials with other values crashed, misaligned address at line 61"
     )
     assert found["TILE", "barred"].text.startswith("TILE=128 never works: ")
     assert "does not change the machine code" in found["UNROLL", "dead"].text
@@ -86,7 +86,9 @@ def test_what_was_only_slow_works() -> None:
     stopped = replace(stopped, outcome=Outcome.SLOW, evidence={"elite_us": 5.0})
     right = [replace(t, evaluation=stopped) if t.number == slow else t for t in trials]
     before, after = ({f.text for f in gene_findings(GENES, found) if f.gene == "WARPS"} for found in (trials, right))
-    assert before == {"WARPS works only at 4: 96 of 96 others crashed, misaligned address at line 61"}
+    assert before == {
+        "WARPS works only with 4: 96 of 96 trials with other values crashed, misaligned address at line 61"
+    }
     assert after == {"WARPS=2 never works: 48 of 48 crashed, misaligned address at line 61"}
 
 
@@ -98,7 +100,7 @@ def test_what_was_predicted_slow_was_never_asked() -> None:
     asked = [replace(t, evaluation=unchecked) if t.number == slow else t for t in trials]
     assert not unchecked.passed_gate
     assert {f.text for f in gene_findings(GENES, asked) if f.gene == "WARPS"} == {
-        "WARPS works only at 4: 95 of 95 others crashed, misaligned address at line 61"
+        "WARPS works only with 4: 95 of 95 trials with other values crashed, misaligned address at line 61"
     }
 
 

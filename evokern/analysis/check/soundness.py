@@ -337,7 +337,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
 }
 
 _REQUIRES: Mapping[str, tuple[str, ...]] = {
-    "simulated run": ("reference",),
-    "own problem": ("reference", "simulated run"),
+    "simulated run": ("entry points", "reference"),
+    "own problem": ("entry points", "reference", "simulated run"),
 }
 """Checks that would repeat the failure of another one, with the names of those others."""

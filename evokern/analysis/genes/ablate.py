@@ -251,7 +251,7 @@ class _Table:
 def markdown(found: Ablation) -> str:
     """Return the ablation as Markdown tables."""
     unit = "predicted µs" if found.predicted else "µs"
-    head = [f"| change | {unit} | of champion | 95 % interval | GB/s | occupancy | speedup |", "|---|" + "---:|" * 6]
+    head = [f"| change | {unit} | ÷ champion | 95 % interval | GB/s | occupancy | speedup |", "|---|" + "---:|" * 6]
     lines = [f"### Ablation of trial {found.trial}, {in_markdown(f'{found.study} on {found.device}')}", "", *head]
     lines += ["| " + _cells(row, "the champion") + " |" for row in (found.champion, *found.alone)]
     if found.path:

@@ -171,7 +171,8 @@ def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterat
         why = _commonest_reason(failures)
         if len(works) == 1 and len(barred) + 1 >= sum(1 for value in gene.values if works[value] or fails[value]):
             (value,) = works
-            text = f"{gene.name} works only at {value}: {len(failures)} of {len(failures)} others {why}"
+            others = f"{len(failures)} of {len(failures)} trials with other values"
+            text = f"{gene.name} works only with {value}: {others} {why}"
             yield GeneFinding(gene.name, "locked", text, len(failures))
             continue
         for value in barred:
