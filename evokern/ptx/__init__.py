@@ -1,1 +1,1 @@
-"""PTX text as a program: parser, syntax, segments, instruction groups and registers; independent of lanes."""
+"""Programs from PTX text: parser, syntax, segments, instruction groups and registers; independent of lanes."""

@@ -1,9 +1,9 @@
-"""Groups of instructions of a segment that run as one, and the order of execution.
+"""Execution order of a segment's instructions, with groups of instructions that run as one.
 
-Unrolled loops contain many equal instructions on different registers: 64 multiply-adds, 32 matrix products, 16 loads
-from one base address. If they are independent, the machine gathers their registers, does the work once on
-correspondingly longer rows, and scatters the results (`evokern.simt.group_binding`). An instruction may be delayed
-past others that do not use its registers and, for loads, do not write memory.
+Unrolled loops contain many equal instructions on different registers, such as 64 multiply-adds, 32 matrix products, or
+16 loads from one base address. If they are independent, the machine gathers their registers, does the work once on the
+longer rows, and scatters the results (`evokern.simt.group_binding`). An instruction may be delayed past others if they
+do not use its registers and, for a load, do not write memory.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _COSTLY = frozenset(
     }
 )
 IssueOrder = list[int | tuple[int, ...]]
-"""Positions in a segment in the order of execution; a tuple runs as one instruction."""
+"""Positions of a segment's instructions in execution order; the positions in a tuple run as one instruction."""
 
 
 def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
-    """Return whether an instruction is expensive enough for gathering its registers to be faster."""
+    """Return whether an instruction is expensive enough that gathering its registers is faster."""
     if instruction.guard is not None or instruction.has("cc"):
         return False
     if operation.kind == "effect":
@@ -79,7 +79,7 @@ def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
 
 
 def kind_of_operands(instruction: Instruction, routine: Routine) -> tuple[object, ...] | None:
-    """Return the properties that must be equal for instructions to run as one, None if an operand prevents it."""
+    """Return the properties that must be equal for instructions to run as one; None if an operand prevents it."""
     parts: list[object] = []
     if instruction.opcode == "ld":
         address = instruction.operands[1]
@@ -111,7 +111,7 @@ _LOADS = frozenset({"ld", "ldu", "ldmatrix"})
 
 
 def orders_memory(instruction: Instruction, operation: Operation) -> str:
-    """Return the role of an instruction in the memory order: ``load``, ``sync`` (no access passes it) or none."""
+    """Return the role of an instruction in the memory order: ``load``, ``sync`` (no access may pass it) or none."""
     if instruction.has("volatile", "relaxed", "acquire"):
         return "sync"
     if instruction.opcode in _LOADS:
@@ -128,15 +128,15 @@ def plan(
     operations: Sequence[Operation],
     accesses: Sequence[RegisterAccess],
 ) -> IssueOrder:
-    """Return the order in which to run a segment's instructions, with groups.
+    """Return the execution order of a segment's instructions, with groups.
 
-    Cheap instructions run as soon as possible. Of the expensive instructions, the largest set of equal ones that are
+    Cheap instructions run as soon as possible. Otherwise, the largest set of equal expensive instructions that are
     ready runs next.
 
     Args:
         routine: the function.
         instructions: instructions of one segment, without a control instruction at its end.
-        operations: operation of each instruction.
+        operations: table entry of each instruction.
         accesses: registers read and written by each instruction.
     """
     size = len(instructions)
@@ -180,7 +180,7 @@ def plan(
 def _dependencies(
     instructions: Sequence[Instruction], operations: Sequence[Operation], accesses: Sequence[RegisterAccess]
 ) -> tuple[list[list[int]], list[int]]:
-    """Return the successors of each instruction, and the number of instructions that each one waits for."""
+    """Return the successors of each instruction, and the number of instructions for which each one waits."""
     followers: list[list[int]] = [[] for _ in instructions]
     waits = [0] * len(instructions)
     written: dict[object, int] = {}
@@ -216,7 +216,7 @@ def _dependencies(
 
 
 def split(order: IssueOrder, most: int) -> IssueOrder:
-    """Split groups into groups of at most `most` instructions."""
+    """Split groups so that each has at most `most` instructions."""
     result: IssueOrder = []
     for item in order:
         if isinstance(item, int):

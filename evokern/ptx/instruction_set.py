@@ -1,4 +1,4 @@
-"""Properties of instructions in the instruction set that execution and counting need.
+"""Properties of PTX instructions that execution and counting need.
 
 `evokern.simt.operations` implements the instructions.
 """
@@ -22,7 +22,7 @@ FAMILY: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Properties of all instructions of one opcode and type family."""
+    """Properties of all instructions with one opcode and type family."""
 
     opcode: str
     """The instruction's first word."""
@@ -33,12 +33,12 @@ class Operation:
     pipe: str
     """``tensor``, ``fp32``, ``fp16``, ``fp64``, ``sfu``, ``integer``, ``load_store`` or ``control``."""
     kind: str
-    """``lanes``: each lane by itself, no effect but its results; ``effect``: reads the active lanes itself;
+    """``lanes``: each lane by itself, without effects other than its results; ``effect``: reads the active lanes;
     ``control``: ends a segment."""
     results: int
     """Number of leading operands that are results."""
     converged: bool
-    """Whether the lanes of a warp have to meet before it runs."""
+    """Whether the lanes of a warp have to reconverge before it runs."""
 
 
 def data_type(instruction: Instruction) -> str | None:

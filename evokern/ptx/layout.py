@@ -1,4 +1,4 @@
-"""Memory layout of a program's variables: call parameters, local, shared, global and constant memory."""
+"""Memory layout of a program's variables in call parameters and in local, shared, global and constant memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evokern.ptx.syntax import Instruction, Variable
 
 @dataclass(slots=True)
 class LaneAreas:
-    """Private memory of each lane; functions are placed one after another."""
+    """Layout of each lane's private memory; functions are placed one after another."""
 
     param_bytes: int = 0
     """Bytes of call parameters."""
@@ -48,7 +48,7 @@ def shared_layout(
     Args:
         variables: variables of the module.
         routines: the functions; their own variables follow the module's.
-        used: names that occur in the code; other variables of the module take no space.
+        used: names that occur in the code; other module variables take no space.
     """
     found = [item for item in variables.values() if item.space == "shared" and item.name in used]
     for routine in routines:
@@ -67,7 +67,7 @@ def shared_layout(
 
 
 def data_variables(variables: Mapping[str, Variable], names: set[str]) -> list[Variable]:
-    """Return the global and constant variables among names, and the variables that their initialisers point to."""
+    """Return the global and constant variables among names, and the variables to which their initialisers point."""
     wanted = [name for name in names if name in variables]
     found: dict[str, Variable] = {}
     while wanted:

@@ -1,8 +1,8 @@
 """Mapping of instructions to lines of CUDA source.
 
-The compiler writes ``.loc`` before instructions. Code of an inlined function names the location of the call, which is
-the latest ``.loc`` of that file, line and column (section 11.5.3). A finding refers to the innermost line in the
-user's own files, not to a line in ``cuda_fp16.h``.
+The compiler writes ``.loc`` before instructions. The ``.loc`` of inlined code also names the location of the call: the
+latest ``.loc`` with that file, line and column (section 11.5.3). A finding refers to the innermost line in the user's
+own files, not to a line in ``cuda_fp16.h``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A line in one of the user's files."""
+    """Line in one of the user's files."""
 
     line: int = 0
-    """Line, counted from 1; 0 if unknown."""
+    """Line number, counted from 1; 0 if unknown."""
     file: str = ""
-    """Header of the user that contains the line, as written in ``#include``; empty for the source itself."""
+    """User header that contains the line, as written in ``#include``; empty for the source itself."""
     called_from: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     """(header or empty, line) of the calls through which it was inlined, innermost first."""
 
@@ -30,16 +30,16 @@ UNKNOWN_LOCATION = SourceLocation()
 
 @dataclass(slots=True)
 class LineTable:
-    """The files and locations of one module."""
+    """Files and locations of one module."""
 
     source_name: str
-    """Name given to the compiler for the user's file."""
+    """Name under which the user's file was passed to the compiler."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Texts of the user's own headers, by the name in ``#include``."""
     files: dict[int, str] = field(default_factory=dict)
     """``.file`` number → path."""
     places: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(file, line, column, number of the location of the call, or -1) per distinct ``.loc``."""
+    """(file, line, column, number of the call's location or -1) of each distinct ``.loc``."""
     _index: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
     _latest: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _last: int = -1
@@ -66,7 +66,7 @@ class LineTable:
         return number
 
     def line(self, place: int) -> int:
-        """Return the innermost line in the user's files for a location, 0 if there is none."""
+        """Return the innermost line in the user's files for a location; 0 if there is none."""
         return self.source_location(place).line
 
     def source_location(self, place: int) -> SourceLocation:
@@ -86,7 +86,7 @@ class LineTable:
         return found
 
     def _file(self, number: int) -> str | None:
-        """Return the user's file of a ``.file`` number: empty for the source, None for other files."""
+        """Return the user's file for a ``.file`` number: empty for the source, None for other files."""
         if number not in self._own:
             path = self.files.get(number, "")
             # The compiler writes an in-memory header as the working directory, a slash, and its name in the #include.

@@ -1,4 +1,4 @@
-"""Literals and lists of the PTX text."""
+"""Literals and lists in PTX text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _INTEGER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 
 
 def read_integer(text: str) -> int | None:
-    """Return the value of a PTX integer literal (section 4.5.1), None for other text."""
+    """Return the value of a PTX integer literal (section 4.5.1); None for other text."""
     match = _INTEGER.match(text)
     if match is None:
         return None
@@ -25,7 +25,7 @@ def read_integer(text: str) -> int | None:
 
 
 def split_top(text: str, separator: str = ",") -> list[str]:
-    """Split at separators outside brackets, braces and parentheses."""
+    """Split text at separators outside brackets, braces and parentheses."""
     if "{" not in text and "[" not in text and "(" not in text:
         return [part.strip() for part in text.split(separator)] if text.strip() else []
     parts, depth, start = [], 0, 0

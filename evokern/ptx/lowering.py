@@ -1,7 +1,7 @@
 """Lowering of a module to a program for one entry: reachable functions, segments, register rows, memory layout.
 
-A segment is a run of instructions that the same lanes execute together without interruption. A new segment starts
-at every label, and after every branch, call, exit and barrier. One also starts before the first warp-synchronous
+A segment is a run of instructions that the same lanes execute together without interruption. A new segment starts at
+every label, and after every branch, call, exit and barrier. A segment also starts before a warp-synchronous
 instruction, because early lanes have to wait there for the rest of their warp.
 """
 
@@ -24,9 +24,9 @@ from evokern.ptx.syntax import Function, Instruction, Symbol, Variable
 from evokern.ptx.unsupported import Unsupported, unsupported_error
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
-"""Functions that the CUDA runtime provides; the machine implements the first three."""
+"""Functions that the CUDA runtime provides; the machine implements all except ``malloc`` and ``free``."""
 Lookup = Callable[[Instruction], Operation]
-"""Return the operation of an instruction; raises Unsupported if the machine has none."""
+"""Function that returns the table entry of an instruction, and raises Unsupported if there is none."""
 
 
 def lower(
@@ -102,7 +102,7 @@ def lower(
 
 @dataclass(slots=True)
 class _CallGraph:
-    """The functions that an entry reaches."""
+    """Functions that an entry can reach."""
 
     functions: Mapping[str, Function]
     variables: Mapping[str, Variable]
@@ -111,7 +111,7 @@ class _CallGraph:
     routine_of: dict[str, Routine] = field(default_factory=dict)
 
     def reach(self, function: Function) -> None:
-        """Add a function and all functions that it names."""
+        """Add a function and all functions that its code names."""
         if function.name in self.routine_of:
             return
         routine = Routine(function, len(self.routines))
@@ -126,11 +126,11 @@ class _CallGraph:
                     if target.has_body:
                         self.reach(target)
                     elif name not in INTRINSICS and instruction.opcode == "call":
-                        reason = f"call of {source_name(name)}, which has no body in this module"
+                        reason = f"call to {source_name(name)}, which has no body in this module"
                         raise unsupported_error(self.lines, instruction, reason)
 
     def reach_through_data(self) -> None:
-        """Follow tables of function pointers."""
+        """Add the functions in tables of function pointers."""
         known = -1
         while known != len(self.routines):
             known = len(self.routines)
@@ -142,7 +142,7 @@ class _CallGraph:
                         self.reach(target)
 
     def refuse_recursion(self, function: Function, path: tuple[str, ...]) -> None:
-        """Reject calls that return to a function of the path."""
+        """Reject recursion: a call to a function that is already on the call path."""
         for instruction in function.instructions:
             if instruction.opcode == "call":
                 for operand in instruction.operands:
@@ -151,7 +151,7 @@ class _CallGraph:
                             raise unsupported_error(
                                 self.lines,
                                 instruction,
-                                f"recursive call of {source_name(name)} is not simulated",
+                                f"recursive call to {source_name(name)} is not simulated",
                             )
                         if name in self.routine_of:
                             self.refuse_recursion(self.functions[name], (*path, name))
@@ -159,7 +159,7 @@ class _CallGraph:
 
 @dataclass(slots=True)
 class _Code:
-    """The instructions of all functions, cut into segments."""
+    """Instructions of all functions, divided into segments."""
 
     lines: LineTable
     lookup: Lookup
@@ -205,12 +205,12 @@ class _Code:
             except Unsupported as error:
                 raise unsupported_error(self.lines, instruction, str(error)) from None
         if not function.instructions or operations[-1].kind != "control":
-            raise SourceError(f"function {function.name} runs past its last instruction: end it with ret or exit")
+            raise SourceError(f"function {function.name} continues past its last instruction: end it with ret or exit")
         return operations
 
 
 def _leaders(function: Function, operations: list[Operation]) -> dict[int, bool]:
-    """Return the positions at which segments start, and whether lanes meet there."""
+    """Return the positions at which segments start, and whether lanes reconverge there."""
     leaders = {0: False}
     for position in function.labels.values():
         leaders[position] = False

@@ -1,4 +1,4 @@
-"""Shapes, types and operation counts of matrix instructions, from their modifiers."""
+"""Shapes, types and operation counts of matrix instructions, read from their modifiers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satf
 
 
 def matrix_name(words: Sequence[str]) -> str:
-    """Return shape and types of a matrix instruction from the words after its opcode; counters use this name."""
+    """Return the shape and types of a matrix instruction, from the words after its opcode; counters use this name."""
     return ".".join(word for word in words if word not in _NO_TYPE)
 
 
 def operations_of(i: Instruction) -> float:
-    """Return the operations that one warp does in a matrix product: a quarter of a warpgroup's."""
+    """Return the number of operations per warp in a matrix product: for ``wgmma``, a quarter of the warpgroup's."""
     m, n, k = shape_of(i)
     return 2.0 * m * n * k / (4 if i.opcode == "wgmma" else 1)

@@ -1,4 +1,4 @@
-"""Registers and symbols in operands, and element types of memory instructions."""
+"""Registers and symbols in operands; element types of memory instructions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TYPES = frozenset(TYPE_BYTES)
 
 
 def registers_of(operand: Operand | None) -> list[str]:
-    """Return the names of the registers that an operand mentions."""
+    """Return the names of the registers in an operand."""
     if isinstance(operand, Register):
         return [operand.name]
     if isinstance(operand, Address):
@@ -22,7 +22,7 @@ def registers_of(operand: Operand | None) -> list[str]:
 
 
 def symbols_of(operand: Operand | None) -> list[str]:
-    """Return the symbols that an operand mentions."""
+    """Return the symbols in an operand."""
     if isinstance(operand, Symbol):
         return [operand.name]
     if isinstance(operand, Address):
@@ -36,7 +36,7 @@ def access_type(i: Instruction) -> tuple[str, int]:
     """Return the element type of a memory instruction and the number of elements that it moves.
 
     Raises:
-        Unsupported: it has no type, or one of 16 bytes.
+        Unsupported: it has no type, or a type of 16 bytes.
     """
     kind = next((word for word in reversed(i.modifiers) if word in _TYPES), None)
     if kind is None or TYPE_BYTES[kind] == 16:

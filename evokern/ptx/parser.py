@@ -1,4 +1,4 @@
-"""Parser: PTX text to module records.
+"""Parser that converts PTX text to module records.
 
 Reads the output of NVRTC 12 and 13, with and without line information. The parser rejects only text that is not PTX.
 `evokern.ptx.lowering` decides for each entry which instructions the machine can run.
@@ -40,7 +40,7 @@ _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))
 
 
 class Parser:
-    """Parser of one text; its attributes contain the results."""
+    """Parser for one PTX text; its attributes contain the results."""
 
     def __init__(self, text: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
         self.lines = LineTable(source_name, headers or {})
@@ -387,7 +387,7 @@ class Parser:
             return Vector(tuple(self._operand(item) for item in split_top(text[1:-1])))
         if text == "_":
             return Sink()
-        if text == "WARP_SZ":  # The ISA's predefined constant (section 4.5.4).
+        if text == "WARP_SZ":  # The ISA predefines this constant (section 4.5.4).
             return Immediate(WARP_LANES, "int")
         if "|" in text:
             left, right = text.split("|", 1)
@@ -414,7 +414,7 @@ class Parser:
 
     def _address(self, text: str) -> Operand:
         if "," in text:
-            return Symbol(f"[{text}]", 0)  # Texture and tensor coordinates: the entry that uses them is rejected.
+            return Symbol(f"[{text}]", 0)  # Texture or tensor coordinates; an entry that uses them is rejected later.
         match = re.match(r"([%A-Za-z_$][\w$.]*)\s*(?:([+-])\s*(-?\w+))?$", text)
         if match is None:
             number = read_integer(text)

@@ -1,4 +1,4 @@
-"""Program of one kernel, independent of a launch; `evokern.ptx.lowering` creates it from a module."""
+"""Program of one kernel, independent of any launch; `evokern.ptx.lowering` creates it from a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evokern.ptx.unsupported import unsupported_error
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PtxProgram:
-    """One kernel with its reachable functions: instructions, segments, register rows and memory layout."""
+    """Kernel and its reachable functions: instructions, segments, register rows and memory layout."""
 
     entry: Function
     """The kernel."""
@@ -26,39 +26,39 @@ class PtxProgram:
     lines: LineTable
     """Source lines of the module."""
     routines: Sequence[Routine]
-    """Functions, the kernel first."""
+    """All functions; the kernel is the first."""
     routine_of: Mapping[str, Routine]
     """Functions by name."""
     segments: Sequence[Segment]
-    """Segments of all functions, in the order of the code."""
+    """Segments of all functions, in code order."""
     instructions: Sequence[Instruction]
     """Instructions of all segments, one after another; the number of an instruction is its index here."""
     operations: Sequence[Operation]
-    """Operation of each instruction."""
+    """Table entry of each instruction."""
     owners: Sequence[Routine]
-    """Function of each instruction."""
+    """Function that contains each instruction."""
     label_segment: Mapping[tuple[int, str], int]
     """(number of the function, label) → segment that starts there."""
     orders: Sequence[IssueOrder]
-    """Order of each segment's instructions, with groups that may run as one."""
+    """Execution order of each segment's instructions, with groups that may run as one."""
     rows: Mapping[str, int]
-    """Register class → rows of the register file."""
+    """Register class → number of rows in the register file."""
     constant_rows: Mapping[tuple[str, Immediate], int]
-    """(register class, literal) → row that holds a literal of a matrix instruction."""
+    """(register class, literal) → row that holds the literal, for matrix instructions."""
     param_bytes: int
     """Bytes of call parameters per lane."""
     local_bytes: int
-    """Bytes of a lane's local memory."""
+    """Bytes of local memory per lane."""
     shared: Mapping[str, tuple[int, int]]
-    """Shared variable → (offset, size); size 0 for dynamic shared memory."""
+    """Shared variable → (offset, size); the size is 0 for dynamic shared memory."""
     static_shared: int
-    """Bytes of shared memory declared with a size."""
+    """Bytes of shared memory that is declared with a size."""
     data_symbols: Sequence[Variable]
     """Global and constant variables that the program can reach, by name or through an initialiser."""
     param_address: bool
     """Whether the program takes the address of a kernel parameter."""
     grid_wide: bool
-    """Whether blocks of the whole grid wait for each other."""
+    """Whether all blocks of the grid wait for each other."""
     shared_granularity: int
     """Smallest width of an access that can reach shared memory, at most 4 bytes."""
     global_granularity: int
@@ -67,11 +67,11 @@ class PtxProgram:
     """Whether a fence, a release or an acquire orders blocks."""
 
     def plan(self, segment: Segment, most: int) -> IssueOrder:
-        """Return the order of a segment's instructions, with groups of at most `most` instructions that run as one."""
+        """Return the execution order of a segment's instructions, with groups of at most `most` instructions."""
         return split(self.orders[segment.index], most)
 
     def register_access_at(self, number: int) -> RegisterAccess:
-        """Return the registers that an instruction reads and writes; the carry flag counts as one."""
+        """Return the registers that an instruction reads and writes; the carry flag counts as a register."""
         return register_access(self.instructions[number], self.operations[number])
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:

@@ -15,7 +15,7 @@ RegisterAccess = tuple[frozenset[object], frozenset[object]]
 def registers_accessed(instruction: Instruction, operation: Operation) -> tuple[list[str], list[str]]:
     """Return the registers that an instruction reads and those that it writes, in the order of its operands.
 
-    Registers that keep their value under a false guard, or that an instruction adds to, count as read too.
+    A register also counts as read if it keeps its value under a false guard, or if the instruction adds to it.
     """
     results = result_count(instruction, operation)
     reads = [name for operand in instruction.operands[results:] for name in registers_of(operand)]
@@ -28,14 +28,14 @@ def registers_accessed(instruction: Instruction, operation: Operation) -> tuple[
 
 
 def register_access(instruction: Instruction, operation: Operation) -> RegisterAccess:
-    """Return the registers that an instruction reads and writes; the carry flag counts as one."""
+    """Return the registers that an instruction reads and writes; the carry flag counts as a register."""
     reads, writes = registers_accessed(instruction, operation)
     carries = instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc")
     return frozenset(reads), frozenset([*writes, "carry"] if carries else writes)
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Return whether an instruction is ``wgmma.mma_async``, which reads its sums before it writes them."""
+    """Return whether an instruction is ``wgmma.mma_async``."""
     return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
 
 
@@ -45,16 +45,16 @@ def sums_of(instruction: Instruction) -> list[str]:
 
 
 def factors_of(instruction: Instruction) -> list[str]:
-    """Return the registers that hold A; none if A is in shared memory."""
+    """Return the registers that hold A; empty if A is in shared memory."""
     return registers_of(instruction.operands[1]) if isinstance(instruction.operands[1], Vector) else []
 
 
 def with_awaited_registers(
     function: Function, instructions: Sequence[Instruction], accesses: list[RegisterAccess]
 ) -> list[RegisterAccess]:
-    """Return the registers that a segment's instructions access; a wait writes all registers in flight.
+    """Return the registers that each instruction of a segment accesses; a wait writes all registers in flight.
 
-    This keeps instructions that belong after a wait from being moved before it.
+    Therefore, instructions after a wait are not moved before it.
     """
     waits = [at for at, item in enumerate(instructions) if item.opcode == "wgmma" and item.has("wait_group")]
     if not waits:

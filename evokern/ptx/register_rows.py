@@ -14,11 +14,11 @@ from evokern.ptx.unsupported import Unsupported
 
 
 class RegisterRows:
-    """The rows of one program, assigned function by function.
+    """Register rows of one program, assigned function by function.
 
     Attributes:
         rows: register class → number of assigned rows.
-        orders: segment → order of its instructions, which determines the lifetimes in it.
+        orders: segment → execution order of its instructions, which determines register lifetimes in it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RegisterRows:
                 self._share_rows(routine, segment, lasting, free)
 
     def constants(self) -> dict[tuple[str, Immediate], int]:
-        """Assign rows to literals among the registers of matrix instructions."""
+        """Assign rows to literals that matrix instructions use in place of registers."""
         rows: dict[tuple[str, Immediate], int] = {}
         for instruction in self._instructions:
             if instruction.opcode in ("mma", "wmma", "wgmma"):
@@ -63,7 +63,7 @@ class RegisterRows:
         return row
 
     def _outliving_segment(self, routine: Routine) -> tuple[list[str], set[str]]:
-        """Return a function's registers in the order of their first use, and those that outlive a segment."""
+        """Return a function's registers in the order of their first use, and the registers that outlive a segment."""
         first: dict[str, int] = {}
         lasting: set[str] = set()
         for segment in self._segments:
@@ -78,7 +78,7 @@ class RegisterRows:
         return list(first), lasting
 
     def _share_rows(self, routine: Routine, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
-        """Assign rows to registers used in only one segment, in the order of its plan; free them after the last use."""
+        """Assign rows to registers used in only one segment, in its execution order; free them after the last use."""
         numbers = slice(segment.base, segment.base + segment.stop - segment.start)
         instructions, operations = self._instructions[numbers], self._operations[numbers]
         accesses = [register_access(*pair) for pair in zip(instructions, operations, strict=True)]

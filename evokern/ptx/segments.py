@@ -1,4 +1,4 @@
-"""Functions and segments of a program, and the lanes that its warp-synchronous instructions wait for.
+"""Functions and segments of a program, and the lanes for which its warp-synchronous instructions wait.
 
 A segment is a run of instructions that the same lanes execute together without interruption.
 """
@@ -25,22 +25,22 @@ def row_class(type_name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Routine:
-    """One function of a program."""
+    """Function of a program."""
 
     function: Function
     """The function in the PTX."""
     number: int
-    """Position in the program."""
+    """Index of the function in the program."""
     first_segment: int = 0
-    """Segment at which a call enters."""
+    """Segment at which a call enters the function."""
     slots: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     """Register → (class, row, declared type)."""
     local_names: set[str] = field(default_factory=set)
     """Registers used in only one segment."""
     params: dict[str, int] = field(default_factory=dict)
-    """Parameter-space variable → byte offset in the per-lane parameter area (not for an entry's own parameters)."""
+    """Parameter-space variable → byte offset in the parameter area of a lane; without the parameters of an entry."""
     depot: dict[str, int] = field(default_factory=dict)
-    """Local variable → byte offset in the per-lane local memory."""
+    """Local variable → byte offset in the local memory of a lane."""
 
     def type_of(self, name: str) -> str | None:
         """Return the declared type of a register."""
@@ -49,20 +49,20 @@ class Routine:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Instructions ``start`` … ``stop`` of a routine; the last may be a control instruction."""
+    """Instructions ``start`` (included) to ``stop`` (excluded) of a routine; the last may be a control instruction."""
 
     index: int
-    """Number in the program, ascending in code order."""
+    """Number of the segment in the program, ascending in code order."""
     routine: Routine
     """Its function."""
     start: int
     """Index of the first instruction in the function."""
     stop: int
-    """Index after the last instruction."""
+    """Index after the last instruction in the function."""
     reconverges: bool
-    """Whether lanes meet here before the first instruction runs."""
+    """Whether the lanes of a warp reconverge before the first instruction runs."""
     control: bool = False
-    """Whether a control instruction ends it; otherwise it falls through."""
+    """Whether a control instruction ends the segment; otherwise it falls through."""
     base: int = 0
     """Number of its first instruction in the program."""
 
@@ -82,7 +82,7 @@ def member_mask_key(instruction: Instruction) -> object:
 
 
 def member_mask(instruction: Instruction) -> Operand | None:
-    """Return the member-mask operand of a warp-synchronous instruction; None if it names all 32 lanes."""
+    """Return the member-mask operand of a warp-synchronous instruction; None if the mask contains all 32 lanes."""
     if instruction.opcode in ("shfl", "vote", "match", "redux", "elect"):
         return instruction.operands[-1]
     if is_warp_barrier(instruction):

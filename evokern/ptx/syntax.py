@@ -1,4 +1,4 @@
-"""Records of a PTX module: instructions, operands, variables, functions.
+"""Records of a PTX module: instructions, operands, variables and functions.
 
 Section numbers in this package cite the PTX ISA reference, version 9.0
 (https://docs.nvidia.com/cuda/parallel-thread-execution/).
@@ -19,55 +19,55 @@ TYPE_BYTES: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register with a name that is unique in its function."""
+    """Register operand."""
 
     name: str
-    """For example ``%r12``; a register of an inner scope carries ``@`` and the scope's number."""
+    """Name, unique in its function, such as ``%r12``; in an inner scope, ``@`` and the scope's number follow."""
     negated: bool = False
     """True for ``!%p1``, the negation of a predicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A literal operand."""
+    """Literal operand."""
 
     value: int | float
-    """The integer or floating-point value; for ``0f``/``0d`` literals the bit pattern."""
+    """Integer or floating-point value; for ``0f`` and ``0d`` literals, the bit pattern."""
     kind: str
     """``int``, ``f32`` (bits), ``f64`` (bits) or ``real`` (a decimal literal)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The address of a variable, a function's name, or a label."""
+    """Operand that names a variable (as its address), a function, or a label."""
 
     name: str
-    """The variable, function or label."""
+    """Name of the variable, function or label."""
     offset: int = 0
     """Bytes added to the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``[base + offset]`` of a memory instruction."""
+    """Address operand ``[base + offset]`` of a memory instruction."""
 
     base: Register | Symbol | None
-    """None for an absolute address."""
+    """Register or variable; None for an absolute address."""
     offset: int
     """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """``{a, b, c, d}``."""
+    """Vector operand ``{a, b, c, d}``."""
 
     items: tuple[Operand, ...]
-    """Registers, immediates or sinks."""
+    """Registers, literals or sinks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``d|p``: a result and a predicate result."""
+    """Pair ``d|p`` of a result and a predicate result."""
 
     first: Operand
     """The result."""
@@ -77,7 +77,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """``_``: an unused result."""
+    """Operand ``_``, an unused result."""
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Sink
@@ -85,22 +85,22 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair | Sink
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One PTX instruction of the text."""
+    """PTX instruction."""
 
     opcode: str
-    """The first word, for example ``add``."""
+    """First word, for example ``add``."""
     modifiers: tuple[str, ...]
-    """The words after the dots, in order."""
+    """Words after the dots, in order."""
     operands: tuple[Operand, ...]
-    """In the order of the ISA: results first."""
+    """Operands in the order of the ISA, with results first."""
     guard: Register | None
-    """The predicate of ``@p`` or ``@!p``."""
+    """Predicate of ``@p`` or ``@!p``."""
     location: int
-    """Index into the module's line table, −1 without line information."""
+    """Index in the module's line table; −1 without line information."""
     text: str
     """The instruction on one line, for messages."""
     ptx_line: int
-    """Its line in the PTX text, from 1."""
+    """Line in the PTX text, counted from 1."""
 
     @property
     def name(self) -> str:
@@ -114,10 +114,10 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in a state space other than registers (section 5.1)."""
+    """Variable in a state space other than registers (section 5.1)."""
 
     name: str
-    """Name, unique in the module, or in its function for local and parameter space."""
+    """Name; unique in the module or, for local and parameter space, in its function."""
     space: str
     """``global``, ``const``, ``shared``, ``local`` or ``param``."""
     type: str
@@ -129,14 +129,14 @@ class Variable:
     data: bytes = b""
     """Initialiser, padded to the size; empty for zeros."""
     pointers: tuple[tuple[int, str, int, bool], ...] = ()
-    """(byte offset, symbol, addend, generic) for addresses in the initialiser."""
+    """(byte offset, symbol, addend, generic) of each address in the initialiser."""
     extern: bool = False
-    """True for shared memory whose size the launch defines."""
+    """True for dynamic shared memory, whose size the launch defines."""
 
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """An entry or a device function."""
+    """Entry or device function."""
 
     name: str
     """Name in the PTX: mangled unless ``extern "C"``."""
@@ -147,24 +147,24 @@ class Function:
     returns: list[Variable]
     """Return parameters."""
     instructions: list[Instruction] = field(default_factory=list)
-    """Body; empty with ``has_body`` False for a prototype."""
+    """Instructions; empty, with ``has_body`` False, for a prototype."""
     labels: dict[str, int] = field(default_factory=dict)
-    """Label → index of the instruction it precedes."""
+    """Label → index of the instruction that follows it."""
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """``.branchtargets`` and ``.calltargets`` lists by label."""
+    """Label → targets in its ``.branchtargets`` or ``.calltargets`` list."""
     registers: dict[str, str] = field(default_factory=dict)
-    """Register → type, for plain declarations."""
+    """Register → type, for declarations of single registers."""
     ranges: dict[str, str] = field(default_factory=dict)
     """Prefix → type, for declarations such as ``%r<12>``."""
     locals: dict[str, Variable] = field(default_factory=dict)
-    """Variables of local, shared and parameter space declared in the function."""
+    """Variables in local, shared and parameter space that the function declares."""
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Performance directives, for example ``maxntid`` → (128, 1, 1)."""
     has_body: bool = False
-    """False for an external function."""
+    """False for a function that is only declared."""
 
     def register_type(self, name: str) -> str | None:
-        """Return the declared type of a register, None if it is not declared."""
+        """Return the declared type of a register; None if it is not declared."""
         known = self.registers.get(name)
         if known is None:
             known = self.ranges.get(name.rstrip("0123456789"))
@@ -175,7 +175,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of an entry."""
+    """Parameter of an entry."""
 
     name: str
     """Name in the PTX."""
@@ -191,17 +191,17 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Signature and resources of a kernel, for launches."""
+    """Signature and resources of a kernel, as needed for launches."""
 
     name: str
     """Name in the PTX."""
     params: tuple[Param, ...]
     """Parameters in order."""
     static_shared: int
-    """Bytes of shared memory declared with a size, including alignment gaps."""
+    """Bytes of statically sized shared memory, including alignment gaps."""
     maxntid: tuple[int, int, int] | None
-    """Maximum threads of a block (``__launch_bounds__``), None if not declared."""
+    """Maximum threads per block (``__launch_bounds__``); None if not declared."""
     minnctapersm: int | None
-    """Requested minimum number of blocks per SM, None if not declared."""
+    """Requested minimum number of blocks per SM; None if not declared."""
     reqntid: tuple[int, int, int] | None
-    """Required block shape, None if not declared."""
+    """Required block shape; None if not declared."""

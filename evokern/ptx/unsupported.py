@@ -1,4 +1,4 @@
-"""Errors for unsupported instructions, with the line of the source."""
+"""Errors for unsupported instructions, with the source line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evokern.ptx.syntax import Instruction
 
 
 class Unsupported(Exception):  # noqa: N818 - internal; the caller raises a SourceError with the line
-    """The machine does not support an instruction, or a form of it."""
+    """Error: the machine does not support an instruction or a form of it."""
 
 
 def unsupported_error(lines: LineTable, instruction: Instruction, reason: str) -> SourceError:
@@ -17,7 +17,7 @@ def unsupported_error(lines: LineTable, instruction: Instruction, reason: str) -
     Args:
         lines: the module's line table.
         instruction: the unsupported instruction.
-        reason: what is unsupported, as a short statement.
+        reason: a short statement of what is unsupported.
     """
     location = lines.source_location(instruction.location)
     where = (

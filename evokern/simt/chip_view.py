@@ -32,7 +32,7 @@ CONCURRENT_WARPS = 4
 TIMER_STEP_NS = 32
 """Resolution of ``%globaltimer``, ns."""
 EPOCH_NS = 1_767_225_600 * 10**9
-"""Earliest initial value of ``%globaltimer``, Unix time in ns; the digest selects a day in the four years from there."""
+"""Earliest initial value of ``%globaltimer``, Unix time in ns; the digest selects a day in the next four years."""
 DAY_NS = 86_400 * 10**9
 
 

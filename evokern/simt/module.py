@@ -101,7 +101,8 @@ def parse(ptx: str, *, source_name: str = "kernel.cu", headers: Mapping[str, str
     Args:
         ptx: output of the compiler.
         source_name: name of the CUDA source, to distinguish its lines from those of headers.
-        headers: texts of the user's own headers, by their name in ``#include``. Findings and counters refer to lines of these headers; for all other headers, to the source line with the inlined call.
+        headers: texts of the user's own headers, by their name in ``#include``. Findings and counters refer to lines of
+            these headers; for all other headers, to the source line with the inlined call.
 
     Raises:
         SourceError: the text is not PTX, or contains PTX that no entry can execute; the message contains the line and

@@ -89,7 +89,7 @@ def test_a_candidate_that_is_not_simulated_ends_no_search(tmp_path: Path) -> Non
     refused = trials["recursive"].evaluation
     assert refused is not None
     assert (refused.outcome, refused.evidence["error"]) == (Outcome.CRASHED, "not simulated")
-    assert refused.reason.startswith("not simulated: line 5 of kernel.cu: recursive call of ackermann")
+    assert refused.reason.startswith("not simulated: line 5 of kernel.cu: recursive call to ackermann")
     for staging in ("unknown", "large_only"):
         raised = trials[staging].evaluation
         assert raised is not None

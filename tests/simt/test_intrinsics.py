@@ -96,7 +96,7 @@ def test_cache_policies_are_hints() -> None:
     [
         ("texture", "tex2D", "textures are not simulated"),
         ("surface", "surf2Dwrite", "surfaces are not simulated"),
-        ("recursive", "n < 2", "recursive call of ackermann"),
+        ("recursive", "n < 2", "recursive call to ackermann"),
         ("allocates", "malloc(", "malloc on the device is not simulated"),
         ("news", "new float", "malloc on the device is not simulated"),
     ],

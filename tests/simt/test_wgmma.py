@@ -274,5 +274,5 @@ def test_registers_are_handed_over() -> None:
     """With setmaxnreg results stay the same; what it asks for is a multiple of 8 from 24 to 256."""
     lowered = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %s;");'
     assert hazards(STORES, READY + lowered % 40, "wait<0>(d);") == set()
-    with pytest.raises(SourceError, match=r"setmaxnreg\S* takes a literal among 24, 32.* not 41"):
+    with pytest.raises(SourceError, match=r"setmaxnreg\S* requires one of the literals 24, 32.* not 41"):
         hazards(STORES, READY + lowered % 41, "wait<0>(d);")

@@ -1,7 +1,8 @@
 """Matrix instructions of PTX over batches of warps: `mma.sync`, `wmma`, `wgmma`, `ldmatrix`, `stmatrix`.
 
 Registers are arrays of shape [registers, warps, 32 lanes] and type uint32, or of 64-bit items for f64. Bind an
-instruction once (`bind_mma`, `bind_wmma`, `bind_wgmma`, `wmma_fragment`, `matrix_move`) and call it often.
+instruction once (`bind_mma`, `bind_wmma`, `bind_wgmma`, `wmma_fragment`, `matrix_move`), then call the result many
+times.
 """
 
 from evokern.simt.matrix.descriptors import Descriptor, pieces_of

@@ -1,10 +1,9 @@
-"""Location of an operand of `wgmma` in shared memory, given by a matrix descriptor.
+"""Location of a `wgmma` operand in shared memory, given by a matrix descriptor.
 
-A descriptor contains a start address, two offsets and a swizzle. Together with the operand's major-ness they define
-the address of each piece of 16 bytes. Source: PTX ISA 9.0, section 9.7.15.5.1.2 "Shared Memory Matrix Layout", its
-table of canonical layouts and section 9.7.15.5.1.2.2 "Matrix Descriptor Format". W is the number of pieces in the
-swizzle's width: 8, 4, 2 for 128, 64, 32 bytes, and 1 without a swizzle. Elements have 16 bits, so a piece has eight
-elements:
+A descriptor contains a start address, two offsets and a swizzle. Together with the operand's major-ness they define the
+address of each piece of 16 bytes. Source: PTX ISA 9.0, section 9.7.15.5.1.2 "Shared Memory Matrix Layout", its table of
+canonical layouts and section 9.7.15.5.1.2.2 "Matrix Descriptor Format". W is the number of pieces in the swizzle's
+width: 8, 4 or 2 for 128, 64 or 32 bytes, and 1 without a swizzle. Elements have 16 bits, so a piece has eight elements:
 
     K-major, row r, piece j of K        ->  `(r % 8) * 16W + (r / 8) * stride + j * 16` (without swizzle: `j * leading`)
     MN-major, row k of K, piece q of MN ->  `(q % W) * 16 + (q / W) * leading + (k % 8) * 16W + (k / 8) * stride`
@@ -28,19 +27,19 @@ PIECE = 16
 ELEMENTS = 8
 """Elements of a piece."""
 STEP = 16
-"""Elements along K of one instruction on 16-bit factors."""
+"""Elements along K of one instruction with 16-bit operands."""
 BASE_OFFSET = np.uint64(7 << 49)
-"""Bits with the distance of a swizzle pattern from a multiple of its size; only distance 0 is supported."""
+"""Bits that hold the offset of a swizzle pattern from a multiple of its size; only offset 0 is supported."""
 _WIDTHS = (1, 8, 4, 2)
 """Swizzle mode -> pieces in its width."""
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """The 64 bits of a matrix descriptor."""
+    """Matrix descriptor of 64 bits."""
 
     bits: int
-    """The descriptor as the instruction receives it."""
+    """The 64 bits, as the instruction receives them."""
 
     def _field(self, first: int) -> int:
         return (self.bits >> first & 0x3FFF) * 16
@@ -70,7 +69,7 @@ class Descriptor:
 
         Args:
             extent: rows along M or N.
-            transposed: MN-major, as `imm-trans` says.
+            transposed: whether the operand is MN-major, as given by `imm-trans`.
 
         Returns:
             int64 [extent, 2] for K-major operands, [16, extent / 8] for MN-major ones.
@@ -90,5 +89,5 @@ class Descriptor:
 
 @lru_cache(maxsize=4096)
 def pieces_of(bits: int, extent: int, transposed: bool) -> Array:
-    """Return `Descriptor.pieces` of a descriptor from a cache; do not modify the result."""
+    """Return the cached `Descriptor.pieces` of a descriptor; do not modify the result."""
     return Descriptor(bits).pieces(extent, transposed=transposed)

@@ -1,10 +1,10 @@
-"""Mapping of matrix elements to lanes: fragments of `mma.sync` and `wmma`.
+"""Mapping of matrix elements to lanes, for the fragments of `mma.sync` and `wmma`.
 
 The ISA fixes the fragments of `mma` (8.5, section 9.7.14.5, figures of the fragments of m8n8k4 to m16n8k32);
 `evokern.simt.matrix.mma` contains the common rule. For `wmma` the ISA defines only the number and type of registers
 (section 9.7.14.4.1: "each thread holds a fragment; the distribution is unspecified"). This module uses its own
 distribution: a wmma tile is split into `mma` tiles, as on all generations since sm_80, and m8n32k16 is the transpose
-of m32n8k16. A kernel that uses `wmma.load` and `wmma.store` cannot see the difference.
+of m32n8k16. A kernel that uses `wmma.load` and `wmma.store` cannot detect a difference.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Fragment:
     kind: str
     """Element type, for example `f16`."""
     rows: Array
-    """Row of each element: int64 [32 lanes, elements]."""
+    """Row of each element, int64 [32 lanes, elements]."""
     columns: Array
-    """Column of each element: int64 [32 lanes, elements]."""
+    """Column of each element, int64 [32 lanes, elements]."""
 
     def __post_init__(self) -> None:
         if self.rows.shape != self.columns.shape or self.rows.shape[0] != 32:
@@ -54,12 +54,12 @@ class Fragment:
 
     @property
     def per_register(self) -> int:
-        """Elements in one register: f16 two, 8-bit types four, others one."""
+        """Elements per register: two for f16, four for 8-bit types, one for others."""
         return max(1, 4 // STORAGE[self.kind].itemsize)
 
     @property
     def registers(self) -> int:
-        """Registers per lane: 64 bits wide for f64, else 32."""
+        """Registers per lane, each 64 bits wide for f64 and 32 bits otherwise."""
         return self.elements // self.per_register
 
     def unpack(self, registers: Array) -> Array:
@@ -136,7 +136,7 @@ WMMA_SHAPES: Mapping[str, tuple[Shape, ...]] = {
     "tf32": ((16, 16, 8),),
     "f64": ((8, 8, 4),),
 }
-"""Type of the factors -> shapes of `wmma` (PTX ISA 9.7.14.4, table of shapes)."""
+"""Type of A and B -> shapes of `wmma` (PTX ISA 9.7.14.4, table of shapes)."""
 
 
 def _turned(fragment: Fragment) -> Fragment:
@@ -153,7 +153,7 @@ def _concatenated(first: Fragment, *, down: int = 0, right: int = 0) -> Fragment
 def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
     """Return the fragment of a `wmma` operand; its register count is that of the ISA (section 9.7.14.4.1).
 
-    The fragments of f16 factors have 16 elements per lane for all shapes. If the matrix has fewer, every element is
+    The fragments of A and B in f16 have 16 elements per lane for all shapes. If the matrix has fewer, every element is
     held twice, as on hardware.
 
     Args:
@@ -178,7 +178,7 @@ def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
             return _concatenated(fragment, right=8)
         return _concatenated(fragment, down=16) if m == 32 else fragment
     if shape not in WMMA_SHAPES.get(kind, ()):
-        raise InternalError(f"wmma m{m}n{n}k{k} has no factor of type .{kind}")
+        raise InternalError(f"wmma m{m}n{n}k{k} does not support operands of type .{kind}")
     fragment = mma_fragment(operand, kind, (min(m, 16), 8, k))
     if operand == "a" and m == 32:
         fragment = _concatenated(fragment, down=16)
@@ -190,6 +190,6 @@ def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
 
 
 def wmma_elements(shape: Shape, operand: str, kind: str) -> tuple[Array, Array]:
-    """Return row and column of each element of a `wmma` fragment, int64 [32 lanes, elements]; see `wmma_fragment`."""
+    """Return the row and column of each element of a `wmma_fragment`, int64 [32 lanes, elements]."""
     fragment = wmma_fragment(shape, operand, kind)
     return fragment.rows, fragment.columns

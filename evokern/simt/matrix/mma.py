@@ -1,4 +1,4 @@
-"""Tensor-core instructions over warps: `mma.sync`, `wmma`, and the data movement of `ldmatrix` and `stmatrix`.
+"""Tensor-core instruction `mma.sync` over warps; `wmma` is built from it.
 
 All `mma` shapes of PTX distribute their matrices over a warp by one rule. Source: ISA 8.5, 9.7.14.5,
 "Matrix Fragments for mma.m8n8k4" to "m16n8k32". With g = lane / 4, t = lane % 4 and e elements in a register:
@@ -7,9 +7,9 @@ All `mma` shapes of PTX distribute their matrices over a warp by one rule. Sourc
     B, register rk,         element i  ->  row (4*rk + t)*e + i,    column g;
     C, register 2*rm + h               ->  row 8*rm + g,            column 2*t + h        (f16: two h in one register)
 
-RM is M / 8. The four lanes of a group therefore hold 16 adjacent bytes of a row, and moving 16-byte items rearranges a
-whole operand without index arrays. `Fragment` applies the same rule per lane and element, for address computation and
-for `wmma`.
+RM is M / 8. The four lanes of a group therefore hold 16 adjacent bytes of a row, and rearranging 16-byte items
+rearranges a whole operand without index arrays. `Fragment` applies the same rule per lane and element, for address
+computation and for `wmma`.
 
 Accumulation: products are exact; their sum is computed in float64 and rounded once to the accumulator's type. Hardware
 adds blocks of 4 to 16 products. It aligns the products of a block and the running sum to the largest exponent. It then
@@ -18,7 +18,7 @@ drops the bits below the 23rd to 25th fraction bit and truncates. Source: M. Fas
 within `accumulation_bound`; integer results are equal.
 
 An NVIDIA H200 aligns all K products of an instruction and the sum at once, keeps 25 fraction bits of each and
-truncates. This rule reproduces every bit of its f32 results from f16, bf16 and tf32 factors. With f16 accumulators,
+truncates. This rule reproduces every bit of its f32 results for f16, bf16 and tf32 operands. With f16 accumulators,
 the H200 returns the exact sum rounded to nearest, like this module. Native 8-bit floating-point units keep fewer bits,
 about 13 (DeepSeek-V3 report, arXiv 2412.19437, section 3.3.2).
 """
@@ -62,7 +62,7 @@ _ACCUMULATORS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Mma:
-    """One `mma.sync` instruction: shape and types, and the register layout that follows from them.
+    """One `mma.sync` instruction: its shape, its types, and the register layout that follows from them.
 
     Raises:
         InternalError: PTX does not have the combination, or this module does not support it.
@@ -71,22 +71,22 @@ class Mma:
     shape: Shape
     """M, N, K."""
     d_type: str
-    """Result: `f16`, `f32`, `s32` or `f64`."""
+    """Type of the result: `f16`, `f32`, `s32` or `f64`."""
     a_type: str
-    """Left factor: `f16 bf16 tf32 s8 u8 e4m3 e5m2 f64`."""
+    """Type of A: `f16 bf16 tf32 s8 u8 e4m3 e5m2 f64`."""
     b_type: str
-    """Right factor; differs from `a_type` only within `s8 u8` and within `e4m3 e5m2`."""
+    """Type of B; differs from `a_type` only within `s8 u8` and within `e4m3 e5m2`."""
     c_type: str
-    """Accumulator; for f16 and fp8 factors it may differ from `d_type`."""
+    """Type of the accumulator C; for f16 and fp8 operands, it may differ from `d_type`."""
     satfinite: bool = False
-    """Clamp integer results to 32 bits instead of wrapping."""
+    """Whether integer results are clamped to 32 bits instead of wrapping."""
 
     def __post_init__(self) -> None:
         m, n, k = self.shape
         name = f"mma.m{m}n{n}k{k}.{self.d_type}.{self.a_type}.{self.b_type}.{self.c_type}"
         families = ({"s8", "u8"}, {"e4m3", "e5m2"})
         if self.a_type != self.b_type and not any({self.a_type, self.b_type} <= family for family in families):
-            raise InternalError(f"{name}: the two factors have incompatible types")
+            raise InternalError(f"{name}: A and B have incompatible types")
         if self.shape not in _SHAPES.get(self.a_type, ()):
             known = suggestion(self.a_type, _SHAPES) if self.a_type not in _SHAPES else f"known: {_SHAPES[self.a_type]}"
             raise InternalError(f"{name}: unsupported shape for .{self.a_type}; {known}")
@@ -101,18 +101,18 @@ class Mma:
 
     @cached_property
     def row_tiles(self) -> int:
-        """RM: groups of eight rows."""
+        """RM: number of groups of eight rows."""
         return self.shape[0] // 8
 
     @cached_property
     def column_steps(self) -> int:
-        """RK: registers per lane along K."""
+        """RK: number of registers per lane along K."""
         bytes_a_lane = self.shape[2] // 4 * _ELEMENT_BYTES[self.a_type]
         return bytes_a_lane // (8 if self.a_type == "f64" else 4)
 
     @cached_property
     def registers(self) -> Mapping[str, int]:
-        """Operand -> registers per lane: 64-bit registers for f64, else 32-bit."""
+        """Operand -> registers per lane; they have 64 bits for f64 and 32 bits otherwise."""
         halves = {"c": self.c_type, "d": self.d_type}
         counts = {"a": self.row_tiles * self.column_steps, "b": self.column_steps}
         counts.update({key: self.row_tiles * (1 if kind == "f16" else 2) for key, kind in halves.items()})
@@ -157,7 +157,7 @@ class Mma:
 
     @cached_property
     def _split_columns(self) -> bool:
-        """Whether even columns precede odd ones, as in accumulators with one element per register."""
+        """Whether even columns precede odd columns, as in accumulators with one element per register."""
         return self.d_type != "f16" and self.c_type != "f16"
 
     def _values(self, kind: str, items: Array, warps: int, rows: int) -> Array:
@@ -216,20 +216,20 @@ class Mma:
 
 
 def quads(registers: Array, kind: str) -> Array:
-    """View an array in items of 16 bytes: one register (for f64, half a register) of the four lanes of a group."""
+    """View an array as 16-byte items: one register (for f64, half a register) of the four lanes of a group."""
     return np.ascontiguousarray(registers).view(np.complex128).reshape(-1, 2 if kind == "f64" else 1)
 
 
 @cache
 def doubles(kind: str) -> Array:
-    """Return every value of an 8 or 16-bit format as float64; one table look-up replaces two conversions."""
+    """Return all values of an 8-bit or 16-bit format as float64; one table look-up replaces two conversions."""
     word = np.dtype(f"u{STORAGE[kind].itemsize}")
     return decode(kind, np.arange(1 << 8 * word.itemsize, dtype=word)).astype(np.float64)
 
 
 @cache
 def bind_mma(shape: Shape, d_type: str, a_type: str, b_type: str, c_type: str, satfinite: bool = False) -> Mma:
-    """Return the (cached) instruction; see `Mma`."""
+    """Return the instruction from a cache; see `Mma`."""
     return Mma(shape, d_type, a_type, b_type, c_type, satfinite)
 
 
@@ -250,7 +250,7 @@ def mma(
 
 
 def accumulation_bound(a: Array, b: Array, c: Array, fraction_bits: int = 23) -> Array:
-    """Return the largest difference between hardware and this module for f32 accumulators, per element.
+    """Return an upper bound on the difference between hardware and this module, per element, for f32 accumulators.
 
     Each product, running sum (at most K/4) and truncation loses less than 2^-fraction_bits of the largest partial sum.
     That sum is at most |c| + sum |a_k b_k|.
@@ -259,9 +259,8 @@ def accumulation_bound(a: Array, b: Array, c: Array, fraction_bits: int = 23) ->
         a: values [..., M, K].
         b: values [..., K, N].
         c: values [..., M, N].
-        fraction_bits: fraction bits that the hardware's alignment keeps; the known minimum is 23 for 16-bit
-            factors and
-            tf32.
+        fraction_bits: fraction bits that the hardware's alignment keeps; the known minimum is 23 for 16-bit operands
+            and tf32.
     """
     k = a.shape[-1]
     total = np.abs(c) + np.abs(a) @ np.abs(b)

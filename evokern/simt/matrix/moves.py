@@ -1,4 +1,4 @@
-"""`ldmatrix` and `stmatrix`: mapping of the bytes of each row to the registers of each lane.
+"""`ldmatrix` and `stmatrix`: mapping between the bytes of each row and the registers of each lane.
 
 Source: PTX ISA 8.5, sections 9.7.14.5.15 `ldmatrix` and 9.7.14.5.16 `stmatrix`. Matrices are 8x8 with 16-bit elements,
 so rows have 16 bytes. Lanes 8r to 8r + 7 provide the row addresses of matrix r.
@@ -20,18 +20,18 @@ ROW_BYTES = 16
 
 @dataclass(frozen=True)
 class MatrixMove:
-    """Source of the registers of `ldmatrix`, or destination of those of `stmatrix`.
+    """Locations in memory from which `ldmatrix` loads each register, or to which `stmatrix` stores it.
 
     A register consists of `parts` pieces of `part_bytes` bytes, lowest first: one piece of four bytes, or with
     `.trans` two pieces of two bytes.
     """
 
     count: int
-    """Matrices, and also registers per lane: 1, 2 or 4."""
+    """Number of matrices, and also of registers per lane: 1, 2 or 4."""
     provider: Array
-    """Lane that provides the address: int64 [registers, 32 lanes, parts]."""
+    """Lane that provides the address, int64 [registers, 32 lanes, parts]."""
     offset: Array
-    """Bytes from that address: int64 [registers, 32 lanes, parts]."""
+    """Bytes from that address, int64 [registers, 32 lanes, parts]."""
     part_bytes: int
     """Bytes of a piece."""
 
@@ -77,7 +77,7 @@ def matrix_move(count: int, *, transposed: bool = False) -> MatrixMove:
         InternalError: another count.
     """
     if count not in (1, 2, 4):
-        raise InternalError(f"ldmatrix moves 1, 2 or 4 matrices, not {count}")
+        raise InternalError(f"ldmatrix and stmatrix move 1, 2 or 4 matrices, not {count}")
     matrix = np.arange(count)[:, None, None]
     lane = np.arange(32)[None, :, None]
     if transposed:

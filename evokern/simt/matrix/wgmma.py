@@ -1,4 +1,4 @@
-"""`wgmma.mma_async.m64nNk16` over warps: each warp computes 16 of the 64 rows, with the same B.
+"""`wgmma.mma_async.m64nNk16` over warps: each warp computes 16 of the 64 rows, all with the same B.
 
 Fragments (PTX ISA 9.0, section 9.7.15.5.1.1.1): A has the fragment of `mma.m16n8k16`.
 With g = lane / 4 and t = lane % 4:
@@ -33,7 +33,7 @@ _KINDS = {"f16": ("f16", "f32"), "bf16": ("f32",)}
 
 @dataclass(frozen=True)
 class WarpgroupProduct:
-    """One `wgmma.mma_async` instruction on 16-bit factors.
+    """One `wgmma.mma_async` instruction with 16-bit operands.
 
     Raises:
         InternalError: PTX does not have the combination, or this module does not support it.
@@ -42,11 +42,11 @@ class WarpgroupProduct:
     shape: tuple[int, int, int]
     """M, N, K."""
     d_type: str
-    """Accumulator: `f16` or `f32`."""
+    """Type of the accumulator: `f16` or `f32`."""
     a_type: str
-    """Both factors: `f16` or `bf16`."""
+    """Type of A and B: `f16` or `bf16`."""
     negated: bool = False
-    """Whether the product is subtracted: exactly one of the factors is scaled by -1."""
+    """Whether the product is subtracted, because exactly one of A and B is scaled by -1."""
 
     def __post_init__(self) -> None:
         m, n, k = self.shape
@@ -73,18 +73,18 @@ class WarpgroupProduct:
         return self._values(items).reshape(warps, WARP_ROWS, STEP)
 
     def left(self, pieces: Array, *, transposed: bool) -> Array:
-        """Return A from shared memory as values [units, rows, 16]; pieces as in `Descriptor.pieces`, units first."""
+        """Return A from shared memory as values [units, rows, 16]; pieces are [units, *`Descriptor.pieces`]."""
         return self._factor(pieces, transposed).swapaxes(1, 2) if transposed else self._factor(pieces, transposed)
 
     def right(self, pieces: Array, *, transposed: bool) -> Array:
-        """Return B from shared memory as values [units, 16, N], columns in the order of the accumulators."""
+        """Return B from shared memory as values [units, 16, N], with columns in the order of the accumulators."""
         if self.d_type == "f32":
             pieces = _even_first(pieces, transposed)
         factor = self._factor(pieces, transposed)
         return factor if transposed else factor.swapaxes(1, 2)
 
     def _factor(self, pieces: Array, transposed: bool) -> Array:
-        """Convert pieces to values [units, extent, 16], or with `transposed` [units, 16, extent]."""
+        """Convert pieces to values [units, extent, 16] or, with `transposed`, [units, 16, extent]."""
         units = pieces.shape[0]
         return self._values(pieces).reshape(units, STEP if transposed else -1, pieces.shape[2] * ELEMENTS)
 
@@ -100,7 +100,7 @@ class WarpgroupProduct:
             left: values of A, [units, 16 or 64, 16]; a unit is a warp or a whole warpgroup.
             right: B of each unit, [units, 16, N], from `right`.
             accumulators: previous registers of D, uint32 [registers, warps, 32].
-            keep: bool [warps]: whether the product is added to D.
+            keep: bool [warps]; whether the product is added to D.
 
         Returns:
             Registers of D, uint32 [registers, warps, 32].
@@ -148,5 +148,5 @@ def _even_first(pieces: Array, transposed: bool) -> Array:
 
 @cache
 def bind_wgmma(shape: tuple[int, int, int], d_type: str, a_type: str, negated: bool = False) -> WarpgroupProduct:
-    """Return the (cached) instruction; see `WarpgroupProduct`."""
+    """Return the instruction from a cache; see `WarpgroupProduct`."""
     return WarpgroupProduct(shape, d_type, a_type, negated)

@@ -15,7 +15,7 @@ from evokern.simt.numerics.formats import Array
 
 @dataclass(frozen=True)
 class Wmma:
-    """One `wmma.mma.sync` instruction (PTX ISA 8.5, section 9.7.14.4.5); only loads and stores depend on a layout.
+    """One `wmma.mma.sync` instruction (PTX ISA 8.5, section 9.7.14.4.5); only loads and stores depend on the layout.
 
     Raises:
         InternalError: PTX does not have the combination.
@@ -24,17 +24,19 @@ class Wmma:
     shape: Shape
     """M, N, K."""
     d_type: str
-    """Result: `f16`, `f32`, `s32` or `f64`."""
+    """Type of the result: `f16`, `f32`, `s32` or `f64`."""
     a_type: str
-    """Both factors: `f16 bf16 tf32 s8 u8 f64`."""
+    """Type of A and B: `f16 bf16 tf32 s8 u8 f64`."""
     c_type: str
     """Accumulator."""
     satfinite: bool = False
-    """Clamp integer results to 32 bits instead of wrapping."""
+    """Whether integer results are clamped to 32 bits instead of wrapping."""
 
     def __post_init__(self) -> None:
         if self.shape not in WMMA_SHAPES.get(self.a_type, ()):
-            raise InternalError(f"wmma {self.shape} has no factors of type .{self.a_type}; known: {WMMA_SHAPES}")
+            raise InternalError(
+                f"wmma {self.shape} does not support operands of type .{self.a_type}; known: {WMMA_SHAPES}"
+            )
 
     @cached_property
     def fragments(self) -> dict[str, Fragment]:
@@ -73,11 +75,11 @@ class Wmma:
 
     @cached_property
     def _rows_differ(self) -> bool:
-        """Whether tiles are above each other (m32, and m8n32 transposed) rather than side by side."""
+        """Whether the tiles are above each other (m32, and m8n32 transposed) rather than side by side."""
         return 32 in self.shape
 
 
 @cache
 def bind_wmma(shape: Shape, d_type: str, a_type: str, c_type: str, satfinite: bool = False) -> Wmma:
-    """Return the (cached) instruction; see `Wmma`."""
+    """Return the instruction from a cache; see `Wmma`."""
     return Wmma(shape, d_type, a_type, c_type, satfinite)

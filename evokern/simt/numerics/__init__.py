@@ -1,9 +1,9 @@
-"""The arithmetic of PTX over arrays of lanes: formats, conversions, rounded arithmetic, approximations, integers.
+"""PTX arithmetic over arrays of lanes: formats, conversions, rounded arithmetic, approximations, integers.
 
-All functions are pure functions of NumPy arrays of any shape, with one element per lane in the storage types of
-`STORAGE`. They run once per instruction over hundreds to thousands of lanes. Each has a fast path of few vector
-operations for the common case: rounding to nearest, no NaN, no subnormals. Other lanes use a slower exact path. Every
-function cites its section of the PTX ISA. Call them inside `quiet()`.
+All functions are pure functions of NumPy arrays of any shape, with one element per lane in a type from `STORAGE`. They
+run once per instruction, over hundreds to thousands of lanes. Each function has a fast path with few vector operations
+for the common case: rounding to nearest, no NaN, no subnormals. Other lanes use a slower exact path. Every function
+cites its section of the PTX ISA. Call them inside `ignore_float_warnings()`.
 """
 
 from evokern.simt.numerics.approximation import ERROR_BOUNDS

@@ -1,8 +1,8 @@
-"""The approximate functions of PTX, computed in float64 and rounded once.
+"""Approximate functions of PTX, computed in float64 and rounded once.
 
-The ISA does not specify the hardware's last bits but bounds their error. The correctly rounded result is within every
-bound, so this module returns it. Special values follow the ISA's tables. A comparison with a GPU may allow the error
-bounds below (`ERROR_BOUNDS`).
+The ISA does not specify the last bits of the hardware's results but bounds their error. This module returns the
+correctly rounded result, which is within every bound. Special values follow the ISA's tables. A comparison with a GPU
+may allow the error bounds below (`ERROR_BOUNDS`).
 
 Sources: PTX ISA 8.5, sections 9.7.3.8 `div`, 9.7.3.13 `rcp`, 9.7.3.14 `rcp.approx.ftz.f64`, 9.7.3.15 `sqrt`, 9.7.3.16
 `rsqrt`; 9.7.3.17 `rsqrt.approx.ftz.f64`, 9.7.3.18 `sin`, 9.7.3.19 `cos`, 9.7.3.20 `lg2`, 9.7.3.21 `ex2`, 9.7.3.22
@@ -47,7 +47,7 @@ def _through_double(function: Callable[[Array], Array]) -> Callable[[Array], Arr
 
 
 def _div_approx(a: Array, b: Array) -> Array:
-    """Return a * (1/b). For |b| above 2^126 the reciprocal is flushed, so the result is zero, or NaN for infinite a."""
+    """Return a * (1/b). For |b| above 2^126, the reciprocal is flushed, so the result is zero (NaN for infinite a)."""
     quotient = (a.astype(np.float64) / b).astype(np.float32)
     magnitude = np.abs(b)
     huge = (magnitude > _HUGE_DIVISOR) & (magnitude < np.inf)
@@ -62,7 +62,7 @@ def _div_full(a: Array, b: Array) -> Array:
 
 
 def _reciprocal_root(values: Array) -> Array:
-    """Return 1/sqrt; the quotient gives the ISA's -infinity for -0 without extra code."""
+    """Return 1/sqrt(x); the quotient gives -infinity for -0, as the ISA requires, without extra code."""
     return 1.0 / np.sqrt(values)
 
 
@@ -78,15 +78,15 @@ F32_APPROXIMATIONS: Mapping[str, Callable[..., Array]] = {
     "div": _div_approx,
     "div.full": _div_full,
 }
-"""f32 functions by name, on float32 arrays; `bind` adds `.ftz` and the canonical NaN."""
+"""Name -> f32 function on float32 arrays; `bind` adds `.ftz` and the canonical NaN."""
 
 
 def approximate_f64(name: str, values: Array) -> Array:
-    """Return `rcp.approx.ftz.f64` or `rsqrt.approx.ftz.f64`, which use only the upper 32 bits of operand and result.
+    """Compute `rcp.approx.ftz.f64` or `rsqrt.approx.ftz.f64`, which use only the upper 32 bits of operand and result.
 
-    The ISA specifies: use the upper word of the operand, compute with at least 20 bits of fraction, and return a
-    result whose lower word is zero; subnormal operands are flushed. This function truncates the result. An NVIDIA H200
-    agrees for 97 of 100 operands; for the others its upper word is larger by one.
+    The ISA requires at least 20 fraction bits, computed from the upper word of the operand, and a result whose lower
+    word is zero. Subnormal operands are flushed. This function truncates the result. An NVIDIA H200 returns the same
+    result for 97 of 100 operands; for the others, its upper word is larger by one.
 
     Args:
         name: `rcp` or `rsqrt`.

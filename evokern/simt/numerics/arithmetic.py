@@ -1,8 +1,8 @@
-"""Exactly rounded f32 and f64 arithmetic in the four IEEE 754 directions.
+"""Exactly rounded f32 and f64 arithmetic in the four IEEE 754 rounding modes.
 
-f32 rounding to nearest uses the CPU if one operation rounds once. f32 multiply-add and every directed f32 result use
-float64. A product of two f32 is exact in float64. An inexact sum is rounded to odd (`exact.sum_to_odd`) before the
-final rounding. `exact` contains the f64 operations that the CPU lacks.
+For f32 rounding to nearest, a single CPU operation suffices if it rounds once. f32 multiply-add and all directed f32
+rounding use float64. A product of two f32 values is exact in float64. An inexact sum is rounded to odd
+(`exact.sum_to_odd`) before the final rounding. `exact` contains the f64 operations that the CPU lacks.
 
 Sources: PTX ISA 8.5, sections 9.7.3.3 `add` to 9.7.3.15 `sqrt`; NaN results of f32 are 0x7fffffff (section 9.7.3).
 """
@@ -30,8 +30,8 @@ def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
     """Return a*b + c of float32, rounded once.
 
     The float64 product is exact, so only the sum can be rounded twice. This matters only if the float64 sum is exactly
-    half-way between two f32: its 29 low bits are 1 followed by zeros, or the result is subnormal. Those lanes are
-    computed again.
+    half-way between two f32: its 29 low bits are 1 followed by zeros, or the result is subnormal. These lanes are
+    recomputed.
     """
     product = _double(a) * _double(b)
     wide = _double(c)
@@ -57,7 +57,7 @@ def _directed_sum_f32(x: Array, y: Array, rounding: str) -> Array:
 
 
 def _step(values: Array, difference: Array, rounding: str) -> Array:
-    """Move a result rounded to nearest by one unit in the last place if the direction requires it.
+    """Move a result rounded to nearest by one unit in the last place if the rounding mode requires it.
 
     Args:
         values: float64 results rounded to nearest.
@@ -75,7 +75,7 @@ def _step(values: Array, difference: Array, rounding: str) -> Array:
 
 
 def _div_f64_directed(a: Array, b: Array, rounding: str) -> Array:
-    """Correct the quotient with the sign of its remainder, which is exact for operands and quotients near 1."""
+    """Correct a quotient by the sign of its remainder, which is exact for operands and quotients near 1."""
     a, b = np.broadcast_arrays(a, b)
     quotient = a / b
     a_fraction, a_exponent = np.frexp(a)
@@ -96,7 +96,7 @@ def _sqrt_f64_directed(a: Array, rounding: str) -> Array:
 
 
 def f32_operation(name: str, rounding: str) -> Callable[..., Array]:
-    """Return the f32 operation `name` with a rounding, on float32 arrays, before the `.ftz`, `.sat` and NaN rules."""
+    """Return the f32 operation `name` with a rounding mode, on float32 arrays, without `.ftz`, `.sat`, NaN rules."""
     if rounding == "rn":
         return _F32_NEAREST[name]
     directed: Mapping[str, Callable[..., Array]] = {
@@ -120,13 +120,13 @@ _UNROUNDED: Mapping[str, Callable[..., Array]] = {
     "div.full": lambda a, b: a / b,
     "rcp": lambda a: 1.0 / a,
 }
-"""Unrounded results from float64 operands, on the same side of 2^-126 as the exact value; small sums are exact."""
+"""Compute results without rounding, on the same side of 2^-126 as the exact value, from float64 operands."""
 
 
 def flush_f32(name: str, operands: Sequence[Array], result: Array) -> Array:
-    """Replace f32 results below the smallest normal number (before rounding) by zero of the same sign.
+    """Replace f32 results below the smallest normal number (before rounding) with zero of the same sign.
 
-    A product just below 2^-126 that would round to it is flushed too: an NVIDIA H200 gives zero there.
+    A product just below 2^-126 that would be rounded up to it is flushed too, as on an NVIDIA H200.
 
     Args:
         name: the operation.
@@ -149,7 +149,7 @@ def flush_f32(name: str, operands: Sequence[Array], result: Array) -> Array:
 
 
 def f64_operation(name: str, rounding: str) -> Callable[..., Array]:
-    """Return the f64 operation `name` with a rounding, on float64 arrays."""
+    """Return the f64 operation `name` with the given rounding mode, for float64 arrays."""
     if rounding == "rn":
         return _F64_NEAREST[name]
     one = np.ones(())

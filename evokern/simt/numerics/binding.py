@@ -1,4 +1,4 @@
-"""Binding of floating-point operations: returns a function of arrays for a name, a type and modifiers.
+"""Binding of floating-point operations: a name, a type and modifiers give a function of arrays.
 
 An instruction is decoded once and executed many times, so the choice between fast and exact code is made when it is
 bound. Results are cached by their arguments.
@@ -19,7 +19,7 @@ from evokern.simt.numerics.formats import Array
 from evokern.simt.numerics.halves import bind_min_max_of, half_function, half_operation, packed
 
 EXACT_OPERATIONS = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt")
-"""Operations with one exact rounding."""
+"""Exactly rounded operations."""
 
 APPROXIMATE_OPERATIONS = tuple(F32_APPROXIMATIONS)
 """Operations with `.approx` (and `div.full`)."""
@@ -52,11 +52,9 @@ def bind(
         relu: `.relu` (`fma` of the half formats).
 
     Returns:
-        A function with one array per operand. Each array is in the storage type of `kind`, or has items of its
-            width. Shapes
-        must be broadcastable and have at least one axis. The function returns a new array in storage type; call it
-            inside
-        `quiet()`.
+        A function with one array per operand. Each array has the storage type of `kind`, or items of its width. Shapes
+        must be broadcastable and have at least one axis. The function returns a new array in the storage type; call it
+        inside `ignore_float_warnings()`.
 
     Raises:
         InternalError: PTX does not have the combination.
@@ -66,9 +64,7 @@ def bind(
         scalar = _bind_half(name, base, rounding, approx, ftz, sat, relu)
         return packed(scalar) if pair else scalar
     if kind not in ("f32", "f64") or relu or (kind == "f64" and sat):
-        raise InternalError(
-            f"{name}.{kind} has no variant with the modifiers rounding={rounding}, sat={sat}, relu={relu}"
-        )
+        raise InternalError(f"{name}.{kind} does not support the modifiers rounding={rounding}, sat={sat}, relu={relu}")
     if kind == "f64":
         return _bind_f64(name, rounding, approx)
     core = _f32_core(name, rounding, approx)
@@ -110,7 +106,7 @@ def _f32_core(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
 
 
 def _dress_f32(core: Callable[..., Array], name: str, *, ftz: bool, sat: bool) -> Callable[..., Array]:
-    """Wrap an f32 operation with the rules for operands and results."""
+    """Add the rules for operands and results to an f32 operation."""
 
     def apply(*operands: Array) -> Array:
         values = [operand.view(np.float32) for operand in operands]
@@ -130,7 +126,7 @@ def _dress_f32(core: Callable[..., Array], name: str, *, ftz: bool, sat: bool) -
 def bind_min_max(
     name: str, kind: str, *, ftz: bool = False, nan: bool = False, xorsign: bool = False
 ) -> Callable[[Array, Array], Array]:
-    """Return `min` or `max` of a floating-point type as a function of two storage arrays; see `halves.select_extreme`.
+    """Return `min` or `max` of a floating-point type as a function of two storage arrays; see `halves.bind_min_max_of`.
 
     Args:
         name: `min` or `max`.

@@ -1,4 +1,4 @@
-"""Bit operations of PTX over lanes: logic, permutation, fields, searches and funnel shifts.
+"""PTX bit operations over lanes: logic, permutations, bit fields, searches and funnel shifts.
 
 Sources: PTX ISA 8.5, sections 9.7.1 (`popc`, `clz`, `bfind`, `brev`, `bfe`, `bfi`), 9.7.7 (`lop3`, `shf`) and
 9.7.9.7 (`prmt`).
@@ -40,7 +40,7 @@ _BINARY: tuple[tuple[int, _Binary], ...] = (
 
 
 def _expansion(lut: int, first: int) -> tuple[int, int]:
-    """Return lop3's truth tables in the other two operands, with operand number `first` at 0 and at 1."""
+    """Return the truth tables of lop3 over the other two operands if operand number `first` is 0 and if it is 1."""
     others = [operand for operand in range(3) if operand != first]
     tables = [0, 0]
     for index in range(8):
@@ -135,7 +135,7 @@ def prmt(a: Array, b: Array, selector: Array | int, mode: str = "") -> Array:
 
 
 def _prmt_constant(a: Array, b: Array, selector: int) -> Array:
-    """Permute by a constant selector with strided copies of bytes, or of 16-bit halves if these stay whole."""
+    """Permute by a constant selector, with strided copies of bytes, or of 16-bit halves if none is split."""
     a, b = (np.ascontiguousarray(x, dtype=np.uint32) for x in np.broadcast_arrays(a, b))
     codes = [(selector >> (4 * place)) & 15 for place in range(4)]
     result = np.empty(a.shape, np.uint32)
@@ -182,7 +182,7 @@ def bfe(a: Array, position: Array | int, length: Array | int) -> Array:
 
 
 def bfi(source: Array, target: Array, position: Array | int, length: Array | int) -> Array:
-    """Insert a bit field, `bfi` (PTX ISA 9.7.1.20): the low bits of `source` replace those of `target` at `position`.
+    """Insert a bit field: `bfi` (PTX ISA 9.7.1.20). Low bits of `source` replace bits of `target` from `position` on.
 
     Args:
         source: uint32 or uint64.
@@ -205,20 +205,20 @@ def bfi(source: Array, target: Array, position: Array | int, length: Array | int
 
 
 def _constant(value: Array | int) -> int | None:
-    """Return the low 8 bits of an operand that is a single number (an immediate); None for one number per lane."""
+    """Return the low 8 bits of an operand that is one number (an immediate); None for one number per lane."""
     if isinstance(value, int):
         return value & 0xFF
     return int(value.item()) & 0xFF if value.size == 1 else None
 
 
 def _mask64(count: Array) -> Array:
-    """Return a uint64 with the `count` low bits set, 0 to 64."""
+    """Return a uint64 whose `count` low bits are set, with `count` from 0 to 64."""
     shifted = np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - np.clip(count, 1, 64).astype(np.uint64))
     return np.where(count > 0, shifted, np.uint64(0))
 
 
 def bit_length(a: Array) -> Array:
-    """Return the position of the highest set bit plus one, 0 for 0, as uint32; for uint32 and uint64 arrays."""
+    """Return the position of the highest set bit plus one (0 for 0) of uint32 or uint64 values, as uint32."""
     if a.dtype.itemsize == 4:
         return np.frexp(a.astype(np.float64))[1].astype(np.uint32)
     upper = (a >> np.uint64(32)).astype(np.float64)
@@ -227,16 +227,16 @@ def bit_length(a: Array) -> Array:
 
 
 def clz(a: Array) -> Array:
-    """Count leading zeros of uint32 or uint64, as uint32 (PTX ISA 9.7.1.16)."""
+    """Count the leading zeros of uint32 or uint64 values, as uint32 (PTX ISA 9.7.1.16)."""
     return np.uint32(a.dtype.itemsize * 8) - bit_length(a)
 
 
 def bfind(a: Array, *, shiftamt: bool = False) -> Array:
-    """Find the highest non-sign bit (PTX ISA 9.7.1.17), as uint32; 0xffffffff if there is none.
+    """Return the position of the highest non-sign bit (PTX ISA 9.7.1.17), as uint32; 0xffffffff if there is none.
 
     Args:
-        a: uint32, int32, uint64 or int64; for negative numbers the highest zero is searched.
-        shiftamt: return the left shift that brings the bit to the top instead of its position.
+        a: uint32, int32, uint64 or int64; for negative numbers, the position of the highest zero bit.
+        shiftamt: return, instead of the position, the left shift that moves the bit to the top.
     """
     if a.dtype.kind == "i":
         a = np.where(a < 0, ~a, a).view(f"u{a.dtype.itemsize}")
@@ -253,7 +253,7 @@ _BREV16 = np.array([int(f"{code:016b}"[::-1], 2) for code in range(1 << 16)], np
 
 
 def popc(a: Array) -> Array:
-    """Count the ones of uint32 or uint64, as uint32 (PTX ISA 9.7.1.15)."""
+    """Count the set bits of uint32 or uint64 values, as uint32 (PTX ISA 9.7.1.15)."""
     if _COUNT is not None:
         ones: Array = _COUNT(a).astype(np.uint32)
         return ones
@@ -264,21 +264,21 @@ def popc(a: Array) -> Array:
 
 
 def brev(a: Array) -> Array:
-    """Reverse the bits of uint32 or uint64 (PTX ISA 9.7.1.18)."""
+    """Reverse the bits of uint32 or uint64 values (PTX ISA 9.7.1.18)."""
     parts = np.ascontiguousarray(a)[..., None].view(np.uint16)
     turned = np.ascontiguousarray(_BREV16.take(parts)[..., ::-1])
     return turned.view(a.dtype)[..., 0]
 
 
 def shf(direction: str, a: Array, b: Array, count: Array | int, *, clamp: bool = False) -> Array:
-    """Shift {b, a} and keep 32 bits: `shf.l` the upper, `shf.r` the lower (PTX ISA 9.7.7.6).
+    """Shift {b, a}; return the upper 32 bits for `shf.l`, the lower for `shf.r` (PTX ISA 9.7.7.6).
 
     Args:
         direction: `l` or `r`.
         a: uint32, lower half.
         b: uint32, upper half.
         count: shift distance; `.wrap` uses its low 5 bits.
-        clamp: `.clamp`: counts above 32 act as 32.
+        clamp: `.clamp`, by which counts above 32 act as 32.
     """
     if isinstance(count, int) or count.size == 1:
         return _shf_constant(
@@ -292,7 +292,7 @@ def shf(direction: str, a: Array, b: Array, count: Array | int, *, clamp: bool =
 
 
 def _shf_constant(direction: str, a: Array, b: Array, count: int, clamp: bool) -> Array:
-    """Shift all lanes by one count: two shifts of 32 bits instead of one of 64."""
+    """Shift all lanes by one count, with two 32-bit shifts instead of a 64-bit shift."""
     places = min(count, 32) if clamp else count & 31
     kept, other = (b, a) if direction == "l" else (a, b)
     if places in (0, 32):

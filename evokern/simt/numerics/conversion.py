@@ -20,7 +20,7 @@ INTEGER_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "rmi": np.floor,
     "rpi": np.ceil,
 }
-"""Rounding to an integer: nearest even, to zero, down, up."""
+"""Modifiers for rounding to an integer: to nearest even, to zero, down, up."""
 
 
 def _is_integer(kind: str) -> bool:
@@ -94,7 +94,7 @@ def convert_pair(
     satfinite: bool = False,
     relu: bool = False,
 ) -> Array:
-    """Convert two arrays and pack them: `cvt.rounding.f16x2.f32 d, a, b` has a in the upper, b in the lower half.
+    """Convert two arrays and pack them: `cvt.rounding.f16x2.f32 d, a, b` puts a in the upper half, b in the lower.
 
     Args:
         to: `f16x2`, `bf16x2`, `e4m3x2` or `e5m2x2`.
@@ -102,7 +102,7 @@ def convert_pair(
         high: operand a.
         low: operand b.
         rounding: `rn` or `rz`.
-        satfinite: clamp to the largest finite value; the ISA demands it for e4m3x2 and e5m2x2.
+        satfinite: clamp to the largest finite value; the ISA requires it for e4m3x2 and e5m2x2.
         relu: clamp negative results to 0.
 
     Returns:
@@ -168,7 +168,7 @@ def _magnitude(values: Array) -> tuple[Array, Array]:
 
 
 def _wide_to_odd(values: Array) -> Array:
-    """Return 64-bit integers as float64, rounded to odd: bits beyond 53 are or-ed into the last one."""
+    """Return 64-bit integers as float64, rounded to odd: bits beyond 53 are or-ed into the last bit kept."""
     negative, magnitude = _magnitude(values)
     low = np.uint64(0x7FF)
     cut = (magnitude & ~low) | (((magnitude & low) != 0).astype(np.uint64) << np.uint64(11))
@@ -177,7 +177,7 @@ def _wide_to_odd(values: Array) -> Array:
 
 
 def _wide_to_f64(values: Array, rounding: str) -> Array:
-    """Convert 64-bit integers to float64 in a direction: round to nearest, compare as integers, step back."""
+    """Convert 64-bit integers to float64 in a rounding mode: round to nearest, compare as integers, then step back."""
     negative, magnitude = _magnitude(values)
     numbers = magnitude.astype(np.float64)
     top = numbers >= 2.0**64
@@ -196,8 +196,8 @@ def _wide_to_f64(values: Array, rounding: str) -> Array:
 def _float_to_integer(source: str, to: str, numbers: Array, rounding: str) -> Array:
     """Round, clamp to the target's range, and handle NaN.
 
-    NaN becomes 0 unless the source is f64 or the target has 64 bits; then it becomes 1 << (width - 1) (PTX ISA 8.5,
-    9.7.9.21, Integer Notes).
+    NaN becomes 0, but 1 << (width - 1) if the source is f64 or the target has 64 bits (PTX ISA 8.5, 9.7.9.21, Integer
+    Notes).
     """
     if rounding not in INTEGER_ROUNDINGS:
         raise InternalError(f".{rounding} is not a rounding to an integer: {suggestion(rounding, INTEGER_ROUNDINGS)}")
@@ -222,7 +222,7 @@ def _as_number(pattern: int, target: np.dtype[Any]) -> float:
 
 
 def _to_64_bits(wide: Array, target: np.dtype[Any]) -> Array:
-    """Clamp to 64 bits; float64 cannot represent their upper limit."""
+    """Clamp to a 64-bit type, whose upper limit float64 cannot represent."""
     limits = np.iinfo(target)
     beyond, below = wide >= float(limits.max), wide < float(limits.min)
     unordered = np.isnan(wide)

@@ -1,4 +1,4 @@
-"""Rounding of real values to the formats of PTX, once, and modifiers of the result.
+"""Rounding of real values, once, to PTX formats, and modifiers of the result.
 
 Sources: PTX ISA 8.5, section 9.7.9.21 `cvt` for the rounding modes, `.satfinite`, `.relu`, `.sat`, the canonical NaNs;
 IEEE 754-2019, sections 4.3 and 7.4, for the directions and for overflow.
@@ -16,7 +16,7 @@ from evokern.simt.numerics.formats import CANONICAL_NAN, FORMATS, ROUNDINGS, Arr
 
 
 def round_to_f32(values: Array, rounding: str = "rn") -> Array:
-    """Round float64 to float32 in any direction (PTX ISA 9.7.9.21, `cvt.frnd.f32.f64`).
+    """Round float64 to float32 in any rounding mode (PTX ISA 9.7.9.21, `cvt.frnd.f32.f64`).
 
     Args:
         values: float64.
@@ -50,7 +50,7 @@ _ROUND_INTEGRAL: Mapping[str, Callable[[Array], Array]] = {
 
 
 def round_to_format(kind: str, values: Array, rounding: str = "rn") -> Array:
-    """Round float64 values to the nearest values of a narrower format, including overflow, as float64.
+    """Round float64 values to values of a narrower format, including overflow, and return them as float64.
 
     The value is scaled so that the format's last place is one, rounded to an integer and scaled back. Only the
     rounding is inexact. `rna` adds one half before the floor, which is exact for formats of fewer than 52 bits.
@@ -73,7 +73,7 @@ def round_to_format(kind: str, values: Array, rounding: str = "rn") -> Array:
 
 
 def _overflow_limit(target: FloatFormat, rounding: str, negative: Array) -> Array:
-    """Return the overflow result (IEEE 754 7.4): infinity, or the largest finite value if rounding towards zero."""
+    """Return the result of overflow (IEEE 754 7.4): infinity, or the largest finite value if rounding toward zero."""
     if rounding in ("rn", "rna"):
         to_infinity: Array = np.ones_like(negative)
     elif rounding == "rz":
@@ -84,7 +84,7 @@ def _overflow_limit(target: FloatFormat, rounding: str, negative: Array) -> Arra
 
 
 def _pack_bf16_nearest(values: Array) -> Array:
-    """Convert float32 to bf16 to nearest even, with integer arithmetic."""
+    """Convert float32 to bf16, rounding to nearest even, with integer arithmetic."""
     bits = values.view(np.uint32)
     rounded = bits >> 16
     rounded &= 1
@@ -95,7 +95,7 @@ def _pack_bf16_nearest(values: Array) -> Array:
 
 
 def _pack_tf32_away(values: Array) -> Array:
-    """Convert float32 to tf32 to nearest, ties away from zero: add half a unit and drop the 13 low bits."""
+    """Convert float32 to tf32, rounding to nearest with ties away from zero: add half a unit and drop 13 low bits."""
     bits = values.view(np.uint32) + np.uint32(0x1000)
     bits &= np.uint32(0xFFFFE000)
     return bits
@@ -115,7 +115,7 @@ def _pack_exact(kind: str, values: Array) -> Array:
 
 
 def _upper_half_odd(values: Array) -> Array:
-    """Return the upper half of float32 patterns, rounded to odd: lost bits set the last kept bit."""
+    """Return the upper half of float32 patterns, rounded to odd: lost bits set the last bit kept."""
     bits = values.view(np.uint32)
     odd: Array = (bits >> 16) | ((bits & np.uint32(0xFFFF)) != 0)
     return odd
@@ -123,10 +123,10 @@ def _upper_half_odd(values: Array) -> Array:
 
 @cache
 def _fp8_codes(kind: str, rounding: str, satfinite: bool, relu: bool) -> Array:
-    """Return the 8-bit code of every upper half of a float32.
+    """Return the 8-bit code for every possible upper half of a float32.
 
     After rounding to odd, the half has 8 significant bits, at least two more than the 8-bit formats need. The table
-    therefore gives the same rounding as the whole float32.
+    therefore rounds as if from the whole float32.
     """
     upper = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
     with ignore_float_warnings():
@@ -178,7 +178,7 @@ def encode(
 
 
 def canonical(kind: str, packed: Array, values: Array) -> Array:
-    """Write the canonical NaN of `kind` wherever `values` is NaN, in place, and return `packed`.
+    """Write the canonical NaN of `kind` to `packed`, in place, wherever `values` is NaN; return `packed`.
 
     The dot product of the values with themselves is NaN exactly if one of them is NaN: one pass, without a temporary.
     """
@@ -192,7 +192,7 @@ def canonical(kind: str, packed: Array, values: Array) -> Array:
 
 
 def flush(values: Array, smallest_normal: float = FORMATS["f32"].smallest_normal) -> Array:
-    """Replace subnormal values by zero of the same sign (`.ftz`, PTX ISA 9.7.3); return the argument if there is none.
+    """Replace subnormals with zero of the same sign (`.ftz`, PTX ISA 9.7.3); return the argument if there are none.
 
     Args:
         values: float32, or the decoded values of a narrower format.
@@ -205,7 +205,7 @@ def flush(values: Array, smallest_normal: float = FORMATS["f32"].smallest_normal
 
 
 def saturate(values: Array) -> Array:
-    """Clamp to [0, 1], NaN to +0 (`.sat`, PTX ISA 9.7.3.3)."""
+    """Clamp values to [0, 1], with NaN giving +0 (`.sat`, PTX ISA 9.7.3.3)."""
     zero, one = values.dtype.type(0), values.dtype.type(1)
     result: Array = np.where(values > zero, np.minimum(values, one), zero)
     return result

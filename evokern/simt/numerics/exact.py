@@ -1,13 +1,13 @@
-"""float64 multiply-add with exactly one rounding, in all four directions.
+"""float64 fused multiply-add with exactly one rounding, in all four rounding modes.
 
-NumPy has no fused multiply-add. This module has two methods; the tests compare the first with the second:
+NumPy has no fused multiply-add. This module has two methods, whose results the tests compare:
 
 - `fma_nearest`: error-free transformations, about 40 vector operations. Algorithm 5 ("Fma emulation") of S. Boldo and
   G. Melquiond, "Emulation of a FMA and correctly-rounded sums: proved algorithms using rounding to odd", IEEE
   Transactions on Computers 57(4), 2008. It is valid while no partial product under- or overflows; other lanes use the
   second method.
 - `fma_directed`: integers of 128 bits as two uint64 arrays. The smaller addend is shifted right, and its lost bits are
-  or-ed into the last place. It is valid for every finite operand and every direction.
+  or-ed into the last place. It is valid for all finite operands and all rounding modes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def two_product(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def sum_to_odd(x: Array, y: Array) -> Array:
-    """Return x + y in float64 rounded to odd: inexact sums get a last bit of one.
+    """Return x + y in float64, rounded to odd: the last bit of an inexact sum is one.
 
     A later rounding to 51 bits or fewer, in any direction, then equals one rounding of the exact sum (Boldo and
     Melquiond, theorem 3).
@@ -55,7 +55,7 @@ def sum_to_odd(x: Array, y: Array) -> Array:
 
 
 def fma_nearest(a: Array, b: Array, c: Array) -> Array:
-    """Return a*b + c rounded once to nearest even.
+    """Return a*b + c, rounded once to nearest even.
 
     Args:
         a: float64, like `b` and `c`; the shapes broadcast.
@@ -84,7 +84,7 @@ def _shift_left(high: Array, low: Array, count: Array) -> tuple[Array, Array]:
 
 
 def _shift_right_jam(high: Array, low: Array, count: Array) -> tuple[Array, Array]:
-    """Shift 128-bit integers right by any count; lost bits set the last bit."""
+    """Shift 128-bit integers right by any count; lost bits set the last bit kept."""
     count = np.minimum(count, 127).astype(np.uint64)
     far = count >= _U(64)
     near = count & _U(63)
@@ -97,7 +97,7 @@ def _shift_right_jam(high: Array, low: Array, count: Array) -> tuple[Array, Arra
 
 
 def _bit_length(values: Array) -> Array:
-    """Return the bit length of a uint64, 0 for 0."""
+    """Return the bit lengths of uint64 values; 0 for 0."""
     upper = values >> _U(32)
     _, upper_length = np.frexp(upper.astype(np.float64))
     _, lower_length = np.frexp((values & _U(0xFFFFFFFF)).astype(np.float64))
@@ -105,14 +105,14 @@ def _bit_length(values: Array) -> Array:
 
 
 def _normalised(high: Array, low: Array, exponent: Array) -> tuple[Array, Array, Array]:
-    """Shift the leading one to bit 127; `exponent` is the weight of bit 0 before and of the leading one after."""
+    """Shift the leading one to bit 127; convert the exponent of bit 0 to the exponent of the leading one."""
     length = np.where(high > 0, _bit_length(high) + 64, _bit_length(low))
     high, low = _shift_left(high, low, np.where(length > 0, 128 - length, 0))
     return high, low, np.where(length > 0, exponent + length - 1, -(1 << 20))
 
 
 def _significand(values: Array) -> tuple[Array, Array]:
-    """Split finite float64 into an integer significand and the exponent of its last place."""
+    """Split finite float64 values into an integer significand and the exponent of its last place."""
     bits = values.view(np.uint64)
     biased = ((bits >> _U(52)) & _U(0x7FF)).astype(np.int64)
     fraction = bits & _U((1 << 52) - 1)
@@ -120,7 +120,7 @@ def _significand(values: Array) -> tuple[Array, Array]:
 
 
 def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """Multiply uint64 by uint64 into 128 bits, using halves of 32 bits."""
+    """Multiply uint64 values into 128 bits, using 32-bit halves."""
     mask = _U(0xFFFFFFFF)
     x0, x1, y0, y1 = x & mask, x >> _U(32), y & mask, y >> _U(32)
     low, middle, cross = x0 * y0, x1 * y0, x0 * y1
@@ -129,13 +129,13 @@ def _product(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def fma_directed(a: Array, b: Array, c: Array, rounding: str) -> Array:
-    """Return a*b + c rounded once in the direction `rounding` (`rn`, `rz`, `rm`, `rp`).
+    """Return a*b + c, rounded once in the mode `rounding` (`rn`, `rz`, `rm`, `rp`).
 
     Args:
         a: float64, like `b` and `c`, all of one shape.
         b: second factor.
         c: addend.
-        rounding: direction. Exact cancellation gives -0 under `rm` and +0 otherwise (IEEE 754 6.3).
+        rounding: rounding mode. Exact cancellation gives -0 under `rm` and +0 otherwise (IEEE 754 6.3).
     """
     a, b, c = (np.ascontiguousarray(x) for x in np.broadcast_arrays(a, b, c))
     special = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))

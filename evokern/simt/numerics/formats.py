@@ -1,4 +1,4 @@
-"""Number formats of PTX as bit patterns, and their exact values.
+"""PTX number formats as bit patterns, and their exact values.
 
 Each PTX type has one *storage type* (`STORAGE`): NumPy's own for f16, f32 and f64, and an unsigned integer with the
 bit pattern for formats that NumPy lacks. `encoding` rounds values to a format.
@@ -52,7 +52,7 @@ CANONICAL_NAN: Mapping[str, int] = {
     "e4m3": 0x7F,
     "e5m2": 0x7F,
 }
-"""Bit pattern of a NaN result; f64 keeps the payload of its operand instead."""
+"""Type -> bit pattern of a NaN result; f64 keeps the payload of the operand instead."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ FORMATS: Mapping[str, FloatFormat] = {
 
 
 def ignore_float_warnings() -> np.errstate:
-    """Return the context for these functions: no warnings for overflow, invalid or division by zero.
+    """Return the NumPy error context for this module's functions: no floating-point warnings.
 
     Entering it costs about a microsecond, so the caller enters it once for many instructions.
     """
@@ -127,7 +127,7 @@ def _f16_table() -> Array:
 
 
 _F16 = _f16_table()
-"""Every f16 as float32: a look-up takes a third of the time of NumPy's own cast."""
+"""Every f16 value as float32; a look-up takes a third of the time of NumPy's cast."""
 
 
 def _decode_f16(bits: Array) -> Array:
@@ -145,7 +145,7 @@ def _decode_tf32(bits: Array) -> Array:
 
 
 def _fp8_table(fraction_bits: int, bias: int) -> Array:
-    """Return all 256 values of an 8-bit format as float32; the caller handles exponents of all ones."""
+    """Return all 256 values of an 8-bit format as float32; the caller handles exponents with all bits set."""
     codes = np.arange(256)
     fraction = codes & ((1 << fraction_bits) - 1)
     exponent = (codes & 0x7F) >> fraction_bits

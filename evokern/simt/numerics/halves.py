@@ -5,8 +5,8 @@ Operands are decoded to float32, which represents both formats exactly, and the 
 - Sums and products of f16 and bf16 are rounded to float32 and then to the format. The first rounding is harmless,
   because float32 has at least 2p + 2 bits for p = 11 and 8 (S. Figueroa, "When is double rounding innocuous?", SIGNUM
   Newsletter 30(3), 1995). Products of f16 are exact.
-- Multiply-add sums in float64. An f16 sum that is inexact there is never half-way between two f16. A bf16 sum can be,
-  and is then rounded to odd.
+- Multiply-add computes the sum in float64. An f16 sum that is inexact there is never half-way between two f16 values. A
+bf16 sum can be half-way between two bf16 values and is then rounded to odd.
 
 Sources: PTX ISA 8.5, sections 9.7.4.1 `add` to 9.7.4.8 `max`.
 """
@@ -23,17 +23,17 @@ from evokern.simt.numerics.formats import FORMATS, Array, decode
 
 
 def _fma_f16(a: Array, b: Array, c: Array) -> Array:
-    """Return a float64 sum of decoded f16 operands that rounds to the exact f16 result."""
+    """Return a float64 sum of decoded f16 operands that rounds to the correct f16 result."""
     total: Array = (a * b).astype(np.float64) + c
     return total
 
 
 def _fma_bf16(a: Array, b: Array, c: Array) -> Array:
-    """Return a float32 sum of decoded bf16 operands that rounds to the exact bf16 result.
+    """Return a float32 sum of decoded bf16 operands that rounds to the correct bf16 result.
 
     bf16 is the upper half of float32, so two roundings can differ from one only if the float32 sum is half-way between
-    two bf16. Those lanes are summed to odd. The odd sum is then truncated to float32, and its lost bits are or-ed into
-    the last place.
+    two bf16 values. In these lanes, the sum is rounded to odd and then truncated to float32, with its lost bits or-ed
+    into the last place.
     """
     product = a.astype(np.float64) * b
     total = product + c
@@ -62,7 +62,7 @@ def half_operation(name: str, kind: str, *, ftz: bool, sat: bool, relu: bool) ->
     Args:
         name: operation.
         kind: `f16` or `bf16`.
-        ftz: flush subnormal operands and results to zero, sign kept (f16 only in the ISA).
+        ftz: flush subnormal operands and results to zero of the same sign (only f16 in the ISA).
         sat: clamp the result to [0, 1], NaN to +0.
         relu: clamp negative results to +0, NaN to the canonical NaN.
     """
@@ -76,7 +76,7 @@ def half_operation(name: str, kind: str, *, ftz: bool, sat: bool, relu: bool) ->
         result = operation(*values)
         if sat:
             result = saturate(result)
-        if ftz:  # Results that are tiny before rounding are flushed, as for f32.
+        if ftz:  # Results that are subnormal before rounding are flushed, as for f32.
             result = flush(result, smallest)
         return encode(kind, result, relu=relu)
 
@@ -84,7 +84,7 @@ def half_operation(name: str, kind: str, *, ftz: bool, sat: bool, relu: bool) ->
 
 
 def half_function(function: Callable[[Array], Array], kind: str, *, ftz: bool) -> Callable[[Array], Array]:
-    """Return a float64 function as a function of f16 or bf16 patterns, rounded once (`ex2`, `tanh`)."""
+    """Turn a float64 function into a function of f16 or bf16 patterns that rounds once (`ex2`, `tanh`)."""
     smallest = FORMATS[kind].smallest_normal
 
     def apply(operand: Array) -> Array:
@@ -100,7 +100,7 @@ def half_function(function: Callable[[Array], Array], kind: str, *, ftz: bool) -
 
 
 def packed(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Turn a function of 16-bit patterns into a function of registers with two patterns, low half first."""
+    """Turn a function of 16-bit patterns into a function of registers that hold two patterns."""
 
     def apply(*registers: Array) -> Array:
         halves = [np.ascontiguousarray(register)[..., None].view(np.uint16) for register in registers]
@@ -111,7 +111,7 @@ def packed(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _minimum_or_maximum(largest: bool, a: Array, b: Array) -> Array:
-    """Return fmin or fmax with -0 below +0, which `np.fmin` does not guarantee."""
+    """Return the minimum or maximum with -0 below +0, which `np.fmin` does not guarantee."""
     result: Array = np.fmax(a, b) if largest else np.fmin(a, b)
     zero = result == 0
     if np.count_nonzero(zero):

@@ -1,4 +1,4 @@
-"""Integer arithmetic of PTX over lanes.
+"""PTX integer arithmetic over lanes.
 
 Source: PTX ISA 8.5, section 9.7.1 (`add`, `sub`, `mul`, `mul24`, `sad`, `dp4a`, `dp2a`).
 """
@@ -11,7 +11,7 @@ from evokern.simt.numerics.formats import Array
 
 
 def mul_hi(a: Array, b: Array) -> Array:
-    """Return the upper half of the product of two 16, 32 or 64-bit integers (PTX ISA 9.7.1.3 `mul.hi`)."""
+    """Return the upper half of the product of two integers of 16, 32 or 64 bits (PTX ISA 9.7.1.3 `mul.hi`)."""
     size = a.dtype.itemsize
     if size < 8:
         wide = np.dtype(f"{a.dtype.kind}{2 * size}")

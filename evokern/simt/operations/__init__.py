@@ -1,4 +1,4 @@
-"""The operations of the machine; importing this package fills the table."""
+"""Operations of the PTX machine; importing this package fills the table of operations."""
 
 from evokern.simt.operations import (
     async_ops,

@@ -1,4 +1,4 @@
-"""Asynchronous copies (PTX ISA 9.7.9.25), fences (9.7.13.4), and hints that do not change results."""
+"""Asynchronous copies (PTX ISA 9.7.9.25), fences (9.7.13.4), and hints without effect on results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evokern.simt.operations.table import operation
 
 @operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)
 def cp(i: Instruction, b: Binder) -> Action:
-    """Bind ``cp.async`` in its forms; bulk and tensor copies are rejected."""
+    """Bind all forms of ``cp.async``; bulk and tensor copies are rejected."""
     if i.has("bulk", "tensor", "reduce"):
         raise Unsupported(f"bulk and tensor copies ({i.name}) are not supported")
     state, active_of = b.state, b.active
@@ -54,7 +54,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
     site, partial_site = AllocationCache(), AllocationCache()
 
     def gather(active: Active) -> tuple[Active, Array, Array | None]:
-        """Return the lanes that copy (all), their data, and source indices of whole copies."""
+        """Return the lanes that copy, their data, and the source indices of full-width copies."""
         data = np.zeros(active.count, RAW[width])
         whole: Array | None = None
         if ignore is not None:
@@ -129,7 +129,7 @@ def _source_size(extra: Operand | None, b: Binder) -> tuple[Array | None, Array 
 
 
 def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
-    """Bind ``cp.async.mbarrier.arrive``: the copies arrive at the earliest moment at which the barrier may complete."""
+    """Bind ``cp.async.mbarrier.arrive``; the copies complete at the earliest time at which the barrier may complete."""
     state, number, active_of = b.state, b.pc, b.active
     row, offset = address_rows(i.operands[0], b, "shared")
     increment = not i.has("noinc")
@@ -145,7 +145,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
 
 @operation("membar fence", "9.7.13.4", pipe="control", kind="effect", results=0)
 def fence(i: Instruction, b: Binder) -> Action:
-    """Bind memory fences: every access is visible immediately, so fences only inform the race check."""
+    """Bind memory fences; every access is visible immediately, so fences only affect the race check."""
     if i.has("proxy") and i.has("tensormap"):
         raise Unsupported(f"{i.name}")
     state, active_of = b.state, b.active
@@ -167,7 +167,7 @@ def fence(i: Instruction, b: Binder) -> Action:
 
 
 def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
-    """Bind a fence in the scope of the block or cluster; a fence for barrier objects alone orders nothing else."""
+    """Bind a fence in the scope of a block or cluster; a fence only for barrier objects orders no other accesses."""
     order, active_of = b.state.order, b.active
     if order is None or i.has("mbarrier_init") or any(word.startswith("sync_restrict") for word in i.modifiers):
         return lambda: None
@@ -177,7 +177,7 @@ def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
 @operation("nanosleep", "9.7.19.2", pipe="control", results=0)
 @operation("griddepcontrol", "9.7.13.13", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """Bind instructions without effect here: delays, and the order of grids, which never overlap."""
+    """Bind instructions without effect in the machine: delays, and the ordering of grids, which never overlap."""
 
     def run() -> None:
         return None
@@ -187,5 +187,5 @@ def idle(i: Instruction, b: Binder) -> Action:
 
 @operation("createpolicy", "9.7.9.18")
 def createpolicy(i: Instruction, b: Binder) -> Action:
-    """Create a cache eviction policy: opaque bits that other instructions use as a hint."""
+    """Create a cache eviction policy, opaque bits that other instructions use as a hint."""
     return partial(np.copyto, b.dst(i.operands[0], "u64"), np.zeros(1, np.uint64))

@@ -1,7 +1,7 @@
 """Atomic updates and reductions in global and shared memory (PTX ISA 9.7.13.5-6).
 
-Lanes with the same address are served in rounds, in the order of their numbers. Integer reductions without a result
-take one call.
+Lanes with the same address are served in rounds, in lane order. Integer reductions without a result take a single NumPy
+call.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def update_of(name: str, kind: str) -> Update:
 
 @operation("atom", "9.7.13.5", pipe="load_store", kind="effect", results=1)
 def atom(i: Instruction, b: Binder) -> Action:
-    """Read, update and write atomically; the result is the old value."""
+    """Read, update and write memory atomically; the result is the old value."""
     return _atomic(i, b, i.operands[0], i.operands[1], i.operands[2:])
 
 
 @operation("red", "9.7.13.6", pipe="load_store", kind="effect", results=0)
 def red(i: Instruction, b: Binder) -> Action:
-    """Update without a result."""
+    """Update memory atomically, without a result."""
     return _atomic(i, b, None, i.operands[0], i.operands[1:])
 
 
@@ -143,7 +143,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
 
 
 def _rounds(memory: Array, index: Array, operands: list[Array], update: Update) -> Array:
-    """Update in lane order, one lane per address and round; return the old values."""
+    """Update memory in lane order, one lane per address and round; return the old values."""
     if index.size == 1 or np.unique(index).size == index.size:
         old = memory[index]
         memory[index] = np.ascontiguousarray(update(old, *operands)).view(memory.dtype)

@@ -15,9 +15,9 @@ from evokern.simt.operations.table import operation
 
 @operation("mapa", "9.7.9.23")
 def mapa(i: Instruction, b: Binder) -> Action:
-    """Return the address in the block of a given rank that corresponds to an own shared-memory address.
+    """Compute the address, in the block of a given rank, that corresponds to a shared-memory address of the own block.
 
-    For a rank outside the cluster, the result is an address that no access may use.
+    If the rank is outside the cluster, any access to the resulting address is invalid.
     """
     kind = kind_of(i)
     address, rank, out = b.src(i.operands[1], kind), b.src(i.operands[2], "u32"), b.dst(i.operands[0], kind)
@@ -36,7 +36,7 @@ def mapa(i: Instruction, b: Binder) -> Action:
 
 @operation("getctarank", "9.7.9.24")
 def getctarank(i: Instruction, b: Binder) -> Action:
-    """Return the rank of the block to which a shared address belongs."""
+    """Compute the rank of the block to which a shared address belongs."""
     kind = kind_of(i)
     address, out = b.src(i.operands[1], kind), b.dst(i.operands[0], "u32")
     shift, most = address.dtype.type(RANK_BITS), address.dtype.type((1 << 32 - RANK_BITS) - 1)

@@ -69,7 +69,7 @@ def _predicate(operand: Operand, b: Binder) -> tuple[Array, bool]:
 
 @operation("setp", "9.7.6.2, 9.7.7.2")
 def setp(i: Instruction, b: Binder) -> Action:
-    """Compare, combine with a predicate, set one or two predicates."""
+    """Compare, combine the result with a predicate, and set one or two predicates."""
     kind = kind_of(i)
     words = [word for word in i.modifiers if word not in ("ftz", kind)]
     x, y = b.src(i.operands[1], kind), b.src(i.operands[2], kind)
@@ -125,7 +125,7 @@ def _halves(row: Array, which: int) -> Array:
 
 @operation("set", "9.7.6.1, 9.7.7.1")
 def set_(i: Instruction, b: Binder) -> Action:
-    """Compare and set a number: all ones, or 1.0 for a floating-point result."""
+    """Compare and set a number: all bits one, or 1.0 for a floating-point result."""
     kinds = [word for word in i.modifiers if word in FAMILY]
     to, kind = kinds[0], kinds[-1]
     words = [word for word in i.modifiers if word not in ("ftz", *kinds)]
@@ -164,7 +164,7 @@ def set_(i: Instruction, b: Binder) -> Action:
 
 @operation("selp", "9.7.6.3")
 def selp(i: Instruction, b: Binder) -> Action:
-    """Select by a predicate."""
+    """Select one of two values by a predicate."""
     kind = kind_of(i)
     kind = f"u{8 * TYPE_BYTES[kind]}"
     x, y = b.src(i.operands[1], kind), b.src(i.operands[2], kind)
@@ -176,7 +176,7 @@ def selp(i: Instruction, b: Binder) -> Action:
 
 @operation("slct", "9.7.6.4")
 def slct(i: Instruction, b: Binder) -> Action:
-    """Select by a sign."""
+    """Select one of two values by the sign of a third."""
     kinds = [word for word in i.modifiers if word in FAMILY]
     kind, by = kinds[0], kinds[-1]
     x, y, z = b.src(i.operands[1], kind), b.src(i.operands[2], kind), b.src(i.operands[3], by)

@@ -1,4 +1,4 @@
-"""Control flow (PTX ISA 9.7.12), barriers (9.7.13.1-3) and traps (9.7.19): the instructions that end a segment."""
+"""Instructions that end a segment: control flow (PTX ISA 9.7.12), barriers (9.7.13.1-3) and traps (9.7.19)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from evokern.simt.state import MachineState
 @operation("bar barrier", "9.7.13.1-3", pipe="control", kind="control", results=0)
 @operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
-    """Placeholder for the table; `bind_control` binds control instructions, because it needs the segment."""
-    raise Unsupported(f"{i.name} is not supported here")
+    """Reject a control instruction; `bind_control` binds these instead, because it also needs the segment."""
+    raise Unsupported(f"{i.name} is not supported within a segment")
 
 
 def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
@@ -145,13 +145,13 @@ def _return(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _indexed(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """Bind ``brx.idx`` (9.7.12.4): a jump table."""
+    """Bind ``brx.idx`` (9.7.12.4), a branch through a table."""
     batch, schedule = b.state.batch, b.state.schedule
     index = b.src(i.operands[0], "u32")
     operand = i.operands[1]
     names = segment.routine.function.branch_targets.get(operand.name) if isinstance(operand, Symbol) else None
     if names is None:
-        raise Unsupported("brx.idx without a branch table")
+        raise Unsupported("brx.idx without a branch table is not supported")
     targets = np.array([_label(b, segment.routine, Symbol(name)) for name in names])
 
     def end(active: Active) -> int:
@@ -180,7 +180,7 @@ def _trap(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 
 
 def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """Bind direct and indirect calls (9.7.12.5): copy arguments to the callee, and results back on return."""
+    """Bind direct and indirect calls (9.7.12.5), which copy arguments to the callee and results back on return."""
     state, batch = b.state, b.state.batch
     operands = list(i.operands)
     returns = operands.pop(0).items if isinstance(operands[0], Vector) else ()  # type: ignore[union-attr]
@@ -191,7 +191,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     if isinstance(callee, Symbol):
         return bind_intrinsic(state, segment.routine, callee.name, returns, arguments, b.pc, fall)
     if not isinstance(callee, Register):
-        raise Unsupported(f"a call of {callee!r} is not supported")
+        raise Unsupported(f"a call to {callee!r} is not supported")
     target = b.src(callee, "u64")
     ends: dict[int, End] = {}
 
@@ -241,7 +241,7 @@ def _enter(
         depth = schedule.depth
         if depth + 1 >= MAX_DEPTH:
             batch.report_lanes(
-                "trap", segment.base, active.lanes, detail=f"Device functions nest deeper than {MAX_DEPTH - 1} calls"
+                "trap", segment.base, active.lanes, detail=f"Calls are nested more than {MAX_DEPTH - 1} deep"
             )
             batch.stop()
         if indirect:
@@ -249,7 +249,7 @@ def _enter(
             if inside[active.mask].any():
                 raise batch.program.refuse(
                     batch.program.instructions[segment.base],
-                    f"recursive call of {callee.function.name} is not simulated",
+                    f"recursive call to {callee.function.name} is not simulated",
                 )
             inside[active.mask] = True
         calls.returns_at(depth)[active.mask] = fall
@@ -262,7 +262,7 @@ def _enter(
 
 
 def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    """Bind ``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
+    """Bind ``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with barrier ids and thread counts."""
     operands = list(i.operands)
     number = b.pc
     if i.has("red"):

@@ -40,7 +40,7 @@ _FORMATS = (
 
 @operation("cvt", "9.7.9.21")
 def cvt(i: Instruction, b: Binder) -> Action:
-    """Convert between types."""
+    """Convert a value to another type."""
     kinds = [word for word in i.modifiers if word in _FORMATS]
     unknown = [word for word in i.modifiers if word[0] in "eu" and word not in _FORMATS]
     if len(kinds) != 2 or unknown or i.has("rs"):
@@ -129,7 +129,7 @@ def _pack(i: Instruction, b: Binder, kind: str) -> Action:
 
 @operation("cvta", "9.7.9.20")
 def cvta(i: Instruction, b: Binder) -> Action:
-    """Convert addresses between generic and a state space."""
+    """Convert addresses between the generic address space and a state space."""
     kind = kind_of(i)
     words = (word.split("::")[0] for word in i.modifiers)
     space = next((word for word in words if word in ("global", "shared", "local", "const", "param")), None)

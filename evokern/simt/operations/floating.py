@@ -1,4 +1,4 @@
-"""Floating-point arithmetic of all formats (PTX ISA 9.7.3, 9.7.4, 9.7.5)."""
+"""Floating-point arithmetic in all formats (PTX ISA 9.7.3, 9.7.4, 9.7.5)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fma(i: Instruction, b: Binder) -> Action:
 
 @operation("div", "9.7.3.8", family="float", pipe="fp32")
 def div(i: Instruction, b: Binder) -> Action:
-    """Compute a quotient: exactly rounded, ``.full`` or ``.approx``."""
+    """Compute a quotient, either exactly rounded or ``.full`` or ``.approx``."""
     kind = kind_of(i)
     x, y = (b.src(operand, kind) for operand in i.operands[1:3])
     approximate = i.has("approx", "full")
@@ -58,7 +58,7 @@ def div(i: Instruction, b: Binder) -> Action:
 
 @operation("rcp sqrt", "9.7.3.13, 9.7.3.15", family="float", pipe="sfu")
 def root(i: Instruction, b: Binder) -> Action:
-    """Compute a reciprocal or square root: exactly rounded or ``.approx``."""
+    """Compute a reciprocal or square root, either exactly rounded or ``.approx``."""
     kind = kind_of(i)
     function = numerics.bind(i.opcode, kind, rounding=_rounding(i), approx=i.has("approx"), ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))
@@ -66,7 +66,7 @@ def root(i: Instruction, b: Binder) -> Action:
 
 @operation("rsqrt sin cos lg2 ex2 tanh", "9.7.3.16-22", family="float", pipe="sfu")
 def approximation(i: Instruction, b: Binder) -> Action:
-    """Compute functions that chips approximate, within the error bounds of the ISA."""
+    """Compute a function that chips approximate, within the error bounds of the ISA."""
     kind = kind_of(i)
     function = numerics.bind(i.opcode, kind, approx=True, ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))
@@ -80,7 +80,7 @@ def half_approximation(i: Instruction, b: Binder) -> Action:
 
 @operation("abs neg", "9.7.3.9-10", family="float", pipe="fp32")
 def sign(i: Instruction, b: Binder) -> Action:
-    """Compute an absolute value or negation: changes only the sign bit, unless ``.ftz`` flushes."""
+    """Compute an absolute value or negation; only the sign bit changes, unless ``.ftz`` flushes."""
     kind = kind_of(i)
     x, out = b.src(i.operands[1], kind), b.dst(i.operands[0], kind)
     function = np.absolute if i.opcode == "abs" else np.negative
@@ -91,7 +91,7 @@ def sign(i: Instruction, b: Binder) -> Action:
 
 @operation("abs neg", "9.7.4.5-6", family="half", pipe="fp16")
 def half_sign(i: Instruction, b: Binder) -> Action:
-    """Compute an absolute value or negation of halves: changes only the sign bit, unless ``.ftz`` flushes."""
+    """Compute an absolute value or negation of halves; only the sign bit changes, unless ``.ftz`` flushes."""
     kind = kind_of(i)
     bits = "u32" if kind.endswith("x2") else "u16"
     mask = {"u32": 0x7FFF7FFF, "u16": 0x7FFF}[bits]
@@ -107,7 +107,7 @@ def half_sign(i: Instruction, b: Binder) -> Action:
 
 @operation("min max", "9.7.3.11-12", family="float", pipe="fp32")
 def extreme(i: Instruction, b: Binder) -> Action:
-    """Compute a minimum or maximum; a number takes precedence over NaN unless ``.NaN`` is set."""
+    """Compute a minimum or maximum; a number takes precedence over NaN unless ``.NaN`` is present."""
     return _extreme(i, b)
 
 
@@ -129,7 +129,7 @@ def _extreme(i: Instruction, b: Binder) -> Action:
 
 @operation("copysign", "9.7.3.2", family="float", pipe="fp32")
 def copysign(i: Instruction, b: Binder) -> Action:
-    """Return the second operand with the sign of the first."""
+    """Compute the second operand with the sign of the first."""
     kind = kind_of(i)
     sign_of, value = b.src(i.operands[1], kind), b.src(i.operands[2], kind)
     return partial(np.copysign, value, sign_of, b.dst(i.operands[0], kind))
@@ -154,7 +154,7 @@ def testp(i: Instruction, b: Binder) -> Action:
 
 @operation("add sub mul fma", "9.7.4.1-4", family="half", pipe="fp16")
 def half_arithmetic(i: Instruction, b: Binder) -> Action:
-    """Compute with halves, with one rounding each."""
+    """Compute a sum, difference, product or multiply-add of halves with one rounding."""
     kind = kind_of(i)
     if i.has("oob"):
         raise Unsupported(f"{i.name}")

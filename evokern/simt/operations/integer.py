@@ -45,7 +45,7 @@ def _each(i: Instruction, b: Binder, kind: str) -> tuple[Array, list[Array]]:
 
 @operation("add sub", "9.7.1.1-2, 9.7.2.1-4", family="integer")
 def add(i: Instruction, b: Binder) -> Action:
-    """Compute wrapping sums and differences; ``.sat`` clamps, ``.cc`` stores the carry."""
+    """Compute a wrapping sum or difference; ``.sat`` clamps, ``.cc`` stores the carry."""
     kind = kind_of(i)
     if kind in ("u16x2", "s16x2"):
         return _pairwise(i, b, {"add": np.add, "sub": np.subtract}[i.opcode])
@@ -77,7 +77,7 @@ def _pairwise(i: Instruction, b: Binder, function: Any) -> Action:
 
 @operation("addc subc", "9.7.2.2, 9.7.2.4", family="integer")
 def addc(i: Instruction, b: Binder) -> Action:
-    """Compute sums and differences with the carry of the previous instruction."""
+    """Compute a sum or difference with the carry of the previous instruction."""
     return _carry(i, b, with_carry=True)
 
 
@@ -117,7 +117,7 @@ def _carry(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
 
 @operation("mul", "9.7.1.3", family="integer")
 def mul(i: Instruction, b: Binder) -> Action:
-    """Compute products: ``.lo``, ``.hi`` or ``.wide``."""
+    """Compute a product, ``.lo``, ``.hi`` or ``.wide``."""
     kind = kind_of(i)
     if i.has("wide"):
         wide = f"{kind[0]}{16 * TYPE_BYTES[kind]}"
@@ -133,7 +133,7 @@ def mul(i: Instruction, b: Binder) -> Action:
 
 @operation("mad", "9.7.1.4", family="integer")
 def mad(i: Instruction, b: Binder) -> Action:
-    """Multiply and add, like `mul`; ``.sat`` clamps the sum of the signed upper half."""
+    """Multiply (as ``mul`` does) and add; ``.sat`` clamps the sum of the signed upper half."""
     kind = kind_of(i)
     multiply, plus = np.multiply, np.add
     if i.has("cc"):
@@ -197,7 +197,7 @@ def _madc(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
 
 @operation("mul24 mad24", "9.7.1.5-6", family="integer")
 def mul24(i: Instruction, b: Binder) -> Action:
-    """Compute products of 24-bit numbers."""
+    """Compute a product of 24-bit numbers."""
     out, sources = _each(i, b, kind_of(i))
     high = i.has("hi")
     if i.opcode == "mul24":
@@ -214,7 +214,7 @@ def sad(i: Instruction, b: Binder) -> Action:
 
 @operation("div rem", "9.7.1.8-9", family="integer")
 def div(i: Instruction, b: Binder) -> Action:
-    """Compute a quotient towards zero or its remainder; for a zero divisor both are all ones, as on an NVIDIA H200."""
+    """Compute a quotient, rounded toward zero, or its remainder; for divisor 0, both are all ones, as on an H200."""
     out, (x, y) = _each(i, b, kind_of(i))
     divide = i.opcode == "div"
 
@@ -238,7 +238,7 @@ def absolute(i: Instruction, b: Binder) -> Action:
 
 @operation("min max", "9.7.1.12-13", family="integer")
 def extreme(i: Instruction, b: Binder) -> Action:
-    """Compute a minimum or maximum; ``.relu`` clamps below at zero."""
+    """Compute a minimum or maximum; ``.relu`` clamps negative results to zero."""
     function = np.minimum if i.opcode == "min" else np.maximum
     if kind_of(i) in ("u16x2", "s16x2"):
         return _pairwise(i, b, function)
@@ -250,14 +250,14 @@ def extreme(i: Instruction, b: Binder) -> Action:
 
 @operation("popc clz", "9.7.1.14-15", family="integer")
 def count(i: Instruction, b: Binder) -> Action:
-    """Count ones or leading zeros."""
+    """Count the set bits or the leading zeros."""
     source = b.src(i.operands[1], unsigned(kind_of(i)))
     return assign(b.dst(i.operands[0], "u32"), numerics.popc if i.opcode == "popc" else numerics.clz, source)
 
 
 @operation("bfind", "9.7.1.16", family="integer")
 def bfind(i: Instruction, b: Binder) -> Action:
-    """Find the highest non-sign bit."""
+    """Find the highest bit that differs from the sign bit."""
     source = b.src(i.operands[1], kind_of(i))
     return assign(b.dst(i.operands[0], "u32"), partial(numerics.bfind, shiftamt=i.has("shiftamt")), source)
 
@@ -298,7 +298,7 @@ def brev(i: Instruction, b: Binder) -> Action:
 
 @operation("bfe", "9.7.1.19", family="integer")
 def bfe(i: Instruction, b: Binder) -> Action:
-    """Extract a bit field, extended by its sign."""
+    """Extract a bit field; signed types extend its sign."""
     source = b.src(i.operands[1], kind_of(i))
     place, length = b.src(i.operands[2], "u32"), b.src(i.operands[3], "u32")
     return assign(b.dst(i.operands[0], kind_of(i)), numerics.bfe, source, place, length)
@@ -315,7 +315,7 @@ def bfi(i: Instruction, b: Binder) -> Action:
 
 @operation("szext", "9.7.1.21", family="integer")
 def szext(i: Instruction, b: Binder) -> Action:
-    """Extend a number from a bit width."""
+    """Extend a number of a given bit width to the whole register."""
     kind = kind_of(i)
     value, width = b.src(i.operands[1], kind), b.src(i.operands[2], "u32")
     clamp = i.has("clamp")
@@ -356,7 +356,7 @@ def bmsk(i: Instruction, b: Binder) -> Action:
 
 @operation("dp4a dp2a", "9.7.1.23-24", family="integer")
 def dot(i: Instruction, b: Binder) -> Action:
-    """Compute dot products of bytes, or of halves with bytes."""
+    """Compute a dot product of bytes, or of halves and bytes."""
     kinds = [word for word in i.modifiers if word in ("u32", "s32")]
     x, y = b.src(i.operands[1], kinds[0]), b.src(i.operands[2], kinds[1])
     z = b.src(i.operands[3], "u32")
@@ -371,7 +371,7 @@ def dot(i: Instruction, b: Binder) -> Action:
 
 @operation("and or xor", "9.7.8.1-3")
 def logic(i: Instruction, b: Binder) -> Action:
-    """Compute bitwise logic, or logic on predicates."""
+    """Compute a logical operation on bits or predicates."""
     kind = kind_of(i)
     function = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[i.opcode]
     if kind == "pred":
@@ -382,13 +382,13 @@ def logic(i: Instruction, b: Binder) -> Action:
 
 
 def predicate(operand: Any, b: Binder) -> Array:
-    """Return a predicate operand; the compiler negates predicates only in guards and set instructions."""
+    """Return a predicate operand; the compiler negates predicates only in guards and ``set`` instructions."""
     return b.pred(operand)
 
 
 @operation("not cnot", "9.7.8.4-5")
 def invert(i: Instruction, b: Binder) -> Action:
-    """Compute the complement, or test for zero."""
+    """Compute the complement (``not``), or test for zero (``cnot``)."""
     kind = kind_of(i)
     out, (x,) = _each(i, b, kind if kind == "pred" else unsigned(kind))
     if i.opcode == "cnot":
@@ -398,7 +398,7 @@ def invert(i: Instruction, b: Binder) -> Action:
 
 @operation("lop3", "9.7.8.6")
 def lop3(i: Instruction, b: Binder) -> Action:
-    """Compute any function of three bits."""
+    """Compute a bitwise function of three operands, given by a truth table."""
     table = i.operands[4]
     if not isinstance(table, Immediate) or i.has("BoolOp") or len(i.operands) != 5:
         raise Unsupported("lop3 with a predicate result is not supported")
@@ -408,7 +408,7 @@ def lop3(i: Instruction, b: Binder) -> Action:
 
 @operation("shl shr", "9.7.8.8-9", family="integer")
 def shift(i: Instruction, b: Binder) -> Action:
-    """Shift; counts beyond the width shift all bits out."""
+    """Shift a number; a count beyond the width shifts all bits out."""
     kind = kind_of(i)
     typed = kind if i.opcode == "shr" and kind[0] == "s" else unsigned(kind)
     function = np.left_shift if i.opcode == "shl" else np.right_shift
@@ -437,7 +437,7 @@ def funnel(i: Instruction, b: Binder) -> Action:
 
 @operation("prmt", "9.7.9.7", family="integer")
 def prmt(i: Instruction, b: Binder) -> Action:
-    """Permute bytes."""
+    """Select four bytes of two registers."""
     modes = [word for word in i.modifiers if word != "b32"]
     x, y = b.src(i.operands[1], "u32"), b.src(i.operands[2], "u32")
     selector: Any = i.operands[3]

@@ -1,4 +1,4 @@
-"""Functions that the CUDA runtime provides on the device: printf and assert; malloc is rejected."""
+"""Device functions that the CUDA runtime provides: printf and assert; malloc is rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evokern.simt.settings import End
 from evokern.simt.state import MachineState
 
 PRINT_LIMIT = 1 << 20
-"""Maximum characters of device output per launch, similar to the FIFO of a GPU."""
+"""Maximum characters of device output per launch, similar to a GPU's printf buffer."""
 _FORMAT = re.compile(r"%([-+ #0]*)(\d+|\*)?(?:\.(\d+|\*))?(hh|h|ll|l|z|t|j)?([diouxXcsfFeEgGaAp%])")
 
 
@@ -28,7 +28,7 @@ def bind_intrinsic(
     number: int,
     fall: int,
 ) -> End:
-    """Bind the call of a runtime function.
+    """Bind a call to a runtime function.
 
     Raises:
         Unsupported: the machine does not support the function.
@@ -64,7 +64,7 @@ def bind_intrinsic(
         raise Unsupported(
             f"{name} on the device is not simulated (new and delete also use the runtime's heap): pass a workspace"
         )
-    raise Unsupported(f"calls of {name} are not supported")
+    raise Unsupported(f"calls to {name} are not supported")
 
 
 def _string(state: MachineState, address: int) -> str:

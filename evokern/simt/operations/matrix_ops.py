@@ -1,4 +1,4 @@
-"""Matrix instructions (PTX ISA 9.7.14.4 wmma, 9.7.14.5 mma, ldmatrix, stmatrix, movmatrix) on the register file."""
+"""Matrix instructions: wmma (PTX ISA 9.7.14.4), and mma, ldmatrix, stmatrix, movmatrix (9.7.14.5)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def mma(i: Instruction, b: Binder) -> Action:
 
 
 def bind_products(group: list[Instruction], b: Binder) -> Action:
-    """Bind independent matrix products of the same kind to run as one."""
+    """Bind independent matrix products of one kind to run as a single product."""
     function = mma_of(group[0])
     batch, shared, active_of = b.state.batch, b.state.shared, b.active
     wide = "f64" in group[0].modifiers
@@ -72,7 +72,7 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
     count = len(group)
 
     def rows(place: int) -> Array:
-        """Return the rows of one operand, with registers as the outer and instructions as the inner index."""
+        """Return the rows of one operand, indexed first by register, then by instruction."""
         table = [[slot_of(item, b, kind) for item in items_of(i.operands[place])] for i in group]
         return np.array(table).T.reshape(-1)
 
@@ -109,7 +109,7 @@ def slot_of(operand: Operand, b: Binder, kind: str) -> int:
 
 @operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="effect", converged=True)
 def ldmatrix(i: Instruction, b: Binder) -> Action:
-    """Load 8×8 matrices from shared memory: rows of 16 bytes, with addresses provided by the lanes."""
+    """Load 8×8 matrices from shared memory as rows of 16 bytes; lanes provide the row addresses."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
     batch, active_of = b.state.batch, b.active
@@ -209,14 +209,14 @@ def movmatrix(i: Instruction, b: Binder) -> Action:
 
 @operation("wmma", "9.7.14.4", pipe="tensor", kind="effect", converged=True)
 def wmma(i: Instruction, b: Binder) -> Action:
-    """Load, multiply or store fragments."""
+    """Load, multiply or store fragments (``wmma``)."""
     if i.has("mma"):
         return bind_products([i], b)
     return _wmma_move(i, b, store=i.has("store"))
 
 
 def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
-    """Bind ``wmma.load`` and ``wmma.store``: every element of a fragment has its row and column."""
+    """Bind ``wmma.load`` and ``wmma.store``, which move each element of a fragment by its row and column."""
     state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     operand = next(word for word in i.modifiers if word in ("a", "b", "c", "d"))
     kind = next(word for word in i.modifiers if word in _FACTOR)

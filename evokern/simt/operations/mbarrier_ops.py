@@ -18,7 +18,7 @@ _ONE = np.ones(1, np.int64)
 
 @operation("mbarrier", "9.7.13.15", pipe="load_store", kind="effect", results=1)
 def mbarrier(i: Instruction, b: Binder) -> Action:
-    """Initialise, arrive, announce bytes, test or wait."""
+    """Initialise an mbarrier, arrive at it, announce bytes, test it or wait for it."""
     state, number, active_of = b.state, b.pc, b.active
     if any("cluster" in word for word in i.modifiers):
         raise Unsupported(f"{i.name} on mbarriers of other blocks in a cluster is not supported")

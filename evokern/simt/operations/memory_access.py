@@ -1,4 +1,4 @@
-"""Single-element accesses at computed addresses, for instructions other than plain loads and stores."""
+"""Accesses to single elements at computed addresses, for instructions other than plain loads and stores."""
 
 from __future__ import annotations
 

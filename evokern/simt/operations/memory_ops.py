@@ -1,6 +1,6 @@
-"""Loads and stores (PTX ISA 9.7.9.8-11) and prefetches.
+"""Loads, stores (PTX ISA 9.7.9.8-11) and prefetches.
 
-The instruction defines the state space; for generic addresses, the window of the address does. A load gathers the
+The instruction determines the state space; for a generic address, its window determines the space. A load gathers the
 elements of all lanes in one step. Vectors are gathered whole and then split into rows.
 """
 
@@ -24,7 +24,7 @@ _SPACES = ("global", "shared", "local", "const", "param")
 
 
 def space_of(i: Instruction) -> str:
-    """Return the state space of a memory instruction, ``generic`` if it names none."""
+    """Return the state space of a memory instruction; ``generic`` if it names none."""
     words = {word.split("::")[0]: word for word in i.modifiers}
     for space in _SPACES:
         if space in words:
@@ -41,7 +41,8 @@ def synchronises_in_block(i: Instruction, b: Binder) -> bool:
     """Return whether an instruction synchronises only in the scope of its block, which is smaller than the cluster.
 
     Raises:
-        Unsupported: it may do so in global memory, which has no order of its own for the blocks of a cluster.
+        Unsupported: it may do so in global memory, for which the simulator does not track synchronisation within a
+            cluster.
     """
     if b.state.batch.geometry.ranks == 1 or not i.has("cta", "cluster"):
         return False
@@ -120,7 +121,7 @@ def load(i: Instruction, b: Binder) -> Action:
 
 
 def is_expected_value_load(routine: Routine, i: Instruction) -> bool:
-    """Return whether a load only provides the expected value of a compare-and-swap; a stale value causes a retry."""
+    """Return whether a load only provides the expected value of a compare-and-swap, which retries if it is stale."""
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     compared = _compared(routine)
     return any(isinstance(item, Register) and item.name in compared for item in targets)
@@ -128,7 +129,7 @@ def is_expected_value_load(routine: Routine, i: Instruction) -> bool:
 
 @lru_cache(maxsize=256)
 def _compared(routine: Routine) -> frozenset[str]:
-    """Return the registers that reach the expected value of a function's compare-and-swaps through copies alone."""
+    """Return the registers that, through copies alone, become the expected value of a function's compare-and-swaps."""
     found = {
         item.operands[2].name
         for item in routine.function.instructions
@@ -260,7 +261,7 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
 
 @operation("prefetch prefetchu applypriority discard", "9.7.9.15-17", pipe="load_store", results=0)
 def prefetch(i: Instruction, b: Binder) -> Action:
-    """Bind cache hints: no effect on results."""
+    """Bind cache hints, which have no effect on results."""
     if i.has("tensormap"):
         raise Unsupported("tensor maps")
 

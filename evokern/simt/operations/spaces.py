@@ -1,7 +1,7 @@
-"""Accesses of one instruction to a state space: every space locates, checks, counts and executes them alike.
+"""Accesses of one instruction to a state space, with one interface for all spaces.
 
-`SpaceAccess` is the interface; shared, local and global memory implement it. Generic addresses are sorted by their
-window (`by_state_space`).
+`SpaceAccess` is the interface; shared, local and global memory implement it: they locate, check, count and execute
+accesses. Generic addresses are sorted by their window (`by_state_space`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _Kind = TypeVar("_Kind")
 Values = Callable[[Active], Array]
 """Active lanes → values to store, one element each."""
 Update = Callable[[Active, Array, Array], None]
-"""(active lanes, memory as unsigned elements, index of each lane): reads and writes memory."""
+"""(active lanes, memory as unsigned elements, index of each lane): function that reads and writes memory."""
 Reach = Callable[[Active, Array], Iterator[tuple[_Kind, Active, Array]]]
 """(active lanes, addresses) → for each state space: its accesses, its lanes, and their addresses in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Rules for the accesses of one instruction, in addition to bounds and alignment."""
+    """Rules for the accesses of one instruction, in addition to bounds and alignment checks."""
 
     races: bool = True
-    """Whether shared memory is checked for races; False for accesses with an order of their own."""
+    """Whether accesses to shared memory are checked for races; False for accesses that define their own order."""
     synchronises: bool = False
-    """Whether the access takes part in the order of blocks, like volatile and relaxed accesses."""
+    """Whether the access takes part in ordering blocks, as volatile and relaxed accesses do."""
     releases: bool = False
     """Whether the access publishes earlier writes of its block."""
     collisions: bool = False
@@ -46,7 +46,7 @@ class AccessRules:
     block_scope: bool = False
     """Whether the access synchronises only in the scope of its block, which is smaller than the cluster."""
     counted: bool = True
-    """Whether wavefronts and local bytes are counted; False if elements move together and the caller counts."""
+    """Whether wavefronts and local bytes are counted; False if elements move together and the caller counts them."""
 
 
 PLAIN = AccessRules()
@@ -54,7 +54,7 @@ PLAIN = AccessRules()
 
 
 class SpaceAccess(ABC):
-    """The accesses of one instruction to one state space.
+    """Accesses of one instruction to one state space.
 
     Lanes with an address outside every allocation are reported and skipped. A misaligned address ends the launch.
     """
@@ -83,12 +83,12 @@ class SpaceAccess(ABC):
             values: function that returns the values of the lanes with a valid access.
 
         Returns:
-            The lanes with a valid access, None if there are none.
+            The lanes with a valid access; None if there are none.
         """
 
 
 class AtomicAccess(SpaceAccess):
-    """Accesses to a space that supports atomic updates."""
+    """Accesses to a state space that supports atomic updates."""
 
     @abstractmethod
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
@@ -96,7 +96,7 @@ class AtomicAccess(SpaceAccess):
 
 
 class SharedAccess(AtomicAccess):
-    """Accesses to shared memory, with races between threads and wavefronts."""
+    """Accesses to shared memory, with race checks between threads and counting of wavefronts."""
 
     __slots__ = ("_batch", "_cluster", "_events", "_number", "_order", "_rules", "_shadow", "_space", "_width")
 
@@ -170,7 +170,7 @@ class SharedAccess(AtomicAccess):
             events.cluster(self._number, int(np.count_nonzero(others)))
 
     def _report_lost(self, active: Active, index: Array, raw: Array) -> None:
-        """Report lanes whose value another lane has overwritten at the same time; the result is undefined."""
+        """Report lanes whose value another lane overwrote at the same time, which makes the result undefined."""
         width, number = self._width, self._number
         after = self._space.view(width).take(index, mode="clip")
         lost = after.view(np.uint8) != raw.view(np.uint8)
@@ -193,7 +193,7 @@ class SharedAccess(AtomicAccess):
 
 
 class LocalAccess(SpaceAccess):
-    """Accesses to local memory, with reads of uninitialised bytes and byte counts."""
+    """Accesses to local memory, with checks for uninitialised reads and counting of bytes."""
 
     __slots__ = ("_events", "_number", "_space", "_width")
 
@@ -226,7 +226,7 @@ class LocalAccess(SpaceAccess):
 
 
 class GlobalAccess(AtomicAccess):
-    """Accesses to global and constant memory, with races between blocks and sectors."""
+    """Accesses to global and constant memory, with race checks between blocks and counting of sectors."""
 
     __slots__ = ("_events", "_number", "_rules", "_site", "_space", "_width")
 
@@ -292,7 +292,7 @@ def space_accesses(state: MachineState, number: int, width: int, rules: AccessRu
 
 
 def widened(address: Array) -> Array:
-    """Return addresses as 64-bit numbers; 32-bit registers can hold only addresses of small windows."""
+    """Return addresses as 64-bit numbers; 32-bit registers can hold only addresses in small state spaces."""
     return address if address.dtype.itemsize == 8 else address.astype(np.uint64)
 
 

@@ -1,8 +1,8 @@
-"""The table of operations: opcode and type family → function that binds it.
+"""Table of operations: opcode and type family → function that binds the instruction.
 
 Each entry cites its section of the PTX ISA (version 9.0). It also contains the pipe of the instruction (for the
 counters) and the number of leading operands that are results. Modules of this package fill the table on import.
-`lookup` returns the entry of an instruction, `binding_of` its binding function.
+`lookup` returns the entry of an instruction, and `binding_of` its binding function.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from evokern.simt.arrays import Action
 from evokern.simt.binder import Binder
 
 Bind = Callable[[Instruction, Binder], Action]
-"""Function that takes rows from the binder and returns the bound work of one instruction."""
+"""Function that takes rows from the binder and returns a step that executes one instruction."""
 
 _NOT_SIMULATED = {
     "textures": ("tex", "tld4", "txq", "istypep"),
     "surfaces": ("suld", "sust", "sured", "suq"),
 }
-"""Common names of unsupported instructions that a user's kernel may contain."""
+"""Plain-English names of unsupported instructions that a kernel may contain."""
 
 _TABLE: dict[tuple[str, str], Operation] = {}
 _BINDS: dict[tuple[str, str], Bind] = {}
@@ -38,7 +38,7 @@ def operation(
     results: int = 1,
     converged: bool = False,
 ) -> Callable[[Bind], Bind]:
-    """Register a binding function in the table under each of the space-separated opcodes."""
+    """Register a binding function in the table, under each of the space-separated opcodes."""
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():
@@ -72,7 +72,7 @@ def lookup(instruction: Instruction) -> Operation:
 
 
 def binding_of(operation: Operation) -> Bind:
-    """Return the function that binds the instructions of an entry."""
+    """Return the function that binds the instructions of a table entry."""
     return _BINDS[operation.opcode, operation.family]
 
 

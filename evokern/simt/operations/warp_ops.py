@@ -16,7 +16,7 @@ from evokern.simt.operations.table import operation
 
 @operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", converged=True)
 def shfl(i: Instruction, b: Binder) -> Action:
-    """Exchange values between lanes: up, down, butterfly or indexed, within segments of the warp."""
+    """Exchange values between lanes (up, down, butterfly or indexed) within segments of the warp."""
     batch, shared, number, active_of = b.state.batch, b.state.shared, b.pc, b.active
     target = i.operands[0]
     out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
@@ -51,7 +51,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
                     "inactive_shuffle",
                     number,
                     np.flatnonzero(lost),
-                    detail=f"Lane {int(source[lost][0]) % 32} is read but does not participate",
+                    detail=f"Lane {int(source[lost][0]) % 32} is read but does not take part",
                 )
         moved = value.take(source, mode="clip") if value.shape[0] > 1 else value
         np.copyto(out, moved, where=active.mask)
@@ -63,7 +63,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
 
 @operation("vote", "9.7.13.9", pipe="integer", kind="effect", converged=True)
 def vote(i: Instruction, b: Binder) -> Action:
-    """Compute all, any, uniform or ballot over the lanes of the mask."""
+    """Compute ``all``, ``any``, ``uni`` or ``ballot`` over the lanes in the mask."""
     shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     source = i.operands[1]
@@ -89,7 +89,7 @@ def vote(i: Instruction, b: Binder) -> Action:
 
 @operation("activemask", "9.7.13.11", pipe="integer", kind="effect")
 def activemask(i: Instruction, b: Binder) -> Action:
-    """Return the lanes that execute together now."""
+    """Return the lanes that currently execute together."""
     active_of = b.active
     out = b.dst(i.operands[0], "u32")
 
@@ -142,7 +142,7 @@ _REDUCE: dict[str, tuple[Any, Any]] = {
 
 @operation("redux", "9.7.13.12", pipe="integer", kind="effect", converged=True)
 def redux(i: Instruction, b: Binder) -> Action:
-    """Reduce an integer over the lanes of the mask."""
+    """Reduce integers over the lanes in the mask."""
     shared, active_of = b.state.shared, b.active
     kind = kind_of(i)
     if kind not in ("u32", "s32", "b32"):
@@ -162,7 +162,7 @@ def redux(i: Instruction, b: Binder) -> Action:
 
 @operation("elect", "9.7.13.14", pipe="integer", kind="effect", converged=True)
 def elect(i: Instruction, b: Binder) -> Action:
-    """Choose one lane of the mask: the lowest."""
+    """Elect one lane in the mask: the lowest."""
     shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     if not isinstance(target, Pair):

@@ -1,6 +1,7 @@
-"""Instructions of warpgroups of four warps (PTX ISA 9.7.15 wgmma, 9.7.19 setmaxnreg), on sm_90a.
+"""Instructions of warpgroups (four warps) on sm_90a: wgmma (PTX ISA 9.7.15) and setmaxnreg (9.7.19).
 
-Each warp computes its own 16 of the 64 rows. Warps of a warpgroup that arrive together load B only once.
+Each warp computes its own 16 of the 64 rows. If all warps of a warpgroup arrive together, the machine loads B only once
+for them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from evokern.simt.operations.matrix_ops import items_of, slot_of
 from evokern.simt.operations.table import operation
 
 TARGET = "sm_90a"
-"""The only architecture with these instructions."""
+"""The only supported architecture with these instructions."""
 MAX_WAIT_GROUPS = 7
 """Maximum number of groups that ``wgmma.wait_group`` may leave in flight."""
 
@@ -53,7 +54,7 @@ def wgmma(i: Instruction, b: Binder) -> Action:
 
 @operation("setmaxnreg", "9.7.19.5", pipe="control", results=0, converged=True)
 def setmaxnreg(i: Instruction, b: Binder) -> Action:
-    """Bind the release or request of registers by a warpgroup, which has no effect on results."""
+    """Bind ``setmaxnreg``, by which warps release or request registers; it has no effect on results."""
     _check_target(i, b)
     _literal(i.operands[0], range(24, 257, 8), i)
 
@@ -66,22 +67,22 @@ def setmaxnreg(i: Instruction, b: Binder) -> Action:
 def _literal(operand: Operand, legal: range | tuple[int, ...], i: Instruction) -> int:
     if not isinstance(operand, Immediate) or int(operand.value) not in legal:
         found = operand.value if isinstance(operand, Immediate) else "a register"
-        raise Unsupported(f"{i.name} takes a literal among {', '.join(map(str, legal))} here, not {found}")
+        raise Unsupported(f"{i.name} requires one of the literals {', '.join(map(str, legal))} here, not {found}")
     return int(operand.value)
 
 
 @dataclass(frozen=True)
 class _Warps:
-    """Warps that issue a product, alone or as whole warpgroups; a unit shares its descriptors."""
+    """Warps that issue a product, in units of one warp or a whole warpgroup; the warps of a unit share descriptors."""
 
     columns: slice | Array
     """Lanes of the warps in the register file."""
     first: Array
     """First lane of each warp."""
     each: int
-    """Warps per unit: four or one."""
+    """Warps per unit, four or one."""
     quarter: Array
-    """Quarter of the 64 rows that each warp computes."""
+    """Index of the quarter of the 64 rows that each warp computes."""
 
     @property
     def leaders(self) -> Array:
@@ -91,25 +92,25 @@ class _Warps:
 
 @dataclass(frozen=True)
 class _Shared:
-    """A factor in shared memory."""
+    """Operand of a product in shared memory."""
 
     row: Array
     """Descriptors: a row of registers or a single value."""
     extent: int
     """Rows along M or N."""
     transposed: bool
-    """Whether the factor is MN-major."""
+    """Whether the operand is MN-major."""
 
     def bits(self, first: Array) -> Array:
         """Return the descriptor of each of the given lanes."""
         return self.row[first] if self.row.shape[0] > 1 else np.broadcast_to(self.row, first.shape)
 
     def unusual(self, leaders: Array) -> bool:
-        """Return whether a swizzle pattern does not start at a multiple of its size."""
+        """Return whether any swizzle pattern starts at an address that is not a multiple of its size."""
         return bool((self.bits(leaders) & BASE_OFFSET).any())
 
     def addresses(self, leaders: Array) -> Array:
-        """Return the addresses of the factor's pieces in the block's shared memory, with units first."""
+        """Return the addresses of the operand's pieces in the block's shared memory; the first axis is the unit."""
         found, unit = np.unique(self.bits(leaders), return_inverse=True)
         pieces = np.stack([pieces_of(int(bits), self.extent, self.transposed) for bits in found])
         return np.broadcast_to(pieces, (leaders.size, *pieces.shape[1:])) if found.size == 1 else pieces[unit]
@@ -166,7 +167,7 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
 
 
 def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Shared, _Shared]:
-    """Return the product, A as rows of registers or in shared memory, and B."""
+    """Return the product, A (rows of registers, or an operand in shared memory) and B."""
     in_registers = isinstance(i.operands[1], Vector)
     kinds = [word for word in i.modifiers if word in ("f16", "bf16", "f32", "tf32", "e4m3", "e5m2", "s32", "s8", "u8")]
     if i.has("sp") or len(kinds) != 3 or kinds[1] != kinds[2] or len(i.operands) != (7 if in_registers else 8):
@@ -186,7 +187,7 @@ def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Sha
 
 
 def _warps(batch: Batch, active: Active, factors: list[_Shared]) -> _Warps:
-    """Return the warps that issue a product, as whole warpgroups if they arrived together with the same descriptors."""
+    """Return the warps that issue a product, as whole warpgroups if they arrived together with equal descriptors."""
     a_block = batch.geometry.width // 32
     warp = np.arange(batch.lanes // 32) if active.all else np.unique(active.lanes >> 5)
     columns = slice(None) if active.all else (warp[:, None] * 32 + np.arange(32)).reshape(-1)
@@ -203,7 +204,7 @@ def _warps(batch: Batch, active: Active, factors: list[_Shared]) -> _Warps:
 
 
 def _own_rows(addresses: Array, warps: _Warps, transposed: bool) -> Array:
-    """Return the pieces of A that the warps of each unit need: all, or the 16 rows of one warp."""
+    """Return the pieces of A that the warps of each unit need: all pieces, or the 16 rows of one warp."""
     if warps.each == WARPS:
         return addresses
     unit = np.arange(addresses.shape[0])[:, None]
@@ -213,7 +214,7 @@ def _own_rows(addresses: Array, warps: _Warps, transposed: bool) -> Array:
 
 
 def _in_order_of_warps(addresses: Array, transposed: bool) -> Array:
-    """Return the pieces of A with those of a unit's first warp first."""
+    """Return the pieces of A, starting with those of each unit's first warp."""
     units = addresses.shape[0]
     if transposed:
         addresses = addresses.reshape(units, addresses.shape[1], -1, 2).swapaxes(1, 2)
@@ -221,7 +222,7 @@ def _in_order_of_warps(addresses: Array, transposed: bool) -> Array:
 
 
 def _by_lane(addresses: Array, warps: _Warps) -> list[Array]:
-    """Distribute each unit's pieces over its lanes: rows with one address per lane."""
+    """Distribute each unit's pieces over its lanes, as rows with one address per lane."""
     lanes = 32 * warps.each
     rounds = -(-addresses.shape[1] // lanes)
     spread = addresses[:, np.arange(rounds * lanes) % addresses.shape[1]].reshape(-1, rounds, lanes)

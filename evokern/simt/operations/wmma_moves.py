@@ -1,7 +1,7 @@
-"""Moves of a `wmma` fragment between shared memory and registers: the machine's accesses, for counting wavefronts.
+"""Machine-code accesses that move a `wmma` fragment between shared memory and registers, for counting wavefronts.
 
-According to machine code for sm_90, the assembler translates `wmma.load` of 16-bit operands to `ldmatrix` (LDSM: up to
-32 rows of 16 bytes). It moves accumulators with plain loads and stores of adjacent elements (LDS.64, STS.64).
+For sm_90, the assembler translates `wmma.load` of 16-bit operands to `ldmatrix` (LDSM: up to 32 rows of 16 bytes). It
+moves accumulators with plain loads and stores of adjacent elements (LDS.64, STS.64).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evokern.simt.memory.buffers import SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.state import MachineState
 
 WIDEST = 16
-"""Maximum bytes that a lane moves at once."""
+"""Maximum bytes that a lane moves in one access."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Move:
     width: int
     """Bytes per lane."""
     lines: Array
-    """Line of the matrix in memory, one per lane."""
+    """Line of the matrix in memory, for each lane."""
     starts: Array
-    """Bytes from the line's start, one per lane."""
+    """Bytes from the start of the line, for each lane."""
 
 
 def moves(lines: Array, places: Array, size: int, *, rows_of_16_bytes: bool) -> tuple[Move, ...]:
@@ -53,7 +53,7 @@ def moves(lines: Array, places: Array, size: int, *, rows_of_16_bytes: bool) -> 
 
 
 def _run(lines: Array, places: Array, size: int) -> int:
-    """Return how many leading elements are adjacent in every lane, as a width that the machine supports."""
+    """Return how many leading elements are adjacent in every lane, rounded down to a supported access width."""
     run = 1
     while 2 * run <= lines.shape[1] and 2 * run * size <= WIDEST:
         side_by_side = (places[:, : 2 * run] == places[:, :1] + np.arange(2 * run)).all()
@@ -66,7 +66,7 @@ def _run(lines: Array, places: Array, size: int) -> int:
 def count_moves(
     state: MachineState, number: int, active: Active, address: Array, pitch: Array, way: tuple[Move, ...], space: str
 ) -> None:
-    """Count the wavefronts of a fragment's moves, if they access shared memory.
+    """Count the wavefronts of a fragment's moves if they access shared memory.
 
     Args:
         state: the machine's state.
@@ -74,7 +74,7 @@ def count_moves(
         active: lanes that take part, whole warps.
         address: start of the matrix, one per active lane or one for all.
         pitch: bytes from line to line, one per active lane or one for all.
-        way: accesses of the moves.
+        way: accesses that move the fragment.
         space: state space, or ``generic``.
     """
     assert state.events is not None

@@ -1,1 +1,1 @@
-"""Time model: predicts the time on a chip from counters and the program."""
+"""Time model, which predicts the time of a launch on a chip from counters and the program."""

@@ -1,12 +1,12 @@
-"""Clocks of all warps during the warp schedule simulation: waits of each warp, and their effect on other warps.
+"""Clocks of all warps in the warp schedule simulation: the waits of each warp, and their effect on other warps.
 
 An instruction issues when its operands are ready, and its results are ready a latency later. A barrier releases warps
-after the last arrival. A wait for asynchronous copies ends when their data would arrive. Within a segment,
-instructions may issue in any order that their operands allow, because the assembler reorders there. Segments run in
-order.
+after the last arrival. A wait for asynchronous copies ends when their data would arrive. Within a segment, instructions
+may issue in any order that their operands allow, because the assembler reorders them. Segments run in order.
 
-A segment ends only when the pipes of the SM have had time for it, in addition to the work of other warps
-(`contention`). Copies and products of warpgroups use pipes in the background, all other instructions in order.
+A segment ends only when the pipes of the SM have had time for its work in addition to that of other warps
+(`contention`). Copies and products of warpgroups use the pipes in the background; all other instructions use them in
+order.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from evokern.simt.time_model.pipes import L2, NAMES, TENSOR, Hold
 from evokern.simt.time_model.stalls import MeanStalls, Stalls
 
 CAUSES = ("barrier", "async_copy", "memory", "pipes")
-"""Causes of waits; `memory` stands for operands, including products of a warpgroup."""
+"""Causes of waits; `memory` covers operands, including products of a warpgroup."""
 _PRODUCTS = frozenset({"product", "product_commit", "product_wait"})
 GROUPS = 64
-"""Groups of asynchronous copies or products remembered per warp; no wait names more."""
+"""Number of groups of asynchronous copies or products stored per warp; no wait refers to more."""
 UNGROUPED = -1
-"""Number of groups left in flight by a wait that also covers copies outside any group."""
+"""Operand of a wait for everything: it leaves no group in flight and also covers copies outside any group."""
 BARRIERS = 16
 """Barriers of a block."""
 CLUSTER = BARRIERS
-"""Number of the cluster's barrier, which warps of several blocks share."""
+"""Number that stands for the barrier of a cluster, which warps of several blocks share."""
 WARPGROUP = 4
-"""Warps of a warpgroup."""
+"""Warps per warpgroup."""
 SIMULTANEOUS = 32
-"""Clocks within which warps that come to the same instructions are served together."""
+"""Clocks within which warps that arrive at the same instructions are served together."""
 _MEMORY = CAUSES.index("memory")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One instruction for the simulation."""
+    """Instruction for the simulation."""
 
     kind: str
     """Kind, from `latencies.Cost`."""
@@ -53,49 +53,49 @@ class Step:
     results: tuple[int, ...]
     """Rows of registers that it writes."""
     keep: int
-    """Of `wait`, `product_wait`: groups that may stay in flight; of `barrier`: its number."""
+    """For `wait` and `product_wait`: number of groups that may stay in flight; for `barrier`: its number."""
     hold: Hold | None
-    """The pipe that its warp cannot use again for some time."""
+    """Pipe that the warp cannot use again for some time."""
     copies: float
-    """Of `async`: clocks of the port to L2 that the copy takes; 0 without contention."""
+    """For `async`: clocks for which the copy occupies the port to L2; 0 without contention."""
     number: int = -1
     """Number of the instruction in its program."""
 
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """One segment for the simulation."""
+    """Segment for the simulation."""
 
     steps: tuple[Step, ...]
     """Its instructions."""
     alone: bool
-    """True if it neither waits for other warps nor starts or awaits copies."""
+    """True if it does not wait for other warps, and neither starts copies nor waits for them."""
     results: Array
     """Rows of registers that it writes."""
     demand: Array | None
-    """Clocks of each pipe of the SM that a warp takes in order; None if it takes none or without contention."""
+    """Clocks for which a warp occupies each pipe of the SM, in order; None if it uses no pipe or without contention."""
 
 
 @dataclass(slots=True, eq=False)
 class MeanTimes:
-    """Mean time of a segment after a given predecessor, over its simulations so far."""
+    """Mean time of a segment after a given predecessor, over the simulations so far."""
 
     simulations: int = 0
     """Number of simulations."""
     whole: float = 0.0
-    """Clocks of an average warp, including waits for pipes and for the preceding barrier; summed over simulations."""
+    """Clocks of an average warp, including waits for pipes and for the preceding barrier, summed over simulations."""
     inner: float = 0.0
     """`whole` without these two kinds of waits."""
     waits: Array = field(default_factory=lambda: np.zeros(len(CAUSES)))
-    """Clocks that an average warp waited, by cause; summed over simulations."""
+    """Clocks that an average warp waited, by cause, summed over simulations."""
     late: Array = field(default_factory=lambda: np.zeros((0, 1)))
-    """Clocks from the segment's end until each of its results is ready, one row each, average warp, last simulation."""
+    """Clocks of an average warp from the segment's end until each result is ready (last simulation), one row each."""
     stalls: MeanStalls = field(default_factory=MeanStalls)
-    """Locations of waits, if requested."""
+    """Waits by instruction, if requested."""
 
 
 class Clocks:
-    """Clocks of every warp of a batch."""
+    """Clocks of all warps of a batch."""
 
     def __init__(
         self, rows: int, warps: int, warps_per_block: int, latencies: Latencies, copy_latency: float, *,
@@ -105,21 +105,22 @@ class Clocks:
         """Start all warps at the same time.
 
         Args:
-            rows: rows of registers.
+            rows: number of register rows.
             warps: warps of the batch.
-            warps_per_block: warps of a block.
+            warps_per_block: warps per block.
             latencies: latencies of the chip.
             copy_latency: clocks until an asynchronous copy without contention has arrived.
             multiplies: whether there are products of warpgroups.
-            contention_factor: number of blocks whose demands a block meets on its SM; None without contention
-                between warps.
+            contention_factor: number of blocks whose demands compete with a block's on its SM, itself included; None
+                without contention between warps.
             products_wait: whether each product of a warpgroup starts only after the previous one has ended.
             stalls: records the instructions at which warps wait; None if not requested.
             ranks: blocks of a cluster, adjacent in the batch.
         """
         self.stalls, self.ranks = stalls, ranks
         self.ready = np.zeros((rows, warps))
-        # Products of a warpgroup may use each other's unfinished sums; other instructions wait until these times.
+        # Products of a warpgroup may use each other's unfinished accumulators; other instructions wait until these
+        # times.
         self.early = np.zeros((rows, warps)) if multiplies else None
         self.clock = np.zeros(warps)
         self.ordered = np.zeros(warps)
@@ -140,7 +141,7 @@ class Clocks:
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
 
     def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
-        """Let the warps of a mask (None for all) run one segment, and record its time."""
+        """Run one segment for the warps in a mask (None for all), and record its time."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
         self._pass_barrier(at)
@@ -158,7 +159,7 @@ class Clocks:
             self.stalls.add_simulated(known.stalls, start.size)
 
     def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
-        """Let warps run a segment in its mean time; ``whole`` if that includes waits for barriers and pipes."""
+        """Advance warps by the mean time of a segment; ``whole`` if that includes waits for barriers and pipes."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         if not whole:
             self._pass_barrier(at)
@@ -194,7 +195,7 @@ class Clocks:
                 np.maximum.at(self.arrival, (self.passing[meeting], meets), self.clock[meeting] - 1.0)
 
     def _simultaneous(self, at: Array | slice, start: Array) -> Iterator[tuple[int, Array, float]]:
-        """Yield the warps that came at about the same time, by block, and the arrival of the first of them."""
+        """Yield the warps that arrived at about the same time, by block, and the first arrival among them."""
         warps = np.arange(self.clock.size)[at]
         order = np.lexsort((start, self.block[warps]))
         slots = self.block[warps[order]], start[order] // SIMULTANEOUS
@@ -203,7 +204,7 @@ class Clocks:
             yield int(self.block[warps[part[0]]]), warps[part], float(start[part].min())
 
     def _steps(self, plan: SegmentPlan, at: Array | slice, start: Array) -> None:
-        """Issue a segment's instructions."""
+        """Issue the instructions of a segment."""
         last, issued = start.copy(), 0.0
         waited = np.zeros(start.size)
         ordered = np.maximum(self.ordered[at], start)
@@ -270,13 +271,13 @@ class Clocks:
         self.ordered[at] = ordered
 
     def _close(self, at: Array | slice) -> None:
-        """Close a group of the copies that warps issued since their previous group."""
+        """Close a group with the copies that warps issued since their previous group."""
         if self.sms is not None:
             self._transfer(at, self.sms)
         self.copies.commit(at, self.pending)
 
     def _transfer(self, at: Array | slice, sms: list[Pipes]) -> None:
-        """Transfer the issued copies of warps through their SMs' ports to L2."""
+        """Transfer the issued copies of warps through the L2 ports of their SMs."""
         demanding = np.arange(self.clock.size)[at]
         demanding = demanding[self.copy_demand[demanding] > 0]
         if not demanding.size:
@@ -307,13 +308,13 @@ class Clocks:
         self.passing[at] = number
 
     def _place_of(self, number: Array, block: Array) -> Array:
-        """Return the index of arrivals at barriers; those at a cluster's barrier are stored with its first block."""
+        """Return the indices that store arrivals at barriers; for a cluster's barrier, those of its first block."""
         if self.ranks == 1:
             return block
         return np.where(number == CLUSTER, block // self.ranks * self.ranks, block)
 
     def _product(self, step: Step, at: Array | slice, when: Array) -> Array:
-        """Start, close or await products of a warpgroup; return when the warp continues."""
+        """Start products of a warpgroup, close their group or wait for them; return when the warp continues."""
         if step.kind == "product":
             assert self.early is not None
             for source in step.sources:
@@ -329,7 +330,7 @@ class Clocks:
             self.products_done[at] = until[at] + self.latencies.product
             for result in step.results:
                 self.ready[result, at] = self.products_done[at]
-            if self.products_wait:  # Other instructions between the products continue.
+            if self.products_wait:  # Other instructions between the products may continue.
                 until[at] = self.products_done[at]
         elif step.kind == "product_commit":
             self.products.commit(at, self.products_done)
@@ -355,7 +356,7 @@ class Groups:
         self.count[warps] += 1
 
     def done(self, at: Array | slice, keep: int) -> Array:
-        """Return the end of all but the latest groups."""
+        """Return when all groups except the latest ones end."""
         warps = self.warps[at]
         last = self.count[warps] - keep - 1
         return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)

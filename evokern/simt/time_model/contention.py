@@ -1,8 +1,8 @@
-"""Bookings of the pipes of one SM, by intervals of its clocks: the delay that warps cause each other.
+"""Bookings of the pipes of one SM in intervals of its clocks, for the delays that warps cause each other.
 
-Work of a warp takes the free share of each pipe while it runs, evenly, and ends only when every pipe had time for it.
-Warps that come earlier in the simulation are served first, but later ones fill gaps. The reason is that
-warps are simulated segment by segment, not clock by clock.
+While a warp runs, its work evenly takes the free share of each pipe. The work ends only when every pipe has had time
+for it. Warps that are simulated earlier are served first, but later ones fill gaps, because warps are simulated segment
+by segment, not clock by clock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from evokern.simt.arrays import Array
 
 INTERVAL_CLOCKS = 32.0
-"""Clocks of an interval, in which work is spread evenly; much shorter than the segments of a tuned kernel."""
+"""Clocks per interval, in which work is spread evenly; much shorter than the segments of a tuned kernel."""
 MAX_INTERVALS = 1 << 16
-"""Maximum number of intervals. Beyond 2 million clocks, the interval doubles, and so on."""
+"""Maximum number of intervals; when they no longer suffice (first beyond 2 million clocks), the interval doubles."""
 _ROUNDING = 1e-9
 
 
 class Pipes:
-    """The pipes of one SM and their booked clocks."""
+    """Pipes of one SM and their booked clocks."""
 
     def __init__(self, count: int) -> None:
         """Start without bookings.
@@ -33,16 +33,16 @@ class Pipes:
 
     @property
     def taken(self) -> Array:
-        """Booked clocks of each pipe in total."""
+        """Total booked clocks of each pipe."""
         return np.asarray(self._taken.sum(1))
 
     def share(self, start: float, end: float, need: Array) -> float:
-        """Book clocks of every pipe, spread over its free time; return when the last pipe has finished.
+        """Book clocks on every pipe, spread over its free time; return when the last pipe finishes.
 
         Args:
             start: clock at which the work starts.
             end: earliest end of the work for other reasons.
-            need: clocks of each pipe.
+            need: clocks to book on each pipe.
         """
         self._reach(end, float(need.max()))
         first, free, sums = self._room(slice(None), start, end, need)
@@ -57,7 +57,7 @@ class Pipes:
         return done
 
     def queue(self, pipe: int, start: float, need: float) -> float:
-        """Book all free time of one pipe until it has finished some work; return that time.
+        """Book all free time of one pipe until it finishes some work; return when it finishes.
 
         Args:
             pipe: index of the pipe.
@@ -76,7 +76,7 @@ class Pipes:
         return (first + last + 1) * self._stretch - over
 
     def _room(self, pipes: int | slice, start: float, end: float, need: Array | float) -> tuple[int, Array, Array]:
-        """Return the first interval of some work, the free time of pipes from there on, and its sums up to the need.
+        """Return the first interval of some work, the free time of pipes from there on, and its cumulative sums.
 
         The search range grows until there is enough free time; `_reach` guarantees that there is.
         """
@@ -91,10 +91,10 @@ class Pipes:
             stop = min(further, self._taken.shape[1])
 
     def _free(self, pipes: int | slice, first: int, stop: int, start: float) -> Array:
-        """Return the free time of pipes in some intervals; of the first interval, only the part after the start."""
+        """Return the free time of pipes in some intervals; the first interval counts only from the start on."""
         free: Array = self._stretch - self._taken[pipes, first:stop]
-        # Bookings of the first interval count as before the start if possible. Otherwise work of a warp that follows
-        # its own would be delayed by it, and the rest of the interval would be lost.
+        # Bookings of the first interval count as before the start if possible. Otherwise, a warp's own earlier work
+        # would delay its next work, and the rest of the interval would be lost.
         free[..., 0] = np.minimum(free[..., 0], (first + 1) * self._stretch - start)
         return free
 

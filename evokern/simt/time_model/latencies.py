@@ -1,6 +1,6 @@
-"""Latencies of one chip generation for the warp schedule simulation and the time model.
+"""Latencies of chip generations, for the warp schedule simulation and the time model.
 
-All in SM clocks. Sources, by field:
+All values are SM clocks unless stated otherwise. Sources, by field:
     dependent latencies   Abdelkhalik et al., "Demystifying the NVIDIA Ampere Architecture through Microbenchmarking and
                           Instruction-level Analysis" (arXiv 2208.11174); Luo et al., "Benchmarking and Dissecting the
                           NVIDIA Hopper GPU Architecture" (arXiv 2402.13499): tables of ALU, tensor and memory latencies
@@ -21,10 +21,10 @@ from evokern.ptx.syntax import Instruction
 
 @dataclass(frozen=True)
 class Latencies:
-    """Clocks from issue to use; `evokern.simt.time_model.pipes` contains the times that a pipe is occupied."""
+    """Clocks from issue to use; `evokern.simt.time_model.pipes` contains the times for which pipes are occupied."""
 
     alu: float = 4.5
-    """fp32, fp16 and simple integer arithmetic."""
+    """Arithmetic in fp32, fp16 and simple integer arithmetic."""
     wide: float = 6.0
     """64-bit integer and wide multiplication."""
     convert: float = 12.0
@@ -40,9 +40,9 @@ class Latencies:
     matrix_load: float = 30.0
     """ldmatrix of four matrices without conflicts."""
     tensor: float = 33.0
-    """mma.sync m16n8k16 to its accumulator."""
+    """mma.sync m16n8k16, until its accumulator is ready."""
     product: float = 60.0
-    """From the end of the last product of a warpgroup until waiting warps continue."""
+    """Time from the end of a warpgroup's last product until waiting warps continue."""
     l1: float = 34.0
     """Global or local load that hits L1."""
     l2: float = 270.0
@@ -50,15 +50,14 @@ class Latencies:
     dram: float = 560.0
     """Global load that misses L2."""
     atomic: float = 350.0
-    """Atomic on global memory that returns a value."""
+    """Atomic operation on global memory that returns a value."""
     barrier: float = 20.0
-    """From the last arrival at a barrier to the next issue."""
+    """Time from the last arrival at a barrier to the next issue."""
     cluster: float = 180.0
     """Load from the shared memory of another block of the cluster: 180 clocks on an H800 (arXiv 2402.13499, section on
     distributed shared memory)."""
     cluster_barrier: float = 180.0
-    """From the last arrival at the barrier of a cluster to the next issue: one pass through the SM-to-SM network, an
-    assumption without measurements."""
+    """Time from the last arrival at a cluster barrier to the next issue; assumed, not measured."""
     launch_us: float = 1.4
     """Start and drain of a kernel in a graph of equal kernels, µs."""
 
@@ -68,7 +67,7 @@ GENERATIONS: Mapping[int, Latencies] = {
     89: Latencies(l2=270.0, dram=590.0, tensor=34.0, special=23.0, launch_us=2.0),
     90: Latencies(l2=265.0, dram=560.0, tensor=24.0, special=17.0, launch_us=0.95),
 }
-"""Latencies by compute capability × 10; a missing generation uses the nearest lower one."""
+"""Compute capability × 10 → latencies; a missing generation uses the nearest lower one."""
 
 
 def latencies_of(chip: Profile) -> Latencies:
@@ -79,7 +78,7 @@ def latencies_of(chip: Profile) -> Latencies:
 
 
 FREE = frozenset({"mov", "cvta", "pragma"})
-"""Opcodes that the assembler removes: register renaming replaces them."""
+"""Opcodes that the assembler removes by renaming registers."""
 
 SPECIAL = frozenset({"ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"})
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
@@ -99,7 +98,7 @@ class Cost:
 
 
 def cost_of(instruction: Instruction, table: Latencies) -> Cost:
-    """Return the cost of an instruction before any conflict or cache miss."""
+    """Return the cost of an instruction without bank conflicts and cache misses."""
     opcode = instruction.opcode
     if opcode in FREE:
         return Cost(0.0, "free")
@@ -127,7 +126,7 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
     if opcode == "cp":
         return _async_cost(instruction, table)
     if opcode == "barrier" and instruction.has("cluster"):
-        # Arriving warps continue; they wait only at the wait instruction.
+        # Arriving warps continue and wait only at the wait instruction.
         return Cost(table.cluster_barrier, "barrier") if instruction.has("wait") else Cost(table.alu, "plain")
     if opcode in ("bar", "barrier"):
         return Cost(table.barrier, "barrier")

@@ -1,11 +1,10 @@
-"""Time that one warp instruction occupies a pipe of its SM: rates of the chip's profile, per instruction.
+"""Time for which one warp instruction occupies a pipe of its SM, from the rates in the chip's profile.
 
 An SM has four schedulers. Each has its own quarter of the tensor and special-function pipes (CUDA Programming Guide,
 "Hardware Multithreading"; throughputs: "Arithmetic Instructions" and `profiles`). Shared memory serves one wavefront
 per clock for all four, and the port to L2 a fixed number of bytes per clock.
 
-A warp that runs alone waits for a quarter of a pipe (`holds`); all warps together share the whole pipe
-(`pipe_clocks`).
+A warp that runs alone can use a quarter of a pipe (`holds`); all warps together share the whole pipe (`pipe_clocks`).
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ FP64_PER_CLOCK: Mapping[int, float] = {80: 32.0, 89: 2.0, 90: 64.0}
 A missing generation silently uses `FP64_ELSEWHERE`.
 """
 FP64_ELSEWHERE = 2.0
-"""fp64 results per clock and SM of other generations: the rate of chips that are not designed for fp64."""
+"""fp64 results per clock and SM for other generations: the rate of chips that are not designed for fp64."""
 WIDENING = "cvt.f32.f16"
-"""The conversion that the assembler replaces by an addition of halves (HADD2.F32), with its rate."""
+"""Conversion that the assembler replaces with an addition of halves (HADD2.F32), at the rate of that addition."""
 EITHER_PIPE = frozenset({"add", "sub", "shl"})
 """Integer operations that the assembler assigns to the integer pipe or, as IMAD.IADD and IMAD.SHL, to the multiply-add
 pipe, whichever is free; machine code for sm_90 uses both about equally."""
 MULTIPLIES = frozenset({"mul", "mad"})
-"""Integer operations of the multiply-add pipe (IMAD), which is separate from the integer pipe and equally fast."""
+"""Integer operations on the multiply-add pipe (IMAD), which is separate from the integer pipe and equally fast."""
 COMPARES = frozenset({"min", "max"})
-"""fp32 operations of the integer pipe (FMNMX)."""
+"""fp32 operations on the integer pipe (FMNMX)."""
 _SAME_OPERAND = {"u8": "s8", "e5m2": "e4m3"}
 _OPERAND_BYTES_PER_CLOCK = 128.0
 """Bytes per clock that shared memory delivers to the tensor cores of an SM: one wavefront."""
@@ -53,7 +52,7 @@ _OPERAND_BYTES_PER_CLOCK = 128.0
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A pipe, and the time that one instruction of a warp that runs alone occupies it."""
+    """Pipe, and the time for which one instruction of a warp that runs alone occupies it."""
 
     pipe: str
     """`tensor`, `sfu`, `shared` or `global`."""
@@ -63,25 +62,24 @@ class Hold:
 
 @dataclass(frozen=True)
 class Demands:
-    """Clocks of the SM's pipes that one warp's execution of each instruction takes."""
+    """Clocks for which each instruction, executed by one warp, occupies the pipes of the SM."""
 
     in_line: Array
-    """Clocks of each pipe (a row, in the order of `NAMES`) per instruction, without background work."""
+    """Clocks on each pipe (a row, in the order of `NAMES`) per instruction, without background work."""
     copies: Array
-    """Clocks of the port to L2 that an asynchronous copy takes in the background."""
+    """Clocks for which an asynchronous copy occupies the port to L2 in the background."""
     contention_factor: float
-    """Number of blocks whose demands a block meets, 1 for a block alone on its SM; the clocks above include this
-    factor."""
+    """Number of blocks whose demands compete on an SM (1 for a block alone); included in the clocks above."""
 
 
 def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_factor: float = 1.0) -> Demands:
-    """Return the pipe clocks that instructions take on an SM, from the mean of the counters.
+    """Return the pipe clocks that instructions take on an SM, from mean counters.
 
     Args:
         program: the program that ran.
         counters: its counters.
         chip: the chip.
-        contention_factor: number of blocks whose demands a block meets, 1 for a block alone on its SM.
+        contention_factor: number of blocks whose demands compete on an SM; 1 for a block alone on its SM.
     """
     found = pipe_clocks(counters, chip)
     runs = np.maximum(counters.warp_instructions, 1) / contention_factor
@@ -96,7 +94,7 @@ def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_f
 
 
 def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:
-    """Return, for each pipe of an SM, the clocks that all executions of each instruction occupy it."""
+    """Return, for each pipe of an SM, the clocks for which all executions of each instruction occupy it."""
     issued = _issued(counters)
     generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
     fp32_lanes = chip.fp32_flops_per_clock / 2
@@ -140,7 +138,7 @@ def matrix_rate(name: str, chip: Profile) -> float:
 
 
 def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, Hold]:
-    """Return instruction → the pipe that it occupies for longer than the clock of its issue."""
+    """Return instruction → the pipe that it occupies for longer than its issue clock."""
     found: dict[int, Hold] = {}
     runs = np.maximum(counters.warp_instructions, 1)
     wavefronts = counters.shared_wavefronts / runs
@@ -161,7 +159,7 @@ def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, H
 def _product_clocks(instruction: Instruction, chip: Profile) -> float:
     """Return the clocks of one product on a quarter of the tensor pipe.
 
-    A product of a warpgroup takes N / 2 clocks at full rate. If both factors come from shared memory and N is below
+    A product of a warpgroup takes N / 2 clocks at full rate. If both operands come from shared memory and N is below
     64, their transfer takes longer (16 + N / 4). Luo et al. (arXiv 2402.13499) measured both: 128 clocks for
     m64n256k16, 32 for m64n64k16.
     """
@@ -186,12 +184,12 @@ def _issued(counters: Counters) -> dict[str, Array]:
 
 
 def _name(text: str) -> str:
-    """Return an instruction's name with its modifiers, from its text."""
+    """Return the name of an instruction with its modifiers, from its text."""
     return text.split(" ", 2)[1 if text.startswith("@") else 0].rstrip(";")
 
 
 def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
-    """Return the pipe of the machine instruction, if it differs from that of the PTX instruction."""
+    """Return the pipe of the machine instruction if it differs from that of the PTX instruction."""
     if name == WIDENING:
         return "fp16"
     if pipe == "fp32" and opcode in COMPARES:
@@ -202,13 +200,13 @@ def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
 
 
 def _port_clocks(counters: Counters, chip: Profile) -> Array:
-    """Return the clocks that all executions of each instruction occupy an SM's port to L2."""
+    """Return the clocks for which all executions of each instruction occupy an SM's port to L2."""
     clocks: Array = (counters.load_sectors + counters.store_sectors) * SECTOR / chip.l2_bytes_per_clock_per_sm
     return clocks
 
 
 def _tensor_clocks(counters: Counters, chip: Profile) -> Array:
-    """Return the clocks that all executions of each instruction occupy the tensor pipe."""
+    """Return the clocks for which all executions of each instruction occupy the tensor pipe."""
     clocks = {name: flops / count / matrix_rate(name, chip) for name, (count, flops) in counters.mma.items() if count}
     of_one = [
         clocks.get(matrix_name(_name(text).split(".")[1:]), 0.0) if pipe == "tensor" else 0.0
@@ -219,11 +217,11 @@ def _tensor_clocks(counters: Counters, chip: Profile) -> Array:
 
 
 def _special_operations(counters: Counters, issued: Array) -> Array:
-    """Return the number of warp operations of the special-function pipe."""
+    """Return the number of warp operations on the special-function pipe."""
     result: Array = issued * np.array([_of_special(text) for text in counters.instructions])
     return result
 
 
 def _of_special(text: str) -> int:
-    """Return the number of operations of an instruction on the special-function pipe: two for a pair of halves."""
+    """Return the number of operations of an instruction on the special-function pipe; a pair of halves needs two."""
     return 2 if "f16x2" in text else 1

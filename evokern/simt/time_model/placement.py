@@ -1,9 +1,9 @@
-"""Blocks of unequal work: the work of each block of a grid, and the SM on which it runs.
+"""Blocks with unequal work: the work of each block in a grid, and the SM on which the block runs.
 
-If sampled blocks differ, a line of blocks runs along each axis of the grid. An example is a causal mask, which leaves
-little work for the first rows of a sequence. The model assumes that the work of a block is the work at the origin plus
-a contribution of each of its coordinates. The sampled blocks, which are spread over all axes, show whether that holds
-(`predicts_samples`).
+Blocks differ, for example, under a causal mask, which leaves little work for the first rows of a sequence. If sampled
+blocks differ, a line of blocks is simulated along each axis of the grid. The model assumes that the work of a block is
+the work at the origin plus one contribution for each of its coordinates. The sampled blocks, which are spread over all
+axes, show whether that holds (`predicts_samples`).
 
 Blocks start in the order of their ids, each on the SM with the most free space. Source: Gilman et al., "Demystifying
 the Placement Policies of the NVIDIA GPU Thread Block Scheduler for Concurrent Kernels", 2020. The first blocks are
@@ -24,19 +24,19 @@ from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 
 EQUAL_WORK_RATIO = 1.05
-"""Maximum ratio of warp instructions of the longest and the shortest sampled block for blocks that count as equal."""
+"""Maximum ratio of warp instructions between the longest and the shortest sampled block if blocks count as equal."""
 MAX_LINE_BLOCKS = 16
-"""Maximum number of blocks that run along one axis; in between, work is interpolated."""
+"""Maximum number of blocks that are simulated along one axis; between them, work is interpolated."""
 UNEXPLAINED = 0.1
-"""Maximum mean error of the lines for the sampled blocks, as a share of an average block's instructions."""
+"""Maximum mean error of the lines' prediction for sampled blocks, as a share of an average block's instructions."""
 
 
 @dataclass(frozen=True)
 class GridWork:
-    """Work of each block of a grid, in the order of their ids."""
+    """Work of each block in a grid, in the order of block ids."""
 
     pipes: Mapping[str, Array]
-    """Pipe → clocks that a block occupies it."""
+    """Pipe → clocks for which a block occupies it."""
     clocks: Array
     """Clocks of a block on an SM that it shares with blocks of the same kind."""
     sectors: Array
@@ -54,7 +54,7 @@ class Placed:
 
 
 def block_runs(program: PtxProgram, counters: Counters) -> Array:
-    """Return how many warps of each block ran each instruction: a row per block, ordered as `Counters.blocks`."""
+    """Return how many warps of each block ran each instruction, one row per block, ordered as `Counters.blocks`."""
     rows = []
     for record in counters.record:
         blocks = record.warps // counters.warps_per_block
@@ -71,13 +71,13 @@ def block_runs(program: PtxProgram, counters: Counters) -> Array:
 
 
 def are_equal(runs: Array) -> bool:
-    """Return whether blocks ran about the same number of instructions."""
+    """Return whether all blocks ran about the same number of instructions."""
     totals = runs.sum(1)
     return bool(totals.max() <= EQUAL_WORK_RATIO * totals.min())
 
 
 def lines(grid: tuple[int, int, int]) -> dict[int, tuple[Array, tuple[int, ...]]]:
-    """Return axis → coordinates along it and the ids of the blocks there, for each axis with more than one block."""
+    """Return axis → (coordinates along it, ids of the blocks there), for each axis with more than one block."""
     strides = (1, grid[0], grid[0] * grid[1])
     found = {}
     for axis, size in enumerate(grid):
@@ -93,7 +93,7 @@ def line_blocks(grid: tuple[int, int, int]) -> tuple[int, ...]:
 
 
 def extrapolated(grid: tuple[int, int, int], values: Sequence[float] | Array) -> Array:
-    """Return a quantity for every block of a grid, extrapolated from its `line_blocks`."""
+    """Return a quantity for every block in a grid, extrapolated from the `line_blocks`."""
     known = dict(zip(line_blocks(grid), values, strict=True))
     ids = np.arange(grid[0] * grid[1] * grid[2])
     coordinates = ids % grid[0], ids // grid[0] % grid[1], ids // (grid[0] * grid[1])
@@ -105,7 +105,7 @@ def extrapolated(grid: tuple[int, int, int], values: Sequence[float] | Array) ->
 
 
 def predicts_samples(grid: tuple[int, int, int], along: Array, sampled: Sequence[int], runs: Array) -> bool:
-    """Return whether the blocks along the lines predict the work of the sampled blocks.
+    """Return whether the blocks along the lines correctly predict the work of the sampled blocks.
 
     Args:
         grid: blocks along x, y, z.
@@ -124,18 +124,16 @@ def place(
     resident: int,
     clusters: Sequence[tuple[int, ...]] | None = None,
 ) -> Placed:
-    """Assign blocks to SMs in order, each to the SM that has space first; blocks of a cluster start together.
+    """Assign blocks, in order, to the SM that first has space; the blocks of a cluster start together.
 
     Args:
         clocks: clocks of each block, including waits for pipes.
-        durations: clocks of each block if all blocks of a full SM use the same pipe.
+        durations: clocks of each block if all blocks on a full SM use the same pipe.
         sms: SMs of the chip.
         resident: blocks that an SM holds at once.
         clusters: blocks of each cluster, which starts when there is space for all of them; None without clusters.
     """
-    rooms = [
-        (0.0, slot, sm) for slot in range(resident) for sm in range(sms)
-    ]  # The list is sorted, so it already is a heap.
+    rooms = [(0.0, slot, sm) for slot in range(resident) for sm in range(sms)]  # A sorted list is already a heap.
     chains = np.zeros((resident, sms))
     where = np.zeros(len(durations), np.int64)
     for blocks in clusters or ():

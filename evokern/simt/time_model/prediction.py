@@ -1,18 +1,18 @@
-"""Predicted time from counters: an analytic model that uses no measured time of the kernel.
+"""Prediction of the time from counters, with an analytic model that uses no measured time of the kernel.
 
-The warp schedule simulation returns the time of a block on an SM, whose pipes its warps share (`timeline`). It is
-multiplied by the number of waves. An SM takes at least as long as its busiest pipe, at the rates of the chip's
-profile. A p-norm combines this with the time for the whole chip's L2 and DRAM traffic. Loads overlap with work, but
-never completely, because every SM loads first. Finally launch and drain are added, and the first wave's share of the
-DRAM traffic, which nothing can hide.
+The warp schedule simulation returns the time of a block on an SM, whose pipes its warps share (`timeline`). This time
+is multiplied by the number of waves. An SM takes at least as long as its busiest pipe, at the rates in the chip's
+profile. A p-norm combines the time of the SM with the time for the L2 and DRAM traffic of the whole chip. Loads overlap
+with work, but never completely, because every SM loads first. Finally, launch and drain are added, and the first wave's
+share of the DRAM traffic, which no work can hide.
 
-Three constants are fitted, the same for every kernel and chip, to attention candidates measured on an H200:
+Three constants, the same for every kernel and chip, are fitted to attention candidates measured on an H200:
 `OVERLAP_EXPONENT` and `CO_RESIDENT_SHARE` to 390 candidates at 2,8,512,64 (plain and causal), 2,8,128,64 and
 8,8,512,64, and `SPILL_COST` to 160 at the first shape. README.md reports the accuracy.
 
 Counters come from a sample of blocks (`sample_blocks`). If blocks do the same work, their mean represents the whole
 grid. Otherwise additional blocks determine the work of each block. All blocks are then placed on SMs (`placement`),
-and the blocks of the last SM to finish determine the components of the time.
+and the blocks on the last SM to finish determine the components of the time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks
 from evokern.simt.time_model.placement import GridWork, extrapolated, place
 
 OVERLAP_EXPONENT = 1.5
-"""Exponent that combines the time of an SM with that of the chip's traffic; nearly a sum, because every SM loads
-first."""
+"""Exponent that combines the SM's time with that of the chip's traffic; nearly a sum, because every SM loads first."""
 CO_RESIDENT_SHARE = 0.25
-"""Share of the other blocks' demand for pipes that delays a block; less than 1 because blocks are out of step."""
+"""Share of the other blocks' pipe demand that delays a block; less than 1, because blocks are out of step."""
 SPILL_COST = 1e-3
 """Relative slowdown of the kernel per byte that a thread spills; PTX does not show these local loads and stores."""
 DRAM_REACH = 0.8
-"""Share of L2 that a working set may fill and still be in L2 at the next launch."""
+"""Maximum share of L2 for a working set that is still in L2 at the next launch."""
 ISSUE_PER_CLOCK = float(SCHEDULERS)
 """Warp instructions that an SM issues per clock, one per scheduler."""
 CAUSES: Mapping[str, str] = {
@@ -47,12 +46,12 @@ CAUSES: Mapping[str, str] = {
     "shared": "shared-memory-bound", "l1": "memory-bound", "l2": "memory-bound", "dram": "memory-bound",
     "latency": "latency-bound", "launch": "launch-bound",
 }  # fmt: skip
-"""Component → name for a kernel that it bounds."""
+"""Component of the time → name of a kernel that it bounds."""
 
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """Input of the model for one launch."""
+    """Input of the time model for one launch."""
 
     blocks: int
     """Blocks of the grid."""
@@ -65,13 +64,13 @@ class LaunchFacts:
     longest_clocks: float
     """Longest time of a sampled block, SM clocks."""
     pipe_wait_clocks: float
-    """Mean clocks of a block in which a warp waits for pipes; the rest is latency."""
+    """Mean clocks per block in which a warp waits for pipes; all other clocks are latency."""
     working_set_bytes: float
-    """Bytes that the launch, and those between its repetitions, access; bytes beyond L2 come from DRAM."""
+    """Bytes that the launch, and launches between its repetitions, access; those beyond the size of L2 come from DRAM."""
     unique_bytes: float
-    """Distinct bytes that the launch transfers through DRAM if they are not in L2."""
+    """Distinct bytes that the launch transfers from or to DRAM if they are not in L2."""
     spill_bytes: int = 0
-    """Bytes that a thread spills, as the assembler reports."""
+    """Bytes that each thread spills, as reported by the assembler."""
     work: GridWork | None = None
     """Work of each block of the grid if blocks differ; otherwise the counters of the sampled blocks represent all
     blocks."""
@@ -86,12 +85,12 @@ class LaunchFacts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A predicted time and its components."""
+    """Predicted time and its components."""
 
     time_us: float
     """Predicted time of the launch, µs."""
     terms_us: Mapping[str, float]
-    """Resource → time that it alone would take, µs."""
+    """Resource → time in µs that its work alone would take."""
 
     @property
     def bound(self) -> str:
@@ -100,12 +99,12 @@ class Prediction:
 
     @property
     def cause(self) -> str:
-        """Name for a kernel with this bound."""
+        """Name of the kernel's bound."""
         return CAUSES[self.bound]
 
 
 def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
-    """Return block numbers spread evenly over the grid, including the first and the last one."""
+    """Return block ids spread evenly over the grid, including the first and the last block."""
     if total <= wanted:
         return tuple(range(total))
     if wanted == 1:
@@ -114,7 +113,7 @@ def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
 
 
 def contention_factor(blocks: int, resident: int, chip: Profile, ranks: int = 1) -> float:
-    """Return the number of blocks whose demand for an SM's pipes a block meets.
+    """Return the effective number of blocks whose demands compete for an SM's pipes.
 
     Args:
         blocks: blocks of the grid.
@@ -127,7 +126,7 @@ def contention_factor(blocks: int, resident: int, chip: Profile, ranks: int = 1)
 
 
 def _busiest(blocks: int, resident: int, chip: Profile, ranks: int) -> tuple[int, int]:
-    """Return the number of blocks of the busiest SM, and the number of waves in which it runs them.
+    """Return the number of blocks on the busiest SM, and the number of waves in which it runs them.
 
     A cluster starts when there is space for all of its blocks.
     """
@@ -151,7 +150,7 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
 
 
 def _busiest_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
-    """Return the components of an SM with the most blocks, for equal blocks, and its end; µs."""
+    """Return the time components of an SM with the most blocks, and when it ends, in µs, for equal blocks."""
     clocks = {name: work * share for name, work in block_clocks(facts.counters, chip).items()}
     walked = facts.longest_clocks if waves == 1 else waves * facts.block_clocks
     done = max(walked, *clocks.values())
@@ -160,7 +159,7 @@ def _busiest_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tu
 
 
 def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -> tuple[dict[str, float], float]:
-    """Return the components of the last SM to finish, for blocks with different work, and its end; µs."""
+    """Return the time components of the last SM to finish, and when it ends, in µs, for blocks with different work."""
     busiest = np.max([*work.pipes.values()], axis=0)
     placed = place(work.clocks, np.maximum(work.clocks, busiest * resident), chip.sms, resident, facts.clusters)
     clocks = {name: np.bincount(placed.sm, of_blocks, chip.sms) for name, of_blocks in work.pipes.items()}
@@ -173,10 +172,10 @@ def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -
 
 
 def predict_memset(bytes_: int, chip: Profile) -> Prediction:
-    """Predict a memset, or a copy within the chip, that precedes a launch in the same graph.
+    """Predict the time of a memset, or of a copy within the chip, that precedes a launch in the same graph.
 
-    It costs an empty launch plus the transfer of its bytes at the rate of L2. Bytes beyond the size of L2 move at the
-    rate of DRAM.
+    It takes as long as an empty launch plus the transfer of its bytes at the rate of L2. Bytes beyond the size of L2
+    move at the rate of DRAM.
     """
     launch = latencies_of(chip).launch_us
     l2 = bytes_ / (chip.l2_bytes_per_clock_per_sm * chip.sms * chip.clock_mhz)
@@ -185,7 +184,7 @@ def predict_memset(bytes_: int, chip: Profile) -> Prediction:
 
 
 def total(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the prediction for consecutive launches."""
+    """Return the joint prediction for consecutive launches."""
     names = {name for prediction in predictions for name in prediction.terms_us}
     terms = {name: sum(prediction.terms_us.get(name, 0.0) for prediction in predictions) for name in sorted(names)}
     return Prediction(sum(prediction.time_us for prediction in predictions), terms)
@@ -197,7 +196,7 @@ def _norm(values: Sequence[float], exponent: float) -> float:
 
 
 def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
-    """Return, for each pipe, the clocks that one block's work occupies it on an SM."""
+    """Return, for each pipe of an SM, the clocks for which the work of one block occupies it."""
     sampled = max(len(counters.blocks) * counters.launches, 1)
     mean = np.full((1, len(counters.instructions)), 1 / sampled)
     return {name: float(clocks[0]) for name, clocks in _clocks(counters, mean, chip).items()}
@@ -211,7 +210,7 @@ def work_of(
     chip: Profile,
     lines: Sequence[int] | None = None,
 ) -> GridWork:
-    """Return the work of every block of a grid.
+    """Return the work of every block in a grid.
 
     Args:
         grid: blocks along x, y, z.
@@ -230,9 +229,9 @@ def work_of(
 
 
 def _clocks(counters: Counters, shares: Array, chip: Profile) -> dict[str, Array]:
-    """Return block_clocks of several blocks, given each block's share (a row) of every instruction's counts."""
+    """Return the `block_clocks` of several blocks, given each block's share (a row) of every instruction's counts."""
     clocks = {name: shares @ of_instructions for name, of_instructions in pipe_clocks(counters, chip).items()}
-    # Two separate pipes of equal width.
+    # The two pipes are separate and equally wide.
     clocks["integer"] = np.maximum(clocks["integer"], clocks.pop("multiply"))
     return clocks
 

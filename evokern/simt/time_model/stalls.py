@@ -1,9 +1,9 @@
-"""Instructions at which warps wait during the simulation: for operands, copies, products and barriers.
+"""Instructions at which warps wait in the simulation, for operands, copies, products or barriers.
 
 A warp issues in order, one instruction per clock. It stalls at an instruction that issues later than that. The total
-waiting time of a segment's warps (`Clocks.waits`) is divided among its instructions in proportion to their delay. The
-reason is that a stall hides the issue of the following instructions. A wait at a barrier belongs to the barrier
-instruction. Waits for pipes of the SM belong to no instruction and are counted for the launch.
+waiting time of a segment's warps (`Clocks.waits`) is divided among its instructions in proportion to their delays. This
+is necessary because a stall hides the issue of the following instructions. A wait at a barrier belongs to the barrier
+instruction. Waits for pipes of the SM are not assigned to instructions but counted for the launch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from evokern.simt.arrays import Array
 
 @dataclass(slots=True, eq=False)
 class MeanStalls:
-    """Waits in a segment after a given predecessor: clocks of an average warp by instruction, over simulations."""
+    """Waits in a segment after a given predecessor: mean clocks of a warp by instruction, summed over simulations."""
 
     whole: dict[int, float] = field(default_factory=dict)
-    """All waits, including the barrier before the segment."""
+    """All waits, including those at the barrier before the segment."""
     inner: dict[int, float] = field(default_factory=dict)
-    """All waits, without that barrier."""
+    """All waits, without those at that barrier."""
 
 
 class Stalls:
@@ -42,7 +42,7 @@ class Stalls:
         return {number: clocks / self._warps for number, clocks in self._clocks.items()}
 
     def late(self, number: int, clocks: Array) -> None:
-        """Record how much later than in order an instruction was issued, for each warp."""
+        """Record, for each warp, how much later than one clock after its predecessor an instruction was issued."""
         self._late.append((number, float(clocks.sum())))
 
     def arrived(self, number: int, at: Array | slice) -> None:
@@ -72,7 +72,7 @@ class Stalls:
         self._met, self._inner = {}, {}
 
     def add_skipped(self, mean: MeanStalls, warps: int, walks: int, *, whole: bool) -> None:
-        """Add a segment that took its mean time; `whole` if that includes the barrier before it."""
+        """Add the waits of a segment that took its mean time; `whole` if they include the barrier before it."""
         for number, clocks in (mean.whole if whole else mean.inner).items():
             self._add(number, clocks / walks * warps)
         for number, clocks in self._met.items():

@@ -1,10 +1,10 @@
-"""Time of one block on an SM: latencies, waits, and the pipes that its warps share.
+"""Time of one block on an SM, from latencies, waits and the pipes that its warps share.
 
-The machine records which warps ran which segment, in order. This module simulates that record with a clock per warp
+The machine records, in order, which warps ran which segment. This module simulates the record with one clock per warp
 (`evokern.simt.time_model.clocks`).
 
-A segment that does not wait for other warps takes its mean time after it was simulated several times with the same
-predecessor. Loops converge after a few iterations. The first instructions of a kernel, which load, do not affect the
+Once a segment that does not wait for other warps has been simulated several times with the same predecessor, it takes
+its mean time. Loops converge after a few iterations. The first instructions of a kernel, which load, do not affect the
 mean of later segments.
 
 `evokern.simt.time_model.prediction` combines the result with the work of the whole chip.
@@ -29,16 +29,16 @@ from evokern.simt.time_model.pipes import Demands, Hold
 from evokern.simt.time_model.stalls import Stalls
 
 MAX_STEPS = 40_000
-"""Instructions simulated before every known segment takes its mean time, even with barriers and copies."""
+"""Simulated instructions after which every known segment takes its mean time, even with barriers and copies."""
 SETTLED = 8
-"""Number of simulations of a segment with the same predecessor before its mean is used."""
+"""Number of simulations of a segment, with the same predecessor, before its mean time is used."""
 _MEETING = frozenset({"barrier", "async", "commit", "wait", "fence", "product", "product_commit", "product_wait"})
-"""Kinds of steps whose clocks affect other warps or later segments."""
+"""Kinds of instructions whose clocks affect other warps or later segments."""
 
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """Result of the simulation, per simulated block, in SM clocks."""
+    """Result of the simulation, in SM clocks, per simulated block."""
 
     blocks: tuple[float, ...]
     """Time of each block, from its start to the end of its last warp."""
@@ -49,7 +49,7 @@ class BlockTimes:
 
 
 class Timeline:
-    """Simulation of the recorded run of one launch."""
+    """Simulation of one launch from its recorded run."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Timeline:
             latencies: latencies of the chip.
             extra: instruction number → additional clocks (bank conflicts, uncoalesced sectors).
             l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
-            holds: instruction number → the pipe that it occupies, and the time.
+            holds: instruction number → the pipe that it occupies, and for how long.
             demands: demand of instructions for the pipes that all warps share; None without contention.
             products_wait: whether the assembler waits after each product of a warpgroup.
         """
@@ -82,7 +82,7 @@ class Timeline:
         """Simulate the record of one batch.
 
         Args:
-            record: order of execution.
+            record: execution order.
             warps_per_block: warps of a block.
             ranks: blocks of a cluster, adjacent in the record.
             stalls: record the instructions at which warps wait.
