@@ -1,4 +1,4 @@
-"""The SQLite database: Optuna's tables and evokern's. `Store` writes (one search at a time), `open_readonly` reads.
+"""The SQLite database with Optuna's and evokern's tables: `Store` writes (one search at a time), `open_readonly` reads.
 
 A search writes through a `Session`. `show`, `list`, `report` and `compare` read through a `Reader`, which needs neither
 the kernel folder nor the study file.

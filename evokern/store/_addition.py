@@ -1,4 +1,4 @@
-"""Short write access to a database outside a search: open, migrate, write, checkpoint, close."""
+"""Short write access to a database outside a search: open, migrate, write, checkpoint and close it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evokern.store._schema import migrations, refuse_newer
 
 
 def now() -> str:
-    """Return the current UTC time in ISO 8601, to the second."""
+    """Return the current UTC time in ISO 8601 format, with a resolution of one second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

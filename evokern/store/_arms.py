@@ -24,7 +24,7 @@ class Milestone:
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """Results of one group, the sampler's or the control's, in a study with a control."""
+    """Results of one group (the sampler's trials or the control's trials) in a study with a control."""
 
     sampler: str
     """Name of the sampler."""
@@ -33,7 +33,7 @@ class ArmSummary:
     trials: int
     """Number of trials."""
     evaluated: int
-    """Number of evaluated trials, counted as if the group had searched alone."""
+    """Number of evaluated trials, counted as if the group had been the only one."""
     best_us: float | None
     """Best time measured during the search, in µs."""
     best_after: Milestone | None
@@ -43,10 +43,10 @@ class ArmSummary:
 
 
 def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
-    """Return the trials of a study's sampler and those of its control, each as if that group had searched alone.
+    """Return the trials of a study's sampler and of its control, with outcomes as if each group had been the only one.
 
     Args:
-        record: the study; without a control the second tuple is empty.
+        record: the study; without a control, the second tuple is empty.
         trials: recorded trials of the study in number order.
     """
     found: tuple[list[Trial], list[Trial]] = [], []

@@ -32,7 +32,7 @@ def db_option(path: str | Path) -> tuple[str, ...]:
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system that contains a path, or an empty string if it is unknown.
+    """Return the type of the file system that contains a path, or an empty string if the type is unknown.
 
     The type is that of the longest mount point in /proc/self/mounts (proc(5)) that is a parent of the path.
     """
@@ -86,8 +86,8 @@ def check_location(path: Path) -> None:
 def check_links(path: Path) -> None:
     """Check that a database, if it exists, has no other hard links.
 
-    SQLite derives the names of its log and locks from the path that was opened. Using two names of one file corrupts it
-    (sqlite.org/howtocorrupt.html, "Multiple links to the same file").
+    SQLite derives the names of its log and locks from the path that was opened. Access to one file by two names
+    corrupts the file (sqlite.org/howtocorrupt.html, "Multiple links to the same file").
 
     Raises:
         StoreError: if the file has several hard links.
@@ -105,7 +105,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def explain_errors(path: Path) -> Iterator[None]:
-    """Convert SQLite errors, also those wrapped by Optuna, into a `StoreError` that names the remedy.
+    """Convert SQLite errors, including errors that Optuna wraps, into a `StoreError` that names the remedy.
 
     Raises:
         StoreError: if the database cannot be used.
@@ -156,7 +156,7 @@ _CLOSING = threading.Lock()
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a connection for writing, with a write-ahead log and durable commits (`synchronous=FULL`)."""
+    """Open a connection for writing that uses a write-ahead log and durable commits (`synchronous=FULL`)."""
     connection = sqlite3.connect(path, timeout=TIMEOUT_S)
     connection.text_factory = plain_text
     apply_pragmas(connection)
@@ -211,17 +211,17 @@ def refuse_foreign(path: Path) -> None:
 
 
 OWN_TABLES = ("evokern_", "_sqlite_migrations", "version_info")
-"""Prefixes of the tables that a search creates; an interrupted search may leave only the first few."""
+"""Prefixes of the tables that a search creates; an interrupted search may have created only some of these tables."""
 
 
 def remove(path: Path) -> None:
-    """Remove a database that is not open, with SQLite's log and journal files."""
+    """Remove a database that is not open, together with SQLite's log and journal files."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write; the file and its folder may be read-only.
+    """Open a read-only connection; the file and its folder may be read-only.
 
     Raises:
         StoreError: if the file does not exist.
@@ -242,7 +242,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 
 
 def close_reading(connection: sqlite3.Connection) -> None:
-    """Close a connection from `connect_readonly`; safe to call twice.
+    """Close a connection from `connect_readonly`; repeated calls have no effect.
 
     SQLite removes the -wal and -shm files when the last connection closes. If two threads close at the same time, each
     still sees the other's lock and the files remain. This function therefore closes one connection after another.

@@ -1,8 +1,8 @@
-"""Row digests: rows that changed on disk are reported, omitted from results, and never used by a search.
+"""Row digests, which detect rows that changed on disk: these are reported, and neither results nor searches use them.
 
 SQLite detects malformed pages but not a changed character. The digest is not a signature; anyone can compute a new one.
-Rows written before digests existed have none and are accepted unchecked. The migration `SEALED`, which runs when the
-file is opened for writing, adds the missing digests. After it, a row without a digest is damaged.
+Rows written before digests existed have no digest and are accepted unchecked. The migration `SEALED`, which runs when
+the file is opened for writing, adds the missing digests. After that migration, a row without a digest is damaged.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TABLES = (
 SEALED = "m007_every_row_sealed"
 """Migration after which every row has a digest."""
 CHECKED_BYTES = 64 * 2**20
-"""Maximum size of a file that SQLite checks before it is read; the check takes some hundredths of a second."""
+"""Maximum size in bytes of a file that SQLite checks before reading; the check takes some hundredths of a second."""
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, EvokernError)
-"""Exceptions that a damaged row can cause when it is converted to a record."""
+"""Exceptions that the conversion of a damaged row to a record can cause."""
 
 _LOGGER = logging.getLogger("evokern")
 # `json.dumps` with options would create an encoder for each row.
@@ -43,7 +43,7 @@ Row = Mapping[str, Any]
 
 
 def digest_of(row: Row) -> str:
-    """Return the SHA-256 of a row as stored, without the digest column and columns that are NULL.
+    """Return the SHA-256 digest of a stored row, without the digest column and columns that are NULL.
 
     A column added by a later version is NULL in older rows, so their digests remain valid.
     """
@@ -52,7 +52,7 @@ def digest_of(row: Row) -> str:
 
 
 def is_intact(row: Row) -> bool:
-    """Return whether a row has no digest or matches it."""
+    """Return whether a row matches its digest or has none."""
     return row.get(COLUMN) is None or row[COLUMN] == digest_of(row)
 
 
@@ -66,7 +66,7 @@ def _every_row_has_one(db: Database) -> bool:
 
 
 def _judged(db: Database, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[tuple[int, Row]]:
-    """Yield numbered rows; replace a missing digest by an invalid one if every row must have a digest."""
+    """Yield numbered rows; if every row must have a digest, replace a missing digest with an invalid one."""
     every: bool | None = None
     for number, row in rows:
         if COLUMN in row and row[COLUMN] is None:
@@ -95,8 +95,8 @@ def write_row(db: Database, table: str, values: Row, *, replace: bool = False) -
     Args:
         db: the database, in a transaction.
         table: name of the table.
-        values: column → value.
-        replace: replace an existing row that has the same key.
+        values: values of the columns, by column.
+        replace: whether to replace an existing row that has the same key.
     """
     # Plain SQL, because `Table.insert` reads the schema again for every row and this code runs for every trial.
     verb = "INSERT OR REPLACE" if replace else "INSERT"
@@ -152,7 +152,7 @@ def seal_missing(db: Database) -> None:
 
 
 def describe_row(table: str, row: Row) -> str:
-    """Return the description of a row for messages."""
+    """Return a description of a row, for messages."""
     kind = table.removeprefix("evokern_")
     match kind:
         case "trials":
@@ -177,7 +177,7 @@ def damaged_row_error(path: Path, table: str, row: Row, why: str = "") -> StoreE
 
 
 def require_intact(db: Database, path: Path, table: str, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
-    """Return rows that a search depends on.
+    """Return rows on which a search depends.
 
     Raises:
         StoreError: if one of the rows is damaged.
@@ -202,13 +202,13 @@ def convert_row(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) 
 
 
 class IntactRows:
-    """Rows of a database opened for reading; each damaged row is reported once and omitted."""
+    """Rows of a database that is open for reading; each damaged row is reported once and omitted."""
 
     def __init__(self, db: Database, path: Path) -> None:
         self._db = db
         self._path = path
         self.told: list[str] = []
-        """Reports of damage, in order of discovery."""
+        """Reports of damage, in the order in which the damage was found."""
 
     def check_pages(self) -> None:
         """Run SQLite's check for malformed pages.
@@ -223,7 +223,7 @@ class IntactRows:
                     raise sqlite3.DatabaseError(f"corrupt: {verdict}")
 
     def tell(self, text: str) -> None:
-        """Report damage, once for each text."""
+        """Report damage, unless the same text was already reported."""
         if text not in self.told:
             self.told.append(text)
             _LOGGER.warning("%s", visible(f"{self._path}: {text}"))  # one line even if the row contains line breaks
@@ -253,7 +253,7 @@ class IntactRows:
         Args:
             table: name of the table, which should be small.
             convert: converts a row to a record.
-            having: column → value.
+            having: required values, by column.
             order: SQL after ORDER BY.
         """
         with explain_errors(self._path):

@@ -1,4 +1,4 @@
-"""Lock of a database, detection of a moved file, and rescue of its content."""
+"""Lock of a database, detection of a file that was moved, and rescue of its content."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
 
 
 class Lock:
-    """Lock that allows one search per database; the system releases it when the process ends.
+    """Lock that allows only one search per database; the system releases it when the process ends.
 
     The lock consists of two file locks. FILE.lock also names the holder. The flock(2) on the database itself, which
-    SQLite does not use, excludes searches that reach the file by another name (a mount or a link).
+    SQLite does not use, excludes searches that open the file by another name (a mount or a link).
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class Lock:
             return False
 
     def release(self) -> None:
-        """Release the lock; safe to call twice."""
+        """Release the lock; repeated calls have no effect."""
         if not self._file.closed:
             forget(self.path)
             if self._still_the_file():
@@ -111,7 +111,7 @@ class Lock:
 
 
 def _made(path: Path) -> bool:
-    """Create an empty private file; return False if the name exists, even as a dangling link."""
+    """Create an empty private file; return False if the name already exists, even as a dangling link."""
     # Any user can create a file or a link of that name in a shared temporary folder.
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -126,7 +126,7 @@ def rescue(connection: sqlite3.Connection, database: Path, into: Path | None = N
     Args:
         connection: open connection to the database; the file exists until the connection is closed.
         database: original path of the database.
-        into: file from an earlier call, to be overwritten; None chooses a free name.
+        into: file from an earlier call, which is overwritten; None chooses a free name.
 
     Returns:
         The new file: FILE.rescued, FILE.rescued.1, and so on. It is in the temporary folder if the original folder no

@@ -1,7 +1,7 @@
-"""Writer of Optuna's tables in evokern's database; `optuna-dashboard` reads them, evokern's samplers do not.
+"""Writer of Optuna's tables in evokern's database, which `optuna-dashboard` reads but evokern's samplers do not.
 
 Optuna creates the tables. This module writes their rows in the same transaction as evokern's rows. A trial therefore
-needs one commit and is in both sets of tables or in neither. With Optuna's storage a trial takes seven commits (10 ms).
+needs one commit, and is in both sets of tables or in neither. Optuna's own storage would need seven commits (10 ms).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ OBJECTIVE = "log(time in µs)"
 
 
 class OptunaStudy:
-    """Trials of one study in Optuna's tables, reported in number order; every method can be repeated safely.
+    """Trials of one study in Optuna's tables, written in number order; every method can be repeated safely.
 
     The caller must have an open transaction on the same connection.
     """
@@ -141,7 +141,7 @@ class OptunaStudy:
         Args:
             number: trial number.
             config: configuration of the trial.
-            control: whether the study's control proposed it; stored as user attribute `control`.
+            control: whether the study's control proposed the trial; stored as the user attribute `control`.
         """
         if number in self._complete:
             return
@@ -166,19 +166,19 @@ class OptunaStudy:
         self._complete.add(number)
 
     def resume(self) -> None:
-        """Mark the trials that `suspend` left waiting as running."""
+        """Mark the trials that `suspend` marked as waiting as running again."""
         sql = "UPDATE trials SET state = 'RUNNING' WHERE study_id = ? AND state = 'WAITING'"
         self._execute(sql, [self._study_id])
 
     def running(self) -> list[int]:
-        """Return the numbers of trials whose result is not written yet."""
+        """Return the numbers of the trials whose results are not written yet."""
         return [number for number in range(len(self._ids)) if number not in self._reported]
 
     def suspend(self, results: Iterable[TrialResult]) -> None:
         """Write the given results and mark all other running trials as waiting.
 
         Args:
-            results: results of recorded trials that follow an unrecorded one.
+            results: results of recorded trials that follow an unrecorded trial.
         """
         for result in results:
             self.tell(result)
@@ -211,7 +211,7 @@ class OptunaStudy:
 
 
 def _now() -> str:
-    """Return the current time in Optuna's format: UTC without a zone, to the microsecond."""
+    """Return the current time in Optuna's format: UTC without a time zone, with a resolution of one microsecond."""
     return datetime.now(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 

@@ -1,4 +1,4 @@
-"""Stored results of `evokern profile`: counters of the hardware or of a simulated chip, and the verdict."""
+"""Stored results of `evokern profile`: counters of the GPU or of a simulated chip, and the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProfileRecord:
     problem: str
     """Key of the problem."""
     source: str
-    """`ncu` or `simulated`."""
+    """Source of the counters: `ncu` or `simulated`."""
     device: str
     """GPU model, or a simulated chip such as `sim:l4`."""
     created: str
@@ -46,7 +46,7 @@ def add_profile(path: Path, study: StudyRecord, trial: int, result: Mapping[str,
         path: the database.
         study: the study of the trial.
         trial: number of the trial.
-        result: output of `profile --json`; its source lines, which are most of its size, are not stored.
+        result: output of `profile --json`; the source lines, which are most of its size, are not stored.
 
     Raises:
         StoreError: if the database cannot be written or a search is using it.

@@ -16,13 +16,13 @@ from evokern.store._integrity import write_row
 from evokern.store.records import Row, StudyRecord, dumps
 
 HEAD_TO_HEAD = "in turn"
-"""Record kind: head-to-head times of a trial and a baseline (`evokern.search.baseline_comparison`)."""
+"""Kind of records with head-to-head times of a trial and a baseline (`evokern.search.baseline_comparison`)."""
 
 NEIGHBOURS = "neighbours"
-"""Record kind: infeasible one-gene changes of a champion (`evokern.search.neighbours`)."""
+"""Kind of records with infeasible one-gene changes of a champion (`evokern.search.neighbours`)."""
 
 REMEASURED = "remeasured"
-"""Record kind: a trial measured again on another GPU because its own drifted
+"""Kind of records of a trial that another GPU measured again, because the times of its own GPU drifted
 (`evokern.device.contract.Remeasures`)."""
 
 
@@ -31,17 +31,17 @@ class ProofRecord:
     """One stored result about a trial, such as a verification."""
 
     kind: str
-    """`verify`, `ablate`, `undone` (a verification without a result), `in turn`, `neighbours` or `remeasured`."""
+    """Kind: `verify`, `ablate`, `undone` (a verification without a result), `in turn`, `neighbours` or `remeasured`."""
     trial: int
     """Number of the trial."""
     created: str
     """Time of creation in ISO 8601."""
     result: Mapping[str, Any]
-    """Result as a JSON object, for `verify` and `ablate` the output of `--json`."""
+    """Result as a JSON object; for `verify` and `ablate`, the output of `--json`."""
 
     @property
     def passed(self) -> bool:
-        """Whether no stage of a verification failed."""
+        """Whether a verification passed, that is, none of its stages failed."""
         return all(stage.get("state") != "failed" for stage in self.result.get("stages", {}).values())
 
     @classmethod
@@ -51,7 +51,7 @@ class ProofRecord:
 
 
 def insert_proof(database: Database, study: StudyRecord, kind: str, trial: int, result: Mapping[str, Any]) -> None:
-    """Write a result into an open database."""
+    """Write a result to an open database."""
     row = {"uuid": str(uuid.uuid4()), "study": study.uuid, "kind": kind, "trial": trial, "created": now()}
     write_row(database, "evokern_proofs", {**row, "result": dumps(result)})
 

@@ -1,4 +1,4 @@
-"""A database open for reading: rows as records; damaged rows are reported and omitted.
+"""A database that is open for reading: rows become records, and damaged rows are reported and omitted.
 
 Reading never writes to the file and never imports a kernel folder. It works while a search writes.
 """
@@ -40,7 +40,7 @@ _MOST_VALUES = 500
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """State of a trial: outcome and time, without configuration and evidence."""
+    """State of a trial: its outcome and time, without its configuration and evidence."""
 
     number: int
     """Number of the trial."""
@@ -53,7 +53,7 @@ class TrialStatus:
 
 
 class ReadFile:
-    """A database open for reading; a context manager that closes it."""
+    """A database that is open for reading; as a context manager, it closes the database."""
 
     def __init__(self, path: Path) -> None:
         """Open a database.
@@ -88,23 +88,23 @@ class ReadFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file; safe to call twice."""
+        """Close the file; repeated calls have no effect."""
         close_reading(self._db.conn)
 
     @property
     def damaged(self) -> tuple[str, ...]:
-        """Reports of the damaged rows found and omitted so far; each was also logged as a warning."""
+        """Reports of the damaged rows that were found and omitted so far; each was also logged as a warning."""
         return tuple(self._rows.told)
 
     def studies(self) -> list[StudyRecord]:
-        """Return every study, the most recently searched first."""
+        """Return all studies, starting with the one that was searched last."""
         sessions = self._rows.read("evokern_sessions", lambda row: str(row["study"]))
         searched = {study: number for number, study in enumerate(sessions)}
         found = self._rows.read("evokern_studies", StudyRecord.of, order="rowid DESC")
         return sorted(found, key=lambda study: -searched.get(study.uuid, -1))
 
     def study(self, name: str | None = None) -> StudyRecord:
-        """Return the study of the given name; None returns the most recently searched.
+        """Return the study with the given name; for None, return the study that was searched last.
 
         Raises:
             StudyError: if the database does not contain the study.
@@ -139,7 +139,7 @@ class ReadFile:
 
         Args:
             study: the study.
-            samples: also read every timing sample, which is most of the file.
+            samples: also read all timing samples, which make up most of the file.
         """
         taken: dict[str, dict[int, list[float]]] = defaultdict(dict)
         if samples:
@@ -171,13 +171,16 @@ class ReadFile:
         yield from trials
 
     def count(self, study: StudyRecord) -> int:
-        """Return the number of trials of a study, including open and damaged ones, without reading rows."""
+        """Return the number of trials of a study, including unfinished and damaged trials, without reading rows."""
         with explain_errors(self.path):
             found = self._db.execute("SELECT count(*) FROM evokern_trials WHERE study = ?", [study.uuid])
             return int(found.fetchone()[0])
 
     def proposed_s(self, study: StudyRecord, *, in_flight: bool = False) -> dict[int, float]:
-        """Return trial → study time in seconds at its proposal, for recorded trials or also those in flight."""
+        """Return the study time in seconds at which each trial was proposed, by trial number.
+
+        By default, only recorded trials are included; trials in flight are optional.
+        """
         where = "study = ?" if in_flight else "study = ? AND outcome IS NOT NULL"
         return dict(self._rows.read("evokern_trials", _proposed_of, where, [study.uuid], "number"))
 
@@ -187,11 +190,11 @@ class ReadFile:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def trials_since(self, study: StudyRecord, row: int) -> tuple[list[tuple[int, Trial]], int]:
-        """Return recorded trials from a row on, as (row, trial) pairs, and the row to start the next call from.
+        """Return the recorded trials from a row on, as (row, trial) pairs, and the row at which the next call starts.
 
-        A search inserts the row of a trial at its proposal and completes it at its end. The next call must therefore
-        start from the first row that was still open. The method uses one short read transaction, because a long one
-        would let the write-ahead log grow.
+        A search inserts the row of a trial at its proposal, and completes the row when the trial ends. The next call
+        must therefore start at the first row that was incomplete. The method uses one short read transaction, because
+        a long transaction would let the write-ahead log grow.
 
         Args:
             study: the study.
@@ -210,7 +213,7 @@ class ReadFile:
         return trials, after if first_open is None else first_open
 
     def samples(self, study: StudyRecord, numbers: Iterable[int]) -> dict[int, tuple[float, ...]]:
-        """Return trial → samples in µs at the study's first problem; trials without samples are omitted."""
+        """Return the samples in µs on the study's first problem by trial number; trials without samples are omitted."""
         wanted = sorted(set(numbers))
         found: dict[int, tuple[float, ...]] = {}
         for begin in range(0, len(wanted), _MOST_VALUES):
@@ -246,7 +249,7 @@ class ReadFile:
         """Return one recorded trial with its samples.
 
         Raises:
-            StudyError: if the study does not contain the trial or the trial is not finished.
+            StudyError: if the study does not contain the trial, or the trial is not finished.
         """
         with explain_errors(self.path):
             number = min(number, MAX_INTEGER)  # larger numbers do not occur and would overflow SQLite's integers
@@ -255,12 +258,14 @@ class ReadFile:
             if row is not None and not is_intact(row):
                 raise damaged_row_error(self.path, "evokern_trials", row)
             if row is None or row["outcome"] is None:
-                last = self._db.execute("SELECT max(number) FROM evokern_trials WHERE study = ?", [study.uuid])
+                query = "SELECT max(number) FROM evokern_trials WHERE study = ? AND outcome IS NOT NULL"
+                last = self._db.execute(query, [study.uuid])
                 known = last.fetchone()[0]
                 span = "the study has no trials yet" if known is None else f"choose a number from 0 to {known}"
                 if row:
                     raise StudyError(
-                        f"trial {number} of study {study.name} has no result yet; wait or resume the study"
+                        f"trial {number} of study {study.name} has no result yet: no search has finished it; resume "
+                        "the study, or wait if a search is running"
                     )
                 self.standing(study)  # reports damaged rows, which may include this trial
                 raise StudyError(f"trial {number} is not in study {study.name}; {span}")
@@ -270,14 +275,14 @@ class ReadFile:
         return TrialRecord(trial, row["uuid"], row["kernel_digest"])
 
     def damaged_sources(self, study: StudyRecord, trial: Trial) -> list[str]:
-        """Return the names of a trial's stored source files that are damaged, and report each."""
+        """Return the names of a trial's stored source files that are damaged, and report each of them."""
         ran = "digest = (SELECT kernel_digest FROM evokern_trials WHERE study = ? AND number = ?)"
         with explain_errors(self.path):
             rows = list(select(self._db, "evokern_sources", ran, [study.uuid, trial.number]))
         return [str(row["file"]) for row in rows if self._rows.record("evokern_sources", row, _file_of) is None]
 
     def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
-        """Return the stored results of one kind (see `ProofRecord.kind`) of a study, oldest first."""
+        """Return a study's stored results of one kind (see `ProofRecord.kind`), oldest first."""
         with explain_errors(self.path):
             if not self._db["evokern_proofs"].exists():
                 return []
@@ -291,16 +296,16 @@ class ReadFile:
         return list(self._rows.read_where("evokern_profiles", ProfileRecord.of, {"study": study.uuid, "trial": trial}))
 
     def rejections(self, study: StudyRecord) -> dict[str, int]:
-        """Return constraint → number of rejected proposals, largest number first."""
+        """Return the number of rejected proposals by constraint, largest number first."""
         order = "count DESC, constraint_name"
         return dict(self._rows.read_where("evokern_rejections", _rejection_of, {"study": study.uuid}, order))
 
     def source(self, digest: str, *, shown: bool = False) -> dict[str, str]:
-        """Return the stored kernel files of a digest, as file name → text.
+        """Return the stored kernel files with a digest: the texts by file name.
 
         Args:
-            digest: SHA-256 over the files.
-            shown: omit and report damaged files instead of raising an error; use it only to display the files.
+            digest: SHA-256 digest of the files.
+            shown: whether to report and omit damaged files instead of raising an error; only for displaying the files.
 
         Raises:
             StoreError: if a file is damaged and `shown` is False.

@@ -1,4 +1,4 @@
-"""Reading of studies: the champion, its verification, and the object that `show --json` prints."""
+"""Reader of studies: the champion, its verification, and the object that `show --json` prints."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def open_readonly(path: str | Path) -> Reader:
 
 
 def has_studies(path: Path) -> bool:
-    """Return whether a database has its tables; a search that was killed early can leave a file without them.
+    """Return whether a database has its tables; a search that was killed early may not have created them.
 
-    Damage is not checked: an unusable file also returns True, and opening it raises the error.
+    Damage is not checked: the result for an unusable file is also True, and opening the file raises the error.
     """
     if not is_file(path) or not path.stat().st_size:
         return False
@@ -54,14 +54,14 @@ def has_studies(path: Path) -> bool:
 
 
 class Reader(ReadFile):
-    """Reader of a database's studies, trials, sessions, and the results derived from them."""
+    """Reader of a database's studies, trials and sessions, and of the results derived from them."""
 
     def best(self, study: StudyRecord) -> Trial | None:
         """Return the champion of a study, or None if no trial qualifies.
 
-        The champion is the winner of the latest playoff that includes the fastest trial; without one, it is the fastest
-        trial. Trials that their last verification refuted are excluded. If a playoff ends in a tie, a verified trial
-        takes precedence. A playoff winner has the time measured in the playoff.
+        The champion is the winner of the latest playoff that includes the fastest trial. If there is no such playoff,
+        it is the fastest trial. Trials whose last verification refuted them are excluded. If a playoff ends in a tie, a
+        verified trial takes precedence. The winner of a playoff has the time measured in the playoff.
         """
         proofs = self.proofs(study, "verify")
         refuted = _refuted(proofs)
@@ -84,7 +84,7 @@ class Reader(ReadFile):
         return _refuted(self.proofs(study, "verify"))
 
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
-        """Return the verification of a trial."""
+        """Return the verification state of a trial."""
         latest = [session.end_reason for session in self.sessions(study)][-1:]
         found = verification(
             study,
@@ -109,17 +109,17 @@ class Reader(ReadFile):
         return roofline_bound_of(best.evaluation.evidence, best.evaluation.time_us or 0.0, known[-1] if known else None)
 
     def outcomes(self, study: StudyRecord) -> dict[str, int]:
-        """Return outcome → number of trials, including outcomes that did not occur."""
+        """Return the number of trials by outcome, including outcomes that did not occur."""
         counts = Counter(one.outcome for one in self.standing(study))
         return {outcome.value: counts[outcome.value] for outcome in Outcome}
 
     def slow(self, study: StudyRecord) -> dict[str, int]:
-        """Return the number of slow trials stopped after the gate (`raced_out`) and before it (`screened`)."""
+        """Return how many slow trials were stopped after the gate (`raced_out`) and before it (`screened`)."""
         timed = [one.timed for one in self.standing(study) if one.outcome == Outcome.SLOW.value]
         return {"raced_out": sum(timed), "screened": len(timed) - sum(timed)}
 
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
-        """Return name and time in µs of the fastest correct baseline in the latest session that has one."""
+        """Return the name and the time in µs of the fastest correct baseline in the latest session that has one."""
         for session in reversed(self.sessions(study)):
             fastest = fastest_baseline(session.baselines)
             if fastest:
@@ -161,15 +161,15 @@ class Reader(ReadFile):
         return list(mine[-1].result.get("infeasible", ())) if mine else None
 
     def remeasured(self, study: StudyRecord) -> dict[int, dict[str, Any]]:
-        """Return the results of trials measured again on another GPU because their own GPU drifted.
+        """Return the results of trials that another GPU measured again, because the times of their own GPU drifted.
 
         Returns:
-            Trial → `gpu`, `outcome`, `time_us` in µs, and `because`.
+            For each trial number: `gpu`, `outcome`, `time_us` in µs, and `because`.
         """
         return {proof.trial: dict(proof.result) for proof in self.proofs(study, REMEASURED)}
 
     def warm_start(self, study: StudyRecord) -> dict[str, Any] | None:
-        """Return source and number of candidates of a study's warm start, or None if it had no warm start."""
+        """Return the source of a study's warm start and the number of its candidates, or None without a warm start."""
         with explain_errors(self.path):
             if not self._db["evokern_priors"].exists():  # a file older than warm starts
                 return None
@@ -211,7 +211,7 @@ def _refuted(proofs: Iterable[ProofRecord]) -> frozenset[int]:
 
 
 def _trials_of(playoff: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the trials among a playoff's finalists by number, fastest first."""
+    """Return those finalists of a playoff that are in the given trials, by trial number, fastest first."""
     finalists = ((str(one["name"]), one) for one in playoff.get("finalists") or ())
     return {int(name.removeprefix("trial ")): one for name, one in finalists if name.startswith("trial ")}
 
@@ -222,7 +222,7 @@ def _warm_start_of(row: Row) -> dict[str, Any]:
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:
-    """Return a trial with its time from a playoff."""
+    """Return a trial with the time that a playoff measured for it."""
     evaluation = trial.evaluation
     timings = evaluation.timings
     if len(timings) == 1:

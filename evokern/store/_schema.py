@@ -1,4 +1,4 @@
-"""Schema of evokern tables and the migrations that upgrade older files.
+"""Schema of the evokern tables, and the migrations that upgrade older files.
 
 Never edit a released migration: add a new one at the end, with a small old database as a test fixture. Optuna's tables
 are in the same file. Rows have their own UUIDs, because Optuna reuses the ids of deleted studies; no row refers to
@@ -17,7 +17,7 @@ from evokern.store._integrity import COLUMN, TABLES, UNREADABLE, change_rows, is
 from evokern.store.records import SessionRecord, fastest_baseline
 
 migrations = Migrations("evokern")
-"""All migrations of evokern tables, in order."""
+"""All migrations of the evokern tables, in order."""
 READABLE = "trials_readable"
 """Name of the view that shows trials in readable columns."""
 # `changed_genes` lists genes with a non-default value in declaration order. It is NULL if damage made the JSON invalid,
@@ -223,13 +223,13 @@ def m007_every_row_sealed(db: Database) -> None:
 
 @migrations()
 def m008_timing_rule(db: Database) -> None:
-    """Add the version of the timing rule; NULL for times without a clock and in older studies."""
+    """Add the version of the timing rule; NULL for times that no clock measured, and in older studies."""
     db.table("evokern_studies").add_column("timing_rule", int)
 
 
 @migrations()
 def m009_spans(db: Database) -> None:
-    """Add the times at which a trial was compiled, checked and timed, and by which worker; NULL if not recorded."""
+    """Add when, and by which worker, a trial was compiled, checked and timed; NULL if this was not recorded."""
     db.table("evokern_trials").add_column("spans", str)  # JSON: list of (phase, study time, seconds, worker)
 
 
@@ -247,7 +247,7 @@ def m010_readable_trials(db: Database) -> None:
 
 @migrations()
 def m011_problem_fields(db: Database) -> None:
-    """Add the fields of the kernel's problems, which name the values of a problem; NULL in older studies."""
+    """Add the fields of the kernel's problems, which give names to a problem's values; NULL in older studies."""
     db.table("evokern_studies").add_column("problem_fields", str)  # JSON: list of `ProblemField` declarations
 
 

@@ -18,7 +18,7 @@ _MAGIC = b"SQLite format 3\x00"
 
 
 def database_of(source: str | Path) -> tuple[Path, str | None] | None:
-    """Return database and study name of a source such as `runs.db:study`, or None if it is not a database.
+    """Return the database and the study name of a source such as `runs.db:study`, or None if it is not a database.
 
     Args:
         source: recording as given by the user: `runs.db:study`, `runs.db` or another file.
@@ -50,7 +50,7 @@ def read_study_table(path: Path, study: str | None) -> Table:
 
     Args:
         path: the database.
-        study: name of the study; None takes the most recently searched.
+        study: name of the study; None for the study that was searched last.
 
     Raises:
         StoreError: if the database cannot be read.
@@ -63,7 +63,7 @@ def read_study_table(path: Path, study: str | None) -> Table:
 def study_table(reader: Reader, record: StudyRecord) -> Table:
     """Return a recorded study as a table.
 
-    Candidates that the study did not try, lost or found infeasible are infeasible in the table.
+    A candidate is infeasible in the table if the study did not try it, lost it, or found it infeasible.
 
     Raises:
         StudyError: if the study has no measured trial.

@@ -1,4 +1,4 @@
-"""Verification of a trial: the result of the last `verify` and the blocks that the search itself ran."""
+"""Verification of a trial: the result of the last `verify`, and the blocks that the search itself ran."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Verification:
     """Verification state of a trial."""
 
     verified: bool | None
-    """True: every stage passed and all outputs were covered. False: refuted. None: not verified or undecided."""
+    """True: every stage passed, and all outputs were covered. False: refuted. None: not verified, or undecided."""
     reason: str
-    """Stages that passed, the stage that failed, or the reason why the trial is not verified."""
+    """The stages that passed, the stage that failed, or the reason why the trial is not verified."""
     share: float | None
-    """Blocks that ran ÷ all blocks of the study's full-size problems; None if unknown."""
+    """Fraction of the blocks of the study's full-size problems that ran; None if unknown."""
     scaled: tuple[str, ...] = ()
-    """Scaled-down problems, in words, at which the search ran all blocks; `reason` names those of a verification."""
+    """Scaled-down problems, in words, on which the search ran all blocks; `reason` names those of a verification."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the verification as keys of `show --json`."""

@@ -1,4 +1,4 @@
-"""A database open for writing: its lock, durable transactions, and rescue of a file that was moved or removed.
+"""A database that is open for writing: its lock, durable transactions, and rescue of a file that was moved or removed.
 
 Every method is one transaction over evokern's and Optuna's tables, committed to disk before the call returns. Use
 `transaction` to combine several calls.
@@ -28,11 +28,11 @@ from evokern.store._lock import Lock, rescue
 from evokern.store._schema import migrations, refuse_newer
 
 CHECKED_BYTES = 512 * 2**20
-"""Maximum size of a file that is checked for corruption when it is opened; the check takes about a second."""
+"""Maximum size in bytes of a file that is checked for corruption when it is opened; the check takes about a second."""
 
 
 class WrittenFile:
-    """A database open for writing; a context manager that checkpoints the write-ahead log when it closes."""
+    """A database that is open for writing; as a context manager, it checkpoints the write-ahead log and closes it."""
 
     def __init__(self, path: str | Path) -> None:
         """Open or create a database and lock it.
@@ -87,10 +87,10 @@ class WrittenFile:
         self.close(failed=kind is not None)
 
     def close(self, *, failed: bool = False) -> None:
-        """Checkpoint the write-ahead log, close the file and release its lock; safe to call twice.
+        """Checkpoint the write-ahead log, close the file and release its lock; repeated calls have no effect.
 
         Args:
-            failed: whether an error ended the work; a newly created file without a study is then removed.
+            failed: whether an error ended the work; if so, a newly created file without a study is removed.
         """
         empty = False
         try:
@@ -108,11 +108,11 @@ class WrittenFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes made inside the context at once, or none of them.
+        """Return a context whose changes are committed together at its end, or not at all.
 
         Raises:
-            StoreError: if the database cannot be written. The same error follows if the file was removed, moved or
-                replaced since it was opened; its content is then rescued to a new file.
+            StoreError: if the database cannot be written, or if the file was removed, moved or replaced since it was
+                opened. In the latter case, its content is rescued to a new file.
         """
         outermost = not self.db.conn.in_transaction
         with explain_errors(self.path), self.db.atomic():
@@ -133,8 +133,8 @@ class WrittenFile:
         if self._folded or not log.exists():
             return ""
         return (
-            f"another program is reading {self.path}, so {log.stat().st_size / 2**20:.1f} MB remain in {log} until it "
-            "ends; copy both files together, or close that program and run any command on the study"
+            f"another program is reading {self.path}, so {log.stat().st_size / 2**20:.1f} MB of results are still in "
+            f"{log}; to copy the study, copy both files, or close that program and run any evokern command on the study"
         )
 
 

@@ -1,4 +1,4 @@
-"""Records of the database and their conversion to and from rows."""
+"""Records of the database, and their conversion to and from rows."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _decoded = json.JSONDecoder().decode
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study in the database, readable without its kernel folder and study file."""
+    """A study in the database, which can be read without its kernel folder and study file."""
 
     uuid: str
-    """Identity of the study; not Optuna's id, which is reused after a delete."""
+    """Identity of the study; not Optuna's id, which Optuna reuses after a study is deleted."""
     name: str
     """Name of the study, also in Optuna's tables."""
     kernel: str
     """Name of the kernel."""
     kernel_digest: str
-    """SHA-256 over the kernel files of the latest search."""
+    """SHA-256 digest of the kernel files in the latest search."""
     genes: tuple[Gene, ...]
-    """Genes with the values that are searched."""
+    """The genes, with the values that are searched."""
     problems: tuple[str, ...]
-    """Keys of the problems; use `in_words` for output."""
+    """Keys of the problems; use `in_words` to print them."""
     device: str
     """Model of the device."""
     predicted: bool
     """Whether times are predicted, not measured."""
     settings: Mapping[str, Any]
-    """Settings of the study file, without budgets; they must be the same in every session."""
+    """Settings from the study file, without budgets; they must be the same in every session."""
     sampler: str
     """Name of the sampler."""
     sampler_options: Mapping[str, Any]
@@ -50,7 +50,7 @@ class StudyRecord:
     seed: int
     """Seed of the proposals."""
     window: int
-    """Maximum number of concurrent trials; a proposal sees the results of all earlier trials not in flight with it."""
+    """Maximum number of concurrent trials; a proposal uses the results of all earlier trials that are not in flight."""
     budget_s: float | None = None
     """Time budget over all sessions, in seconds."""
     trials_limit: int | None = None
@@ -62,10 +62,10 @@ class StudyRecord:
     cost_unit: str = ""
     """Currency of the price."""
     secret: int = 0
-    """Seed of choices that candidates must not predict; derived from a user-given seed, else random."""
+    """Seed of choices that candidates must not predict; derived from the user's seed if there is one, else random."""
     timing_rule: int | None = None
-    """Version of the timing rule (`evokern.measurement.timing.TIMING_RULE`). None for times without a clock, and for
-    version 1 in older studies."""
+    """Version of the timing rule (`evokern.measurement.timing.TIMING_RULE`); None for times that no clock measured, and
+    for version 1 in older studies."""
     created: str = ""
     """Time of creation in ISO 8601."""
     evokern_version: str = ""
@@ -73,26 +73,26 @@ class StudyRecord:
     sampler_version: int = 1
     """Version of the sampler's rules."""
     ramp: tuple[int, int] | None = None
-    """Initial number of concurrent trials, and the divisor of the later one (earlier trials ÷ divisor). None: always
-    `window`."""
+    """Initial number of concurrent trials, and the divisor for the later number (earlier trials ÷ divisor). None: the
+    number is always `window`."""
     fields: tuple[ProblemField, ...] = ()
     """Fields of the kernel's problems; empty for recordings and older studies."""
 
     def in_words(self, problem: str, *, every: bool = False) -> str:
-        """Return a problem in words such as `B=2 S=512`, or its key if the fields are unknown.
+        """Return a problem in words, such as `B=2 S=512`, or its key if the fields are unknown.
 
         Args:
             problem: key of the problem.
-            every: include fields that have their default value.
+            every: whether to include fields that have their default value.
         """
         return words_of(self.fields, problem, every=every)
 
     def meanings(self, problem: str) -> tuple[tuple[str, Value, str], ...]:
-        """Return name, value and description of each field of a problem; empty if the fields are unknown."""
+        """Return the name, value and description of each field of a problem; empty if the fields are unknown."""
         return meanings_of(self.fields, problem)
 
     def place_of(self, text: str) -> int:
-        """Return the index of a problem given by index, words or key.
+        """Return the index of the problem that a text names by its index, its words or its key.
 
         Raises:
             StudyError: if the study has no such problem; the message lists its problems.
@@ -109,7 +109,7 @@ class StudyRecord:
         raise StudyError(f"study {self.name} has no problem {text}; choose one of: {known}")
 
     def problems_in_words(self, *, every: bool = False) -> str:
-        """Return all problems of the study in words, in one line."""
+        """Return all problems of the study in words, on one line."""
         return " and ".join(self.in_words(problem, every=every) for problem in self.problems)
 
     def row(self) -> dict[str, Any]:
@@ -216,9 +216,9 @@ class SessionRecord:
     started: str
     """Time of the start in ISO 8601."""
     elapsed_s: float
-    """Duration in seconds, up to the last write."""
+    """Duration in seconds, as of the last write."""
     ended: str | None = None
-    """Time of the end in ISO 8601; None while the session runs or after it was killed."""
+    """Time of the end in ISO 8601; None if the session is still running or was killed."""
     end_reason: str | None = None
     """Reason for the end: budget, trials, exhausted, interrupted, paused or failed."""
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -251,7 +251,7 @@ def _baseline_of(table: Mapping[str, Any]) -> BaselineResult:
 
 
 def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
-    """Return name and time in µs (geometric mean over the problems) of the fastest correct baseline."""
+    """Return the name and time in µs (geometric mean over the problems) of the fastest correct baseline."""
     times = []
     for baseline in baselines:
         medians = [timing.median_us for timing in baseline.timings]
@@ -270,13 +270,13 @@ class TrialRecord:
     trial: Trial
     """Candidate, outcome and evidence."""
     uuid: str
-    """Identity of the trial."""
+    """UUID of the trial."""
     kernel_digest: str
-    """SHA-256 over the kernel files at the time of the proposal."""
+    """SHA-256 digest of the kernel files at the time of the proposal."""
 
 
 def dumps(value: Any) -> str:
-    """Return compact strict JSON: mappings become objects; NaN and infinities become the texts `nan`, `inf`, `-inf`."""
+    """Return compact strict JSON; mappings become objects, and NaN and infinities become `"nan"`, `"inf"`, `"-inf"`."""
     try:
         return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False)
     except ValueError:
@@ -332,7 +332,7 @@ def evaluation_row(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def interval_us(evaluation: Evaluation) -> tuple[float, float] | None:
-    """Return the 95 % interval of `time_us` in µs, over several problems by the geometric mean of the relative ends."""
+    """Return the 95 % interval of `time_us` in µs; several problems are combined by the mean log of relative bounds."""
     timings = evaluation.timings
     if evaluation.time_us is None or not timings or any(t.ci95_us[0] <= 0 for t in timings):
         return None
@@ -350,7 +350,7 @@ def evaluation_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None
 
     Args:
         row: row of `evokern_trials` with an outcome.
-        samples: index of the problem → samples in µs; None leaves the timings without samples.
+        samples: samples in µs by index of the problem; with None, the timings have no samples.
     """
     timings = _parsed(row["timings"], list)
     return Evaluation(
@@ -369,7 +369,7 @@ def evaluation_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None
 
 
 def _parsed(text: str | None, empty: type) -> Any:
-    """Return stored JSON, checked to have the type of `empty`; skip the parser for empty values, which are common."""
+    """Parse stored JSON and check that it has the type of `empty`; skip the parser for common empty values."""
     if not text or text in ("{}", "[]"):
         return empty()
     value = _decoded(text)

@@ -1,4 +1,4 @@
-"""Writing of studies, kernel sources and warm starts to a database."""
+"""Writer of studies, kernel sources and warm starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from evokern.store.writer import Session
 
 
 class Store(WrittenFile):
-    """A database of studies open for writing; a context manager that closes it."""
+    """A database of studies that is open for writing; as a context manager, it closes the database."""
 
     def study(self, name: str) -> StudyRecord | None:
-        """Return the study of the given name, or None.
+        """Return the study with the given name, or None.
 
         Raises:
             StoreError: if the row of any study is damaged.
@@ -34,13 +34,13 @@ class Store(WrittenFile):
         return convert_row(self.path, "evokern_studies", row, StudyRecord.of) if row else None
 
     def has_trials(self, record: StudyRecord) -> bool:
-        """Return whether a study has any trial."""
+        """Return whether a study has any trials."""
         with explain_errors(self.path):
             sql = "SELECT 1 FROM evokern_trials WHERE study = ? LIMIT 1"
             return self.db.execute(sql, [record.uuid]).fetchone() is not None
 
     def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
-        """Write a new study and the kernel's source files; return the record with its UUID and date."""
+        """Write a new study and the kernel's source files; return the study's record with its UUID and date."""
         record = replace(record, uuid=str(uuid.uuid4()), created=now())
         with self.transaction():
             write_row(self.db, "evokern_studies", record.row())
@@ -48,7 +48,7 @@ class Store(WrittenFile):
         return record
 
     def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
-        """Write the changed values of a study: budget, limit, accepted settings and kernel digest."""
+        """Write the values of a study that have changed: budget, limit, accepted settings and kernel digest."""
         with self.transaction():
             update_row(self.db, self.path, "evokern_studies", record.uuid, record.row())
             self._write_sources(record.kernel_digest, sources or {})
@@ -59,7 +59,7 @@ class Store(WrittenFile):
             write_row(self.db, "evokern_sources", row, replace=True)  # also repairs a damaged row
 
     def source(self, digest: str) -> dict[str, str]:
-        """Return the stored kernel files of a digest, as file name → text."""
+        """Return the stored kernel files with a digest: the texts by file name."""
         with explain_errors(self.path):
             rows = require_intact(self.db, self.path, "evokern_sources", "digest = ?", [digest])
             return {row["file"]: row["text"] for row in rows}
@@ -81,7 +81,7 @@ class Store(WrittenFile):
             write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
 
     def delete_prior(self, record: StudyRecord) -> None:
-        """Delete the warm start of a study that has no trials; write nothing if it has no warm start."""
+        """Delete the warm start of a study that has no trials; write nothing if there is no warm start."""
         if self.db.execute("SELECT 1 FROM evokern_priors WHERE study = ?", [record.uuid]).fetchone() is not None:
             with self.transaction():
                 self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
@@ -124,7 +124,7 @@ class Store(WrittenFile):
         return new
 
     def unfinished_session_start(self, record: StudyRecord) -> str:
-        """Return the start time of a study's last session if it never ended, else an empty string."""
+        """Return the start time of a study's last session if that session never ended, else an empty string."""
         sql = "SELECT started, ended FROM evokern_sessions WHERE study = ? ORDER BY rowid DESC LIMIT 1"
         with explain_errors(self.path):
             row = self.db.execute(sql, [record.uuid]).fetchone()

@@ -1,7 +1,7 @@
-"""Writer of trials: stores the proposals, results and duration of a session, also in Optuna's tables.
+"""Writer of trials: stores a session's proposals, results and duration in evokern's and Optuna's tables.
 
 A trial is stored before it is evaluated. Its outcome is stored in evokern's table at once, and in Optuna's table when
-all earlier trials have ended. An interruption can therefore leave Optuna's table behind; resuming completes it.
+all earlier trials have ended. After an interruption, Optuna's table can therefore be incomplete; resuming completes it.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Session:
             """Total duration of all earlier sessions, in seconds."""
 
     def recorded_trials(self) -> tuple[list[Proposal], list[Trial]]:
-        """Return all proposals of earlier sessions, by trial number, and the recorded trials without samples.
+        """Return all proposals of earlier sessions by trial number, and the recorded trials without samples.
 
-        A proposal without a trial was interrupted.
+        If a proposal has no recorded trial, its evaluation was interrupted.
 
         Raises:
             StoreError: if a trial is damaged or missing.
@@ -101,16 +101,16 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes made inside the context at once, or none; after an error, only `ended` may follow."""
+        """Return a context whose changes are committed together or not at all; after an error, only call `ended`."""
         with self._store.transaction():
             yield
 
     def complete_optuna_rows(self, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> None:
-        """Add the rows to Optuna's tables that an interruption prevented.
+        """Add the rows that are missing from Optuna's tables because of an interruption.
 
         Args:
             proposals: all proposals from `recorded_trials`.
-            results: results of the recorded trials before the first unrecorded one.
+            results: results of the recorded trials before the first unrecorded trial.
         """
         with self.transaction():
             self._optuna.resume()
@@ -132,13 +132,13 @@ class Session:
             self._update("evokern_sessions", self.uuid, values)
 
     def write_rates(self, rates: Rates) -> None:
-        """Write the measured copy and compute rates of the device into the session's environment."""
+        """Add the measured copy and compute rates of the device to the session's stored environment."""
         changes = "environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
         with self.transaction():
             self._change_session(changes, dumps(asdict(rates)))
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
-        """Write a proposal before its evaluation, also to Optuna's tables.
+        """Write a proposal to evokern's and Optuna's tables before its evaluation.
 
         Args:
             number: trial number.
@@ -167,7 +167,7 @@ class Session:
         self._trials[number] = trial
 
     def record(self, trial: Trial, elapsed_s: float) -> None:
-        """Write outcome and evidence of a trial.
+        """Write the outcome and the evidence of a trial.
 
         Args:
             trial: the finished trial.
@@ -183,7 +183,7 @@ class Session:
             self._elapsed(elapsed_s)
 
     def annotate(self, trials: Sequence[Trial]) -> None:
-        """Update the evidence of recorded trials; Optuna's tables do not change, because results do not.
+        """Update the evidence of recorded trials; Optuna's tables stay the same, because the results do not change.
 
         Args:
             trials: recorded trials with all their evidence.
@@ -204,7 +204,7 @@ class Session:
             insert_proof(self._db, self.study, HEAD_TO_HEAD, trial, result)
 
     def remeasured(self, found: Mapping[int, Mapping[str, Any]]) -> None:
-        """Write the results of trials that another GPU measured again (trial → result)."""
+        """Write the results of trials that another GPU measured again, by trial number."""
         with self.transaction():
             for trial, result in found.items():
                 insert_proof(self._db, self.study, REMEASURED, trial, result)
@@ -224,7 +224,7 @@ class Session:
         return self._proofs("verify")
 
     def verification_stopped(self, trial: int) -> str:
-        """Return why the latest verification of a trial ended without a result; empty if it had one or none was run."""
+        """Return why a trial's latest verification has no result; empty if it has one or there was no verification."""
         if any(proof.trial == trial for proof in self.proofs()):
             return ""
         undone = [proof for proof in self._proofs("undone") if proof.trial == trial]
@@ -237,7 +237,7 @@ class Session:
             return [convert_row(self._store.path, table, row, ProofRecord.of) for row in rows]
 
     def first_environment(self, key: str) -> Any:
-        """Return the environment value of the first session of this study that has the key, or None."""
+        """Return an environment value from the first session of this study that has the key, or None."""
         with explain_errors(self._store.path):
             table = "evokern_sessions"
             rows = require_intact(self._db, self._store.path, table, "study = ?", [self.study.uuid])
@@ -273,7 +273,7 @@ class Session:
         change_rows(self._db, self._store.path, "evokern_sessions", "uuid = ?", changes, [value, self.uuid])
 
     def ended(self, elapsed_s: float, reason: str) -> None:
-        """Write the end of this session and mark running trials in Optuna's tables as waiting."""
+        """Record the end of this session, and mark running trials in Optuna's tables as waiting."""
         with self.transaction():
             running = self._optuna.running()
             recorded = f"study = ? AND outcome IS NOT NULL AND number IN ({', '.join(map(str, running))})"
