@@ -1,4 +1,4 @@
-"""Compilation and execution of candidates on the hosts of a Ray cluster; the search itself runs on this machine.
+"""Compile and run candidates on the hosts of a Ray cluster, while the search itself runs on this machine.
 
 Ray is imported only when a cluster is requested.
 """

@@ -1,4 +1,4 @@
-"""Worker pools of one cluster host, and their interface for remote callers.
+"""Worker pools on one host of a cluster, and their interface for remote callers.
 
 This module does not depend on Ray; `evokern.cluster.ray_backend` creates the actors.
 """
@@ -40,23 +40,23 @@ _IN_USE = "in-use"
 
 @dataclass(frozen=True)
 class HostPlan:
-    """Plan of the pools and kernel files of a host."""
+    """Plan for one host: its worker pools and kernel files."""
 
     preload: tuple[str, ...]
     """Same as for `ForkServer`."""
     pools: Mapping[str, PoolPlan]
-    """Plans of the pools by name."""
+    """Plans of the pools, by name."""
     kernel: str
     """Name of the kernel folder."""
     files: Mapping[str, bytes]
-    """Compressed kernel files from `compress_files`, by path relative to the kernel folder."""
+    """Compressed kernel files from `compress_files`, by their paths relative to the kernel folder."""
 
 
 class Host:
-    """Runner of jobs in a host's pools; any number of threads may submit jobs."""
+    """Runner of jobs in the pools of a host; any number of threads may submit jobs."""
 
     def __init__(self, plan: HostPlan) -> None:
-        """Start the imports of the workers; `report` then opens the pools."""
+        """Start the workers' imports; `report` opens the pools later."""
         self._plan = plan
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._in_use: TextIO | None = None
@@ -72,7 +72,7 @@ class Host:
         threading.Thread(target=self._drive, name="evokern-host", daemon=True).start()
 
     def report(self) -> dict[str, Any]:
-        """Open the pools, wait for a worker of each, and return a report about this host and its handlers.
+        """Open the pools, wait for a worker of each pool, and return a report on this host and its handlers.
 
         Raises:
             EvokernError: if workers cannot be started or the kernel files cannot be written.
@@ -88,12 +88,12 @@ class Host:
         }
 
     def keep_spares(self) -> None:
-        """Let pools that reserve a resource of this host keep spare workers from now on."""
+        """From now on, let pools that reserve a resource of this host keep spare workers."""
         self._spares_wanted = True
         self._wake()
 
     def run_job(self, pool: str, job: Any, deadline_s: float) -> JobResult:
-        """Run a job and return its result, with the key and the clock of this host.
+        """Run a job and return its result, with this host's key and clock.
 
         Raises:
             EvokernError: if workers can no longer be started.
@@ -105,7 +105,7 @@ class Host:
         return future.result()
 
     def leave(self) -> None:
-        """Release the resources of this host before the process ends; afterwards no method may be called."""
+        """Release the resources of this host before the process ends; no method may be called afterwards."""
         for holder in self._holders.values():
             holder.release()
         if self._server is not None:
@@ -185,7 +185,7 @@ def _marked(folder: Path) -> TextIO:
 
 
 def _remove_stale_folders() -> None:
-    """Remove marked folders left by killed hosts."""
+    """Remove marked folders that killed hosts left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):
             if not folder.is_symlink() and not who_else_can_modify(folder):

@@ -1,7 +1,7 @@
 """Backend that runs workers on the hosts of a Ray cluster, with one actor for each host and each GPU.
 
-Ray places the actors, restarts dead ones and reports lost hosts, but does not repeat jobs. If an actor dies, its jobs
-run again on another actor. If that actor dies too and its host is still alive, the job is lost, because it may be the
+Ray places the actors, restarts dead actors and reports lost hosts, but does not repeat jobs. If an actor dies, its jobs
+run again on another actor. If that actor also dies while its host is alive, the job is lost, because it may be the
 cause. A host receives only as many jobs as its workers can hold, so programs and proposals do not accumulate.
 """
 
@@ -31,18 +31,18 @@ from evokern.workers.backend import HostCapacity, Plans, PoolPlan
 _LOGGER = logging.getLogger("evokern")
 _CONNECT_S = 5.0
 _PROBE_S = 60.0
-"""Seconds to wait for a free GPU on each host when the GPUs are probed."""
+"""Seconds to wait for a free GPU on each host when probing the GPUs."""
 _INLINE_BYTES = 64 * 1024
-"""Maximum bytes of kernel files that are stored with an actor; Ray's limit for all its arguments is 100 KB."""
+"""Maximum number of bytes of kernel files stored with an actor; Ray's limit for all arguments is 100 KB."""
 _OTHERS_S = 20.0
-"""Seconds to wait for the remaining hosts after the first ones have replied. A host may be dead without Ray having
-noticed. Hosts that reply later join then."""
+"""Seconds to wait for the remaining hosts after the first hosts have replied. Ray may not have noticed yet that a host
+is dead. Hosts that reply later join when they reply."""
 _LEAVE_S = 2.0
 """Seconds for hosts to remove their files and release their GPUs."""
 _CURRENT = Path("/tmp/ray/ray_current_cluster")
 """File in which Ray stores the address of this machine's cluster (`ray start`)."""
 Node = Mapping[str, Any]
-"""Description of a host by Ray."""
+"""Ray's description of a host."""
 Found = TypeVar("Found")
 
 
@@ -50,14 +50,14 @@ class RayBackend:
     """Backend that runs pools on the hosts of a Ray cluster."""
 
     def __init__(self, request: RayRequest, preload: Sequence[str]) -> None:
-        """Connect to the cluster and list its processors and GPUs.
+        """Connect to the cluster, and list its CPU cores and GPUs.
 
         Args:
-            request: address of the cluster, and the number of processors and GPUs to use.
+            request: address of the cluster, and the number of CPU cores and GPUs to use.
             preload: modules that each host imports once for all workers.
 
         Raises:
-            DeviceError: if Ray is not installed, the address does not reply, or the cluster has no processors.
+            DeviceError: if Ray is not installed, no cluster replies at the address, or the cluster has no CPU cores.
         """
         self._preload = tuple(preload)
         self._ray = _ray()
@@ -76,12 +76,12 @@ class RayBackend:
         if not self._shares:
             self.close()
             raise DeviceError(
-                f"the Ray cluster at {request.address} has no processors; start a host with `ray start --num-cpus N`"
+                f"the Ray cluster at {request.address} has no CPU cores; start a host with `ray start --num-cpus N`"
             )
 
     @property
     def cores(self) -> int:
-        """Number of processors of all hosts together, minus one for each GPU in use."""
+        """Number of CPU cores of all hosts together, minus one for each GPU in use."""
         return sum(cores for _, cores in self._shares)
 
     @property
@@ -103,7 +103,7 @@ class RayBackend:
             several = "no GPU" if not self.gpus else f"only {self.gpus} of the {wanted} requested GPUs"
             raise DeviceError(
                 f"the Ray cluster at {self._request.address} has {several}; start hosts with `ray start --num-gpus N`, "
-                "or use --device sim:l4 to simulate a chip on the processors"
+                "or use --device sim:l4 to simulate a chip on the CPU cores"
             )
         asked = [
             self._ray.remote(probe)
@@ -115,8 +115,8 @@ class RayBackend:
             found = self._ray.get(asked, timeout=_PROBE_S)
         except self._ray.exceptions.GetTimeoutError as error:
             raise DeviceError(
-                f"a host had no free GPU within {_PROBE_S:g} s, because another search or program uses it; see "
-                "`ray status`, then wait or stop that program"
+                f"no GPU became free on a host within {_PROBE_S:g} s; another search or program is probably using it. "
+                "See `ray status`, then wait or stop that program"
             ) from error
         except Exception as error:
             cause = cause_of(error)
@@ -124,7 +124,7 @@ class RayBackend:
         self._shares = [(node, left) for node, cores in self._shares if (left := cores - self._gpus_of(node)) > 0]
         if not self._shares:
             raise DeviceError(
-                "the Ray cluster has no processor left to compile, because each GPU worker uses one; add processors or "
+                "the Ray cluster has no CPU core left to compile, because each GPU worker uses one; add CPU cores, or "
                 "reduce --num-gpus"
             )
         return [
@@ -141,7 +141,7 @@ class RayBackend:
         Args:
             plans: plans the pools of each host.
             folder: the kernel folder, whose files are sent to the hosts.
-            gpu: name, plan and preloaded modules of the pool of GPUs; None for no GPUs.
+            gpu: name, plan and preloaded modules of the GPU pool; None for no GPUs.
 
         Raises:
             DeviceError: if no host starts or its versions differ from those of this machine.
@@ -213,7 +213,7 @@ class RayBackend:
         return sum(count for one, count in self._gpus if one is node)
 
     def close(self) -> None:
-        """End the actors, and the connection if this object opened it; safe to call twice."""
+        """End the actors, and the connection if this object opened it; repeated calls have no effect."""
         hosts, spares = self._hosts, self._cluster.close() if self._cluster is not None else []
         with contextlib.suppress(Exception):
             leaving = [actor.leave.remote() for actor in (*(host.actor for host in hosts if host.up), *spares)]
@@ -235,7 +235,7 @@ def _gpu_name(node: Node, number: int) -> str:
 
 
 def _shares(nodes: Sequence[tuple[Node, int]], wanted: int | None) -> list[tuple[Node, int]]:
-    """Return the number to use on each host: all, or the wanted total spread evenly over the hosts."""
+    """Return how many to use on each host: all, or the requested total, divided evenly among the hosts."""
     nodes = [(node, has) for node, has in nodes if has > 0]
     if wanted is None or wanted >= sum(cores for _, cores in nodes):
         return list(nodes)
@@ -259,7 +259,7 @@ def _ray() -> Any:
 
 
 def _require_answer(address: str) -> None:
-    """Check that a cluster replies at an address, because Ray would retry for minutes and cannot be interrupted.
+    """Check that a cluster replies at an address; Ray itself would retry for minutes and cannot be interrupted.
 
     Raises:
         DeviceError: if nothing replies, or no cluster was started on this machine.

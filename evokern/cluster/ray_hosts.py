@@ -1,4 +1,4 @@
-"""State of the hosts of a Ray cluster in the driver: up, restarting or permanently gone."""
+"""State of a Ray cluster's hosts, as recorded in the driver: up, restarting or permanently gone."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from evokern.wording import first_line
 
 @dataclass(eq=False)
 class RayHost:
-    """Driver's record of an actor and its host."""
+    """The driver's record of an actor and its host."""
 
     index: int
     actor: Any
     node: str
     name: str
     make_spare: Callable[[], Any] | None = None
-    """Function that starts a spare actor, which has imported all modules and waits; None for no spare."""
+    """Function that starts a spare actor, which imports all modules and waits; None for no spare."""
     spare: Any = None
-    """The spare actor, or the dead actor that it replaced and that Ray restarts."""
+    """The spare actor, or the dead actor that the spare replaced and that Ray is restarting."""
     up: bool = False
     failure: str = ""
     lost_at: float = 0.0
     reports: Mapping[str, Any] = field(default_factory=dict)
     warm_workers: bool = False
-    """Whether its pools keep spare workers; the request is repeated for a replacement actor."""
+    """Whether the host's pools keep spare workers; the request is repeated for a replacement actor."""
     life: int = 0
     """Number of times the actor was replaced; results of earlier actors are ignored."""
 
 
 class RayHosts:
-    """State of all hosts, shared by all pools."""
+    """State of all hosts, which all pools share."""
 
     def __init__(self, ray: Any, hosts: Sequence[RayHost]) -> None:
         self.ray, self.hosts = ray, hosts
@@ -51,7 +51,7 @@ class RayHosts:
         self._closed = False
 
     def expect(self, host: RayHost) -> None:
-        """Wait in the background until a host's actor replies, at first or after a replacement."""
+        """Wait in the background until a host's actor replies, both at the start and after a replacement."""
         life = host.life
 
         def answered(future: Any) -> None:
@@ -89,7 +89,7 @@ class RayHosts:
                 asked.add_done_callback(answered)
 
     def _comes_again(self, error: BaseException) -> bool:
-        """Return whether Ray restarts an actor; an actor whose constructor raised an exception stays dead."""
+        """Return whether Ray restarts an actor; it does not if the actor's constructor raised an exception."""
         kinds = self.ray.exceptions
         ended = isinstance(error, kinds.ActorUnavailableError | kinds.ActorDiedError)
         return ended and "creation task" not in str(error)
@@ -100,7 +100,7 @@ class RayHosts:
         self._event("host_gone", host, f"{how}: {why}")
 
     def actor_died(self, host: RayHost, why: str) -> None:
-        """Mark a host's actor as dead, use its spare, and wait for the restart."""
+        """Mark a host's actor as dead, use its spare, and wait until Ray has restarted the actor."""
         with self._mutex:
             if not host.up or self._closed:
                 return

@@ -1,4 +1,4 @@
-"""Pool of one kind of worker on all hosts of a Ray cluster."""
+"""Pool of workers of one kind on all hosts of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from evokern.workers.jobs import JobResult
 START_S = 180.0
 """Seconds for actors to start; each is a new process that imports torch."""
 _LATE_S = 60.0
-"""Seconds after its deadlines at which a host that does not reply counts as hung and its actor is ended."""
+"""Seconds after a missed deadline until a host that does not reply counts as hung and its actor is ended."""
 _MOST_DEATHS = 2
-"""Number of actor deaths during a job after which its trial is lost."""
+"""Number of times that an actor may die during a job before the job's trial is lost."""
 _TICKETS = 1 << 20
-"""Offset between the worker numbers of two hosts, which makes them unique in the cluster."""
+"""Offset between the worker numbers of two hosts, which makes the numbers unique in the cluster."""
 
 
 @dataclass
@@ -38,11 +38,11 @@ class PendingJob:
     deaths: int = 0
     began: float = 0.0
     life: int = 0
-    """`RayHost.life` of the actor that received the job."""
+    """Value of `RayHost.life` when the actor received the job."""
     avoid: int = -1
     """Index of the executor that last lost the job."""
     only: int | None = None
-    """Index of the executor that must run the job; None for any."""
+    """Index of the executor that must run the job; None for any executor."""
 
 
 class RayPool:
@@ -88,7 +88,7 @@ class RayPool:
 
     @property
     def states(self) -> list[str]:
-        """State of each host in a few words; empty if it works normally and was never lost."""
+        """State of each host in a few words; empty if the host works normally and was never lost."""
         return [self._state(place, host) for place, host in enumerate(self._hosts)]
 
     @property
@@ -97,7 +97,7 @@ class RayPool:
         return [host.reports.get("held", {}).get(self._name) for host in self._hosts]
 
     def set_aside(self, member: int) -> None:
-        """Assign no more jobs to a host, except jobs for this host only."""
+        """Stop assigning jobs to a host, except jobs that only it may run."""
         self._aside.add(member)
 
     def readmit(self, member: int) -> None:
@@ -117,7 +117,7 @@ class RayPool:
             time.sleep(0.05)
 
     def keep_spares(self) -> None:
-        """Let each host keep as many spare workers as it has space for."""
+        """Let each host keep as many spare workers as fit on it."""
         for host in self._hosts:
             host.warm_workers = True
             if host.up:
@@ -135,7 +135,7 @@ class RayPool:
         return [self._reader]
 
     def overdue(self) -> frozenset[int]:
-        """Return an empty set, because long jobs do not delay others here."""
+        """Return an empty set, because in this pool, long jobs do not delay other jobs."""
         return frozenset()
 
     def next_deadline(self) -> float | None:
@@ -148,7 +148,7 @@ class RayPool:
             asked.began += pause_s
 
     def submit(self, key: int, job: Any, deadline_s: float, only: int | None = None) -> None:
-        """Queue a job for any host or for host `only`; its deadline, in seconds, starts when a worker starts it."""
+        """Queue a job for any host or for host `only`; its deadline, in seconds, counts from its start on a worker."""
         asked = PendingJob(key, job, deadline_s, only=only)
         if only is None:
             self._backlog.append(asked)
@@ -189,7 +189,7 @@ class RayPool:
         return results
 
     def close(self) -> None:
-        """Discard all unfinished jobs; safe to call twice."""
+        """Discard all unfinished jobs; repeated calls have no effect."""
         self._backlog.clear()
         for held in self._held:
             held.clear()
@@ -210,7 +210,7 @@ class RayPool:
         return asked.began + (self._depths[index] + 1) * asked.deadline_s + _LATE_S
 
     def _told(self, index: int, asked: PendingJob, answer: JobResult) -> JobResult:
-        """Return a host's result with the key, clock and worker numbers of this machine."""
+        """Return a host's result, converted to the key, clock and worker numbers of this machine."""
         began_s = time.monotonic() - answer.seconds
         worker = self._hosts[index].index * _TICKETS + answer.worker
         return replace(answer, key=asked.key, began_s=began_s, worker=worker, member=index)
@@ -256,7 +256,7 @@ class RayPool:
                 self._backlog.append(asked)
 
     def _place_for(self, asked: PendingJob) -> int | None:
-        """Return the index of the host with the smallest share of occupied places, or None if no host is free.
+        """Return the index of the host with the smallest fraction of occupied places, or None if no host is free.
 
         If possible, the result differs from the host that last lost the job.
         """

@@ -10,12 +10,12 @@ from evokern.errors import UsageError
 
 @dataclass(frozen=True)
 class RayRequest:
-    """Ray cluster that a search runs on."""
+    """Ray cluster on which a search runs."""
 
     address: str
     """`auto` for the cluster of this machine, or HOST:PORT of the head node."""
     num_cpus: int | None = None
-    """Total number of processors to use; None uses all."""
+    """Total number of CPU cores to use; None uses all."""
     num_gpus: int | None = None
     """Total number of GPUs to use; None uses all."""
 
@@ -31,7 +31,7 @@ class RayRequest:
 
 
 def ray_request(address: str | None, num_cpus: int | None, num_gpus: int | None) -> RayRequest | None:
-    """Return the cluster requested by option or RAY_ADDRESS, or None.
+    """Return the cluster that the option or the environment variable RAY_ADDRESS requests, or None.
 
     Raises:
         UsageError: if a value is out of range or is given without an address.

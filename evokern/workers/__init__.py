@@ -1,1 +1,1 @@
-"""Pools of worker processes that are forked from a server and may die without harm."""
+"""Pools of worker processes, which a server forks and which may crash without affecting the search."""

@@ -18,20 +18,20 @@ class HostResource(Protocol):
     """Resource that a host reserves for a pool while the pool is open, such as a GPU."""
 
     def spec(self, spec: WorkerSpec) -> WorkerSpec:
-        """Return the worker specification adapted to this resource."""
+        """Return a worker specification that is adapted to this resource."""
 
     def report(self) -> Any:
         """Return a description of the resource, which can be pickled."""
 
     def spares(self, report: Any) -> int:
-        """Return the number of spare workers that the resource has space for.
+        """Return the number of spare workers for which the resource has space.
 
         Args:
             report: the first handler's `ready_report`.
         """
 
     def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
-        """Return a result with observations of the resource added.
+        """Return a result to which observations of the resource are added.
 
         Args:
             result: result from a worker of the pool.
@@ -39,7 +39,7 @@ class HostResource(Protocol):
         """
 
     def release(self) -> None:
-        """Release the resource; safe to call twice."""
+        """Release the resource; repeated calls have no effect."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class HostCapacity:
     """Capacity of a host for a study."""
 
     cores: int
-    """Number of processors."""
+    """Number of CPU cores."""
     memory_bytes: int | None
     """Memory in bytes, or None if unknown."""
 
@@ -73,7 +73,7 @@ Plans = Callable[[HostCapacity], Mapping[str, PoolPlan]]
 
 
 class ReportingPool(JobPool, Protocol):
-    """A pool that provides the report of its first handler."""
+    """Pool that provides the report of its first handler."""
 
     @property
     def ready_report(self) -> Any:
@@ -85,13 +85,13 @@ class Backend(Protocol):
 
     @property
     def cores(self) -> int:
-        """Number of processors of all hosts together."""
+        """Number of CPU cores of all hosts together."""
 
     def open(self, plans: Plans, folder: Path) -> Mapping[str, ReportingPool]:
         """Open pools that span all hosts.
 
         Args:
-            plans: plans the pools of each host.
+            plans: function that plans the pools of each host.
             folder: the kernel folder, which is sent to hosts that do not share this machine's files.
 
         Raises:
@@ -99,7 +99,7 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """End every worker; safe to call twice."""
+        """End every worker; repeated calls have no effect."""
 
 
 class LocalBackend:
@@ -110,10 +110,10 @@ class LocalBackend:
 
         Args:
             preload: same as for `ForkServer`.
-            cores: number of processors; None uses all that this process may use.
+            cores: number of CPU cores; None uses all cores that this process may use.
         """
         self.cores = cores or len(os.sched_getaffinity(0))
-        """Number of processors."""
+        """Number of CPU cores."""
         self._server: ForkServer | None = ForkServer(preload)
         self._pools: list[WorkerPool] = []
 
@@ -129,7 +129,7 @@ class LocalBackend:
         return found
 
     def close(self) -> None:
-        """End every worker; safe to call twice."""
+        """End every worker; repeated calls have no effect."""
         for pool in self._pools:
             pool.close()
         self._pools.clear()

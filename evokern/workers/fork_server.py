@@ -37,8 +37,8 @@ _LOG_BYTES = 1 << 20
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"} | dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
-"""Variables that limit NumPy and torch to one thread. There is one worker for each core, so more threads would only
-wait for each other. The libraries read them at import."""
+"""Environment variables that limit NumPy and torch to one thread. There is one worker for each core, so more threads
+would only wait for each other. The libraries read the variables at import."""
 
 
 FAULT_SIGNALS = frozenset(
@@ -50,16 +50,16 @@ memory runs out; a user or a scheduler sends SIGTERM and SIGHUP."""
 
 @dataclass(frozen=True)
 class Death:
-    """End of a worker and its cause."""
+    """How a worker ended, and the cause."""
 
     description: str
-    """`killed by SIGSEGV`, `exit code 1`, `gone`, or `ended with its fork server, which was killed by SIGKILL`."""
+    """Description: `killed by SIGSEGV`, `exit code 1`, `gone`, or `ended with its fork server, which was …`."""
     own: bool
-    """Whether the process ended itself by a fault or an exit, so that its job may be the cause."""
+    """Whether the process caused its own end by a fault or an exit, so that its job may be the cause."""
     peak_bytes: int | None = None
     """Peak memory of the worker in bytes; None if its end was not reported."""
     server: int = 0
-    """Number of the fork server that ended together with the worker, counted from 1; 0 if the worker ended alone."""
+    """Number (from 1) of the fork server that ended together with the worker; 0 if only the worker ended."""
 
 
 class ForkServer:
@@ -70,8 +70,8 @@ class ForkServer:
 
         Args:
             preload: modules to import, and functions to call, as `module:function`.
-            shared: version of the preloaded modules. Servers with equal modules and version can fork each other, also
-                across processes. None makes a server private.
+            shared: version of the preloaded modules. A server can be forked from another process's server if modules
+                and version are the same. None makes the server private.
         """
         self._preload = tuple(preload)
         self._environment = os.environ | _ENVIRONMENT
@@ -156,7 +156,7 @@ class ForkServer:
         return self._tickets
 
     def pid(self, ticket: int) -> int | None:
-        """Return the process id for a ticket, or None if it is unknown or the worker ended with an earlier server."""
+        """Return the process id of a ticket, or None if it is unknown or the worker ended with an earlier server."""
         self._collect()
         found = self._notices.get((b"P", ticket))
         return None if found is None else found[0]
@@ -172,7 +172,7 @@ class ForkServer:
         return state in ("T", "t")
 
     def kill(self, ticket: int) -> None:
-        """Kill a worker through the server, which never signals a reused process id."""
+        """Kill a worker by a request to the server, which never signals a reused process id."""
         pid = self.pid(ticket)
         # A worker whose start was not reported yet has no job; if the report is late, it ends with its connection.
         deadline = time.monotonic() + 1.0
@@ -208,7 +208,7 @@ class ForkServer:
             mp_connection.wait([self._control], 0.02)
 
     def _with_earlier_server(self, ticket: int) -> Death | None:
-        """Return the end of a worker whose server was replaced, or None."""
+        """Return how a worker ended whose server was replaced, or None."""
         for number, (last, how) in enumerate(self._falls, 1):
             if ticket <= last:
                 return _fallen(how, number)
@@ -224,7 +224,7 @@ class ForkServer:
         return f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
     def log_tail(self) -> str:
-        """Return the end of the server's own output if the server has ended, else an empty string."""
+        """Return the last part of the server's own output if the server has ended, else an empty string."""
         self._collect()
         return "" if self._alive else tail(self._log)
 
@@ -245,12 +245,12 @@ class ForkServer:
             self._notices[kind, first] = second, peak_bytes
 
     def stop_sharing(self) -> None:
-        """Stop forking servers for other processes; callable from any thread."""
+        """Stop forking servers for other processes; any thread may call this method."""
         if self._folder:
             sharing.leave(self._folder, self._process.pid)
 
     def close(self) -> None:
-        """End the server and every worker that it forked; safe to call twice."""
+        """End the server and every worker that it forked; repeated calls have no effect."""
         self._alive = False
         self._control.close()
         self._log.close()
@@ -258,7 +258,7 @@ class ForkServer:
 
 
 def _start(settings: dict[str, Any], log: Any, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start the process of a server with its output in `log` and the inherited end of the control socket."""
+    """Start the process of a server, which inherits one end of the control socket and writes its output to `log`."""
     # A separate session, so that Ctrl-C in the terminal does not reach workers; the parent ends them.
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _BOOT, json.dumps(settings)],
@@ -290,7 +290,7 @@ def _kill(process: subprocess.Popen[bytes] | sharing.SharedServer, folder: Path 
 
 
 def trim(log: Any) -> None:
-    """Truncate a large log file; a candidate may print from every thread."""
+    """Truncate a large log file, because a candidate may print from every thread."""
     if os.fstat(log.fileno()).st_size > _LOG_BYTES:
         os.ftruncate(log.fileno(), 0)
 

@@ -9,15 +9,15 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Return the memory available to programs in bytes, or None if the system does not report it (/proc/meminfo)."""
+    """Return the bytes of memory available to programs, or None if the system does not report them (/proc/meminfo)."""
     return _meminfo().get("MemAvailable")
 
 
 def memory_in_use() -> dict[str, int]:
-    """Return `used_bytes` and `total_bytes` of memory, of the container if it has a limit, else of the machine.
+    """Return the `used_bytes` and `total_bytes` of memory: of the container if it has a limit, else of the machine.
 
     Memory that the system can reclaim at once, such as cached files, does not count as used. The result is empty if the
-    system reports nothing (/proc/meminfo; `memory.current`, `memory.max` and `memory.stat` of cgroup v2).
+    system does not report its memory (/proc/meminfo; `memory.current`, `memory.max` and `memory.stat` of cgroup v2).
     """
     machine = _meminfo()
     if not {"MemTotal", "MemAvailable"} <= machine.keys():

@@ -28,8 +28,8 @@ class WorkerSpec:
     init_deadline_s: float = 180.0
     """Seconds after which a worker that is still starting counts as dead."""
     may_fault: bool = True
-    """Whether a job (compiler input, GPU program) can crash its worker. If not, as in a simulation, two crashes in a
-    row do not count as the job's fault."""
+    """Whether a job (compiler input, GPU program) can crash its worker. If it cannot, as in a simulation, two crashes
+    in a row do not count as the job's fault."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class JobResult:
     """`done`: finished. `raised`: raised an exception. `died`: the job crashed two processes. `overran`: killed at its
     deadline. `lost`: two processes died, and the job cannot be the cause."""
     value: Any
-    """`done`: the handler's result. `raised`: the `EvokernError`. `overran`: the deadline in seconds. `died`, `lost`:
-    how the processes ended."""
+    """For `done`, the handler's result; for `raised`, the `EvokernError`; for `overran`, the deadline in seconds; for
+    `died` and `lost`, how the processes ended."""
     seconds: float
     """Time on the worker in seconds."""
     log: str = ""
     """Last output of a dead worker."""
     memory: Mapping[str, int] = field(default_factory=dict)
-    """For a `lost` job, memory in bytes: `used_bytes` and `total_bytes` of this machine at the last death, and
-    `worker_bytes`, the peak of the job's workers."""
+    """For a `lost` job, memory in bytes: `used_bytes` and `total_bytes` of this machine when the last worker died, and
+    `worker_bytes`, the peak memory of the job's workers."""
     began_s: float = 0.0
     """Time at which the worker started the job, by `time.monotonic`."""
     worker: int = 0
@@ -59,13 +59,13 @@ class JobResult:
     """Index of the executor, if the pool has several."""
 
     def lost_error(self, what: str) -> DeviceError:
-        """Return the error for a `lost` job whose result is required.
+        """Return the error to raise for a `lost` job whose result is required.
 
         Args:
             what: the job, for the message.
         """
         return DeviceError(
-            f"{what}: two worker processes died, and the job cannot be the cause ({self.value}; "
+            f"{what}: two worker processes died, but the job cannot be the cause ({self.value}; "
             f"{memory_text(self.memory)}); free memory or stop the program that kills them, then run the same command "
             "again"
         )
@@ -83,10 +83,10 @@ class JobPool(Protocol):
         """Connections to wait on."""
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
-        """Queue a job; its deadline, in seconds, starts when a worker starts the job."""
+        """Queue a job; its deadline, in seconds, counts from the time at which a worker starts the job."""
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Process messages from the workers and end workers past their deadline; return finished jobs.
+        """Process messages from the workers, end workers that exceeded their deadlines, and return finished jobs.
 
         Args:
             readable: members of `connections` that have data.
@@ -96,10 +96,10 @@ class JobPool(Protocol):
         """
 
     def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that run so long that others no longer wait for them."""
+        """Return the keys of jobs that have run so long that other jobs no longer wait for them."""
 
     def next_deadline(self) -> float | None:
-        """Return the earliest time (monotonic clock) at which `advance` must be called without a message."""
+        """Return the earliest time (monotonic clock) at which `advance` must be called even without a message."""
 
     def grant(self, pause_s: float) -> None:
         """Extend all deadlines by a pause of this process, for example by Ctrl-Z or a frozen container."""
@@ -115,12 +115,12 @@ class Job:
     retried: bool = False
     deaths: tuple[Death, ...] = ()
     after: int = 0
-    """Ticket that a later worker must exceed, because the cause of a death may also affect workers of that time."""
+    """Ticket that the next worker's ticket must exceed, because earlier workers may be affected by the same problem."""
 
 
 @dataclass(eq=False)
 class Worker:
-    """Parent's record of a worker process."""
+    """The parent's record of a worker process."""
 
     ticket: int
     connection: Connection

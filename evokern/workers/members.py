@@ -1,4 +1,4 @@
-"""A pool of several executors: a job runs on any executor or on a specific one."""
+"""Pool of several executors, which runs a job on any executor or on a specific one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class MemberPool(ReportingPool, Protocol):
 
     @property
     def states(self) -> Sequence[str]:
-        """State of each executor in a few words, such as `set aside`; empty if it works normally."""
+        """State of each executor in a few words, such as `set aside`; empty if the executor works normally."""
 
     @property
     def held(self) -> Sequence[Any]:
-        """Report of each executor's `Holder`; None until known."""
+        """Report of each executor's `Holder`; None until the report has arrived."""
 
     @property
     def working(self) -> Sequence[int]:
@@ -42,11 +42,11 @@ class MemberPool(ReportingPool, Protocol):
             key: key of the job.
             job: the job.
             deadline_s: deadline in seconds, from the time a worker starts the job.
-            only: index of the executor that must run the job; the job is `lost` if that executor is permanently lost.
+            only: index of the only executor that may run the job; if it is permanently lost, the job is `lost`.
         """
 
     def set_aside(self, member: int) -> None:
-        """Assign no more jobs to an executor, except jobs for this executor only."""
+        """Stop assigning jobs to an executor, except jobs that only it may run."""
 
     def readmit(self, member: int) -> None:
         """Assign jobs again to an executor that was set aside."""
@@ -59,7 +59,7 @@ class MemberPool(ReportingPool, Protocol):
         """
 
     def keep_spares(self) -> None:
-        """Let each executor keep as many spare workers as its host has space for."""
+        """Let each executor keep as many spare workers as fit on its host."""
 
 
 class ForwardingPool:
@@ -79,7 +79,7 @@ class ForwardingPool:
         return self._pool.advance(readable)
 
     def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that run so long that others no longer wait for them."""
+        """Return the keys of jobs that have run so long that other jobs no longer wait for them."""
         return self._pool.overdue()
 
     def next_deadline(self) -> float | None:
@@ -105,12 +105,12 @@ class SingleMemberPool(ForwardingPool):
         self._member = member
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
-        """Queue a job for this executor only."""
+        """Queue a job that only this executor may run."""
         self._pool.submit(key, job, deadline_s, self._member)
 
     @property
     def held(self) -> Any:
-        """Report of the executor's `Holder`; None until known."""
+        """Report of the executor's `Holder`; None until the report has arrived."""
         return self._pool.held[self._member]
 
 
@@ -131,7 +131,7 @@ class LocalMember:
 
 
 class LocalMembers:
-    """Local pools combined into one; a job goes to the pool with the fewest unfinished jobs."""
+    """Combination of local pools; it assigns a job to the pool with the fewest unfinished jobs."""
 
     def __init__(self, members: Sequence[LocalMember], depth: int) -> None:
         """Combine pools.
@@ -172,11 +172,11 @@ class LocalMembers:
 
     @property
     def ready_report(self) -> Any:
-        """The `ready_report` of the first executor's first handler."""
+        """The `ready_report` of the first handler of the first executor."""
         return self._members[0].pool.ready_report
 
     def overdue(self) -> frozenset[int]:
-        """Return the keys of jobs that run so long that others no longer wait for them."""
+        """Return the keys of jobs that have run so long that other jobs no longer wait for them."""
         return frozenset[int]().union(*(member.pool.overdue() for member in self._members))
 
     def next_deadline(self) -> float | None:
@@ -200,7 +200,7 @@ class LocalMembers:
             self._hand(self._members[only], key, job, deadline_s, only)
 
     def set_aside(self, member: int) -> None:
-        """Assign no more jobs to an executor, except jobs for this executor only."""
+        """Stop assigning jobs to an executor, except jobs that only it may run."""
         self._members[member].aside = True
 
     def readmit(self, member: int) -> None:
@@ -216,7 +216,7 @@ class LocalMembers:
         self._members[member].pool.wait_ready()
 
     def keep_spares(self) -> None:
-        """Let each executor keep as many spare workers as its resource has space for."""
+        """Let each executor keep as many spare workers as fit on its resource."""
         for member in self._members:
             if member.holder is not None:
                 member.pool.keep_spares(member.holder.spares(member.pool.ready_report))
@@ -225,7 +225,7 @@ class LocalMembers:
         """Process messages from the workers and assign queued jobs; return finished jobs.
 
         Raises:
-            EvokernError: if no executor is left; the error is that of the last executor.
+            EvokernError: if no executor is left; it is the error of the last executor.
         """
         readable = list(readable)
         results, self._results = self._results, []

@@ -1,16 +1,16 @@
 """Pool of isolated worker processes with a deadline for each job.
 
-A worker can be killed, is replaced by a warm spare, and ends with its parent. The compile pool, the GPU worker and the
-simulated device use such pools, because their crashes must not end the search. One thread drives a pool: it submits
-jobs and calls `wait`, which also starts and replaces workers.
+A worker can be killed; a spare worker, which has already started, then replaces it. Workers end when their parent ends.
+The compile pool, the GPU worker and the simulated device use such pools, because their crashes must not end the search.
+One thread drives a pool: it submits jobs and calls `wait`, which also starts and replaces workers.
 
     server = ForkServer(preload=("torch",))
     pool = WorkerPool(server, WorkerSpec("package.module:Handler", init), size=2, spares=1)
     pool.submit(7, job, deadline_s=3.0)
     for result in wait([pool], timeout_s=1.0): ...
 
-If a worker dies, its job runs again on another worker. If that worker dies too, the job ends as `died` when the job may
-have crashed it, else as `lost`.
+If a worker dies, its job runs again on another worker. If that worker also dies, the result is `died` if the job may
+be the cause, and `lost` otherwise.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _DEATHS_REMEMBERED_S = 10.0
 _INIT_FAILURES_ALLOWED = 4
 _START_DEATHS_ALLOWED = 3
 _DEATH_PATIENCE_S = 2.0
-"""Seconds to wait for the report of a worker's end; the driver must first destroy its GPU context."""
+"""Seconds to wait for the report that a worker ended; the driver must first destroy the worker's GPU context."""
 _LOGGER = logging.getLogger(__name__)
 _KILL_PATIENCE_S = 10.0
-"""Seconds to wait for a killed worker's end; the driver must first stop its GPU work and destroy the context."""
+"""Seconds to wait until a killed worker ends; the driver must first stop its GPU work and destroy its context."""
 _MOST_OVERDUE = 4
-"""Maximum number of overdue workers that are replaced by others; each of them still occupies memory."""
+"""Maximum number of overdue workers that are replaced while they still run, because each still occupies memory."""
 _PAUSE_S = 5.0
 """A wait that ends this many seconds late means that this process was stopped, not that its workers are slow."""
 _QUEUED_BYTES = 1 << 17
@@ -53,7 +53,7 @@ block on the socket buffer (416 KiB with Linux's default `net.core.wmem_max`).""
 
 
 class WorkerPool:
-    """Pool of `size` active workers and `spares` waiting ones, with more spares for a while after several deaths."""
+    """Pool of `size` active and `spares` waiting workers; after several deaths, it keeps more spares for a while."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class WorkerPool:
         return [pid for worker in self._workers if (pid := self._server.pid(worker.ticket)) is not None]
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
-        """Queue a job; its deadline, in seconds, starts when a worker starts the job."""
+        """Queue a job; its deadline, in seconds, counts from the time at which a worker starts the job."""
         self._backlog.append(Job(key, pickle.dumps(job), deadline_s))
         self._feed()
 
@@ -128,7 +128,7 @@ class WorkerPool:
         return self._size + min(len(self.overdue()), _MOST_OVERDUE)
 
     def keep_spares(self, spares: int) -> None:
-        """Set the number of spares, for a pool created without spares so that its first worker starts faster."""
+        """Set the number of spares of a pool that was created without spares so that its first worker starts faster."""
         self._spares = spares
         self._most_spares = max(spares, self._most_spares)
         self._replenish()
@@ -144,7 +144,7 @@ class WorkerPool:
             wait([self], 1.0)
 
     def close(self) -> None:
-        """Kill every worker; safe to call twice."""
+        """Kill every worker; repeated calls have no effect."""
         self._closed = True
         for worker in self._workers:
             self._discard(worker)
@@ -152,7 +152,7 @@ class WorkerPool:
         self._backlog.clear()
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Process messages from the workers and end workers past their deadline; return finished jobs.
+        """Process messages from the workers, end workers that exceeded their deadlines, and return finished jobs.
 
         `wait` calls this method.
 
@@ -226,7 +226,7 @@ class WorkerPool:
         return results
 
     def _overrun(self, worker: Worker) -> list[JobResult]:
-        """End a worker that is past its deadline; a worker stopped by a signal counts as killed externally."""
+        """End a worker that exceeded its deadline; if a signal stopped it, its end counts as external."""
         stopped = self._server.stopped(worker.ticket)
         self._server.kill(worker.ticket)
         self._server.death(worker.ticket, _KILL_PATIENCE_S)
@@ -368,7 +368,7 @@ def _memory_clause() -> str:
 
 
 def _explained(error: EvokernError) -> EvokernError:
-    """Return a clearer error if a user's file hides a library that the worker needs, else the same error."""
+    """Return a clearer error if a user's file hides a library that the worker needs, otherwise the given error."""
     hidden = shadowing_advice(str(error)) if isinstance(error, (DeviceError, InternalError)) else ""
     if not hidden:
         return error
@@ -395,7 +395,7 @@ class OwnServerPool(WorkerPool):
             raise
 
     def close(self) -> None:
-        """Kill the workers and the server; safe to call twice."""
+        """Kill the workers and the server; repeated calls have no effect."""
         super().close()
         self._own_server.close()
 

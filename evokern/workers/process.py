@@ -1,15 +1,15 @@
 """Server side of the fork server, and the main loop of a worker.
 
 A new interpreter imports large modules once and then forks workers, so a replacement worker starts in milliseconds. No
-candidate runs in the server. The server ends when its parent closes the control socket or dies. Every worker ends with
-the server (`PR_SET_PDEATHSIG`).
+candidate runs in the server. The server ends when its parent closes the control socket or dies. Every worker ends when
+the server ends (`PR_SET_PDEATHSIG`).
 
 The standard library's `multiprocessing.forkserver` is not suitable for four reasons:
 
 - It imports the user's `__main__` into every worker.
 - A process has only one such server, with one list of preloaded modules. A search needs two, because compile workers do
   not need the imports of GPU workers.
-- Its workers outlive a killed parent: it waits for them to end, but a candidate that hangs on a GPU never ends.
+- Its workers outlive a killed parent: it waits until they end, but a candidate that hangs on a GPU never ends.
 - Its parent kills workers by process id, which the system may have reused for another process.
 """
 
@@ -50,9 +50,9 @@ _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.E
 
 
 class Handler(Protocol):
-    """Code that runs in a worker: constructed once from the worker's `init`, then called for each job.
+    """Code that runs in a worker: it is constructed once from the worker's `init`, then called for each job.
 
-    If a handler has a method `listen`, it receives a function that returns whether the next job has arrived.
+    If a handler has a method `listen`, this method receives a function that returns whether the next job has arrived.
     """
 
     def handle(self, job: Any) -> Any:
@@ -60,7 +60,7 @@ class Handler(Protocol):
 
 
 class Retire(Exception):  # noqa: N818 (it carries a result, not an error)
-    """Exception of a handler that returns `value` as its result and requests a replacement of its worker.
+    """Exception that a handler raises to return `value` as its result and to request a new worker.
 
     `busy`: the device is still running endless work, so the next job waits until the process has ended. `retry`: the
     result is unreliable, so another worker runs the job again.
@@ -106,7 +106,7 @@ def preload(names: Iterable[str]) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Let the system kill this process when its parent ends; exit now if the parent has already ended."""
+    """Let the system kill this process when its parent ends; exit at once if the parent has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -124,7 +124,7 @@ def _serve(
 
     Args:
         control: this process's end of the control socket.
-        folder: folder for requests from other processes; None to accept none.
+        folder: folder for requests from other processes; None accepts no requests.
         listener: socket for these requests; None if it could not be created.
 
     Returns:
@@ -138,7 +138,7 @@ def _serve(
     servers: set[int] = set()
 
     def forget() -> None:
-        """Close, in a child, the descriptors of this process."""
+        """Close the server's descriptors in a forked child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in (wake_read, wake_write):
@@ -204,7 +204,7 @@ def _fork_server(asking: socket.socket, request: sharing.ServerRequest) -> int |
 def _become(
     asking: socket.socket, request: sharing.ServerRequest, folder: Path
 ) -> tuple[socket.socket, socket.socket | None]:
-    """Turn this fork into the requested server, which ends with the requesting process only."""
+    """Turn this fork into the requested server, which ends only when the requesting process ends."""
     settings = request.settings
     set_up_process(request.log, settings["directory"], settings["environment"])
     _name_process(f"forks-{settings['parent']}")
@@ -216,7 +216,7 @@ def _become(
 
 
 def set_up_process(log: int, directory: str, environment: Mapping[str, str]) -> None:
-    """Set up a forked process like a newly started one, in a separate session.
+    """Set up a forked process like a newly started process, in a separate session.
 
     Args:
         log: file descriptor for its output; it is duplicated to stdout and stderr, then closed.
@@ -311,7 +311,7 @@ def _lacks_resources(error: BaseException | None) -> bool:
 
 
 def _portable(error: BaseException) -> EvokernError:
-    """Return an exception that can be pickled; other than `EvokernError` become `InternalError` with a traceback."""
+    """Return an exception that can be pickled; all except `EvokernError` become `InternalError` with the traceback."""
     if isinstance(error, EvokernError):
         return error
     text = "".join(traceback.format_exception(error)).rstrip()

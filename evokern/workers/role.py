@@ -1,4 +1,4 @@
-"""Role of this process, worker or main process, and the limit of its memory."""
+"""Role of this process (worker or main process), and its memory limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _worker = False
 
 
 def become_worker() -> None:
-    """Mark this process as a worker, which may die without harm."""
+    """Mark this process as a worker, which may crash without affecting the search."""
     global _worker
     _worker = True
 

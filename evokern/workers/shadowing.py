@@ -1,4 +1,4 @@
-"""Detection of a user's file that hides a library of the same name.
+"""Detection of a user's file that hides a library with the same name.
 
 Python imports from the script's folder first. The resulting errors look like bugs in the library or in evokern.
 """
@@ -17,7 +17,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def shadowing_advice(text: str) -> str:
-    """Return which file hides a library named in an error, with the remedy; empty if there is none.
+    """Return which file hides a library that an error names, and the remedy; empty if no file does.
 
     Args:
         text: message or traceback of the error.

@@ -1,8 +1,8 @@
-"""Sharing of fork servers between processes of one machine, so that each module set is imported once.
+"""Sharing of fork servers between processes on one machine, so that each set of modules is imported only once.
 
 After its imports, a shared server listens on a socket in a private folder of the user. The folder name is a hash of the
-imports and the environment. Another process with the same needs sends a control socket and a log file. It receives a
-server of its own: a fork that shares memory with the first server and outlives it.
+imports and the environment. Another process that needs the same imports sends a control socket and a log file. The
+shared server then forks a server for that process, which shares memory with the first server and can outlive it.
 
 Both sides reject other users. If no server in the folder replies, the process starts its own server.
 """
@@ -31,16 +31,16 @@ from typing import Any
 from evokern.ownership import who_else_can_modify, why_foreign_state
 
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of a socket's peer (unix(7), `struct ucred`)."""
+"""Format of the process, user and group of a socket's peer (unix(7), `struct ucred`)."""
 _PROCESS = struct.Struct("i")
 _MOST_BYTES = 1 << 20
-"""Maximum size of a request; Linux sends at most a few hundred KiB at a time."""
+"""Maximum size of a request in bytes; Linux sends at most a few hundred KiB at a time."""
 _ANSWER_S = 2.0
 """Seconds to wait for a server to fork; busy workers may delay it."""
 _REQUEST_S = 0.1
-"""Seconds that a server waits for the content of a request; its own workers wait during this time."""
+"""Seconds that a server waits for the content of a request; requests for its own workers wait during this time."""
 _OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OLDPWD", "PWD", "SHLVL", "_")
-"""Variables that no import reads, in addition to `RAY_*`; a forked server gets its own values."""
+"""Environment variables that imports do not read, in addition to `RAY_*`; a forked server gets its own values."""
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -50,7 +50,7 @@ class ServerRequest:
     """Request for a forked server."""
 
     settings: Mapping[str, Any]
-    """Working directory, environment, and id of the requesting process."""
+    """Working directory, environment and process id of the requesting process."""
     control: int
     """File descriptor of the server's end of the control socket."""
     log: int
@@ -58,7 +58,7 @@ class ServerRequest:
 
 
 class SharedServer:
-    """A server forked by another server, with the interface of `subprocess.Popen`."""
+    """Server that another server forked, with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -92,11 +92,11 @@ class SharedServer:
 
 
 def sharing_folder(preload: Sequence[str], version: str, environment: Mapping[str, str]) -> Path | None:
-    """Return the folder for servers with equal imports and environment, or None if sharing is impossible.
+    """Return the folder for servers with the same imports and environment, or None if sharing is impossible.
 
     Args:
         preload: modules that the servers import.
-        version: version of the modules that may change while the machine is running.
+        version: version of those modules that may change while the machine is running.
         environment: environment variables of the servers.
     """
     above = Path(tempfile.gettempdir())
@@ -118,7 +118,7 @@ def sharing_folder(preload: Sequence[str], version: str, environment: Mapping[st
 
 
 def open_listener(folder: Path) -> socket.socket | None:
-    """Create a socket for requests in a folder; return None if that is impossible."""
+    """Create a socket for requests in a folder, or return None if that is impossible."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         for path in (folder.parent, folder):
@@ -143,7 +143,7 @@ def leave(folder: Path, process: int) -> None:
 
 
 def accept_request(listener: socket.socket) -> tuple[socket.socket, ServerRequest] | None:
-    """Accept a request; return its socket and content, or None if it is invalid or from another user."""
+    """Accept a request and return its socket and content, or None if it is invalid or from another user."""
     descriptors: list[int] = []
     with contextlib.ExitStack() as stack:
         try:
@@ -170,7 +170,7 @@ def confirm(asking: socket.socket) -> bool:
 
 
 def request_server(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[SharedServer, socket.socket] | None:
-    """Request a server from those in a folder; return it with its control socket, or None if no server replies.
+    """Request a new server from the servers in a folder; return it and its control socket, or None without a reply.
 
     Args:
         folder: folder from `sharing_folder`.
@@ -187,7 +187,7 @@ def request_server(folder: Path, settings: Mapping[str, Any], log: int) -> tuple
 
 
 def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[SharedServer, socket.socket] | None:
-    """Request a server from one server in an open folder.
+    """Request a new server from one server in an open folder.
 
     Each request has its own control socket, so a server that forks too late has no connection to this process.
     """
@@ -212,10 +212,10 @@ def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[SharedSe
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """Open a private folder of the user as a descriptor, which keeps socket paths short and excludes replacement.
+    """Open a private folder of the user as a descriptor, which keeps socket paths short and cannot be replaced.
 
     Raises:
-        OSError: if the folder does not exist, is a link, or is writable by other users.
+        OSError: if the folder does not exist, is a link, or can be written to by other users.
     """
     with contextlib.ExitStack() as stack:
         at = None
@@ -236,7 +236,7 @@ def _remove_socket(place: int, name: str) -> None:
 
 
 def _other_end(connected: socket.socket) -> tuple[int, int, int]:
-    """Return process, user and group of a socket's peer; process 0 if the peer is in another namespace."""
+    """Return the process, user and group of a socket's peer; the process is 0 if it is in another namespace."""
     found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, group = _CREDENTIALS.unpack(found)
     return process, user, group
@@ -263,6 +263,6 @@ def _machine() -> str:
 
 
 def _umask() -> str:
-    """Return the file mode creation mask from /proc, because umask(2) would change it."""
+    """Return the file mode creation mask, read from /proc because umask(2) would change it."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line for line in lines if line.startswith("Umask:")), "")

@@ -1,4 +1,4 @@
-"""Synchronous run of one job on a pool, before or after a search or without one."""
+"""Run one job on a pool and wait for its result, outside the loop of a search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
         patience_s: additional seconds for workers to start and to finish earlier jobs.
 
     Raises:
-        EvokernError: if the handler raised it, or if the job's processes died or exceeded the deadline.
+        EvokernError: if the handler raised it, or if the worker processes died or exceeded the deadline.
     """
     pool.submit(_SINGLE_JOB, job, deadline_s)
     end = time.monotonic() + deadline_s + patience_s

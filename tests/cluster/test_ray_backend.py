@@ -501,7 +501,7 @@ def test_an_address_where_nobody_listens_is_told_at_once(monkeypatch: pytest.Mon
 
 def test_a_cluster_without_processors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, {"head": 0})
-    with pytest.raises(DeviceError, match="the Ray cluster at auto has no processors"):
+    with pytest.raises(DeviceError, match="the Ray cluster at auto has no CPU cores"):
         ray_backend.RayBackend(RayRequest("auto"), ())
     assert not rig.ray.connected, "the connection is closed"
 
