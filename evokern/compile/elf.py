@@ -71,9 +71,9 @@ class DataSymbol:
     kind: str
     """`zeroed`, `initialised` or `constant`."""
     offset: int
-    """Offset in its section, bytes."""
+    """Offset in bytes within its section."""
     size: int
-    """Size, bytes."""
+    """Size in bytes."""
 
 
 def data_symbols(cubin: bytes) -> list[DataSymbol]:

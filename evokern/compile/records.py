@@ -18,9 +18,9 @@ class EntryUse:
     spill_bytes: int = 0
     """Bytes spilled per thread, stores plus loads."""
     stack_bytes: int = 0
-    """Stack frame per thread, bytes."""
+    """Stack frame per thread in bytes."""
     static_shared_bytes: int = 0
-    """Static shared memory per block, bytes."""
+    """Static shared memory per block in bytes."""
     products_wait: bool = False
     """Whether the assembler inserts a wait after each warpgroup product, so that products do not overlap."""
 
@@ -59,9 +59,9 @@ class ModuleVariable:
     name: str
     """Name in the source, with namespaces."""
     offset: int
-    """Offset in its section, bytes."""
+    """Offset in bytes within its section."""
     size: int
-    """Size, bytes."""
+    """Size in bytes."""
     zeroed: bool
     """Whether the initial value is zero. Other initial bytes are in the machine code; loading fills in addresses."""
     used: bool

@@ -54,7 +54,7 @@ class Violation:
 
     @property
     def excess(self) -> float:
-        """Excess of the needed amount relative to the available amount; greater than 0."""
+        """Relative excess of the needed amount over the available amount; greater than 0."""
         return (self.needed - self.available) / max(abs(self.available), 1.0)
 
     @property

@@ -27,7 +27,7 @@ class LaunchGeometry:
     block: Extent | None = None
     """Threads along x, y, z."""
     shared_bytes: int | None = None
-    """Dynamic shared memory per block, bytes."""
+    """Dynamic shared memory per block in bytes."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ForeignSource:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text."""
+        """SHA-256 digest of the text."""
         return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 

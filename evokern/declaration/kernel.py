@@ -181,7 +181,7 @@ class Tolerance:
         return Tolerance(found.atol * growth, found.rtol * growth)
 
     def overridden(self, atol: float | None, rtol: float | None) -> Tolerance:
-        """Return this tolerance with `atol` and `rtol` replaced for every dtype; None keeps a value.
+        """Return this tolerance with `atol` and `rtol` replaced for every dtype; None keeps the current value.
 
         The replaced values apply to any number of elements.
         """
@@ -230,7 +230,7 @@ class Workload:
     flops: Callable[[Problem], float]
     """Floating-point operations of one call; an FMA counts as two."""
     bytes: Callable[[Problem], float]
-    """Minimum device memory traffic of one call, bytes."""
+    """Minimum device memory traffic of one call, in bytes."""
     baselines: tuple[Baseline, ...] = ()
     """Existing implementations to compare with; the fastest correct one is used."""
     small_problems: tuple[str, ...] = ()
@@ -281,7 +281,7 @@ class Workload:
         try:
             return tuple(self.slices(problem))
         except KERNEL_CODE_EXCEPTIONS as error:
-            raise KernelError(f"slices raised {type(error).__name__}: {error} at {problem}") from error
+            raise KernelError(f"slices raised {type(error).__name__}: {error} ({problem})") from error
 
 
 @dataclass(frozen=True)

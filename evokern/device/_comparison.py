@@ -13,7 +13,7 @@ from evokern.measurement.statistics import geometric_mean
 
 
 def require_one_model(gpus: Sequence[tuple[str, str]]) -> None:
-    """Check that all GPUs are of one model.
+    """Check that all GPUs are the same model.
 
     Args:
         gpus: name and model of each.

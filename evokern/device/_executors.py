@@ -62,7 +62,7 @@ class Checks:
     """State of the drift checks of one executor."""
 
     first_us: list[float] = field(default_factory=list)
-    """Time of each reference at joining in µs, as far as it is known."""
+    """Times of the references in µs when the executor joined, as far as they are known."""
     checked_at: float = 0.0
     checking: bool = False
     proving: bool = False

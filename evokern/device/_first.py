@@ -65,7 +65,7 @@ def _finer_than_rounding(task: Task, tensors: Mapping[str, Tensor]) -> list[str]
     gate = task.study.gate
     found = []
     for name, own in task.kernel.workload.tolerance.items():
-        tensor = tensors.get(name)  # an optional output exists only at some problems
+        tensor = tensors.get(name)  # an optional output exists only for some problems
         if tensor is None or tensor.dtype not in SIGNIFICAND_BITS:
             continue
         roundoff, allowed = unit_roundoff(tensor.dtype), own.overridden(gate.atol, gate.rtol).for_tensor(tensor)

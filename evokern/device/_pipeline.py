@@ -176,7 +176,7 @@ class Pipeline:
             return ready
 
     def stages(self) -> tuple[int, int]:
-        """Return the number of candidates in compilation, and the number waiting for an executor or running."""
+        """Return the number of candidates being compiled, and the number waiting for an executor or running."""
         return len(self._compiling) + self._requests.qsize(), len(self._running)
 
     def executors(self) -> tuple[ExecutorState, ...]:

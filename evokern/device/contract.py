@@ -69,7 +69,7 @@ class BaselineResult:
     name: str
     """The baseline's name."""
     timings: tuple[Timing, ...] = ()
-    """One per problem; empty if the baseline could not run."""
+    """Timings, one per problem; empty if the baseline could not run."""
     error: str = ""
     """Reason why the baseline could not run or was wrong; empty on success."""
 
@@ -81,9 +81,9 @@ class StartReport:
     baselines: tuple[BaselineResult, ...] = ()
     """Every baseline that was tried."""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Versions of driver, compiler and libraries, clocks; stored with the session."""
+    """Clocks, and versions of the driver, compiler and libraries; stored with the session."""
     notes: tuple[str, ...] = ()
-    """Notes for the user, such as another load on the GPU or a missing profiler."""
+    """Notes for the user, for example that other programs use the GPU or that a profiler is missing."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class ReportsStages(Protocol):
     """Device that reports the stage of its candidates."""
 
     def stages(self) -> tuple[int, int]:
-        """Return the number of candidates in compilation, and the number waiting to run or running."""
+        """Return the number of candidates being compiled, and the number waiting to run or running."""
 
 
 @dataclass(frozen=True)

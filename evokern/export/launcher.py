@@ -1,4 +1,4 @@
-"""The launcher of an exported program as C++ text: shape checks, launches and launch attributes."""
+"""C++ code for the launcher of an exported program: shape checks, launches and launch attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C++ text that calls the reference in an exported program, for all elements or for a sample."""
+"""C++ code that calls the reference in an exported program, for all elements or for a sample."""
 
 from __future__ import annotations
 

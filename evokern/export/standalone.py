@@ -121,7 +121,7 @@ _ROLES = {"input": ("input", "inout", "constant"), "output": ("output", "inout")
 
 
 def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> str:
-    """Return the candidate's source as one readable text, with headers inserted and code of other variants removed.
+    """Return the candidate's source as one readable file, with headers inserted and the code of other variants removed.
 
     The compiler determines the unused code for the chip's architecture. Without a compiler, all code remains.
     """

@@ -219,7 +219,7 @@ def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list
 
 
 def _sizes(kernel: Kernel, default: Config, problem: Problem) -> list[tuple[str, ...]] | None:
-    """Return grid and block as text over the genes, or None if one formula does not fit all configurations."""
+    """Return grid and block as formulas over the genes, or None if no single formula fits all configurations."""
     recorder = GuardRecorder()
     values = {
         name: Traced.make(value, ("field", name), recorder) if type(value) is int else value

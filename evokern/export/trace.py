@@ -41,7 +41,7 @@ class Traces:
 
 
 def trace(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Traces:
-    """Trace a candidate's launches and buffers at a problem.
+    """Trace a candidate's launches and buffers for a problem.
 
     Args:
         kernel: the kernel.

@@ -26,7 +26,7 @@ class Gpu:
     compute_capability: tuple[int, int]
     """Compute capability as (major, minor)."""
     memory_bytes: int
-    """Device memory, bytes."""
+    """Device memory in bytes."""
 
 
 @dataclass(frozen=True)

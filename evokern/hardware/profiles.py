@@ -26,11 +26,11 @@ class Profile:
     sms: int
     """Number of streaming multiprocessors."""
     clock_mhz: float
-    """Boost clock, MHz."""
+    """Boost clock in MHz."""
     shared_bytes_per_block: int
-    """Maximum shared memory per block after opt-in (static plus dynamic), bytes."""
+    """Maximum shared memory per block after opt-in (static plus dynamic), in bytes."""
     shared_bytes_per_sm: int
-    """Shared memory per SM, bytes; each resident block also needs `shared_bytes_reserved`."""
+    """Shared memory per SM in bytes; each resident block also needs `shared_bytes_reserved`."""
     registers_per_sm: int
     """Number of 32-bit registers per SM."""
     threads_per_sm: int
@@ -38,7 +38,7 @@ class Profile:
     blocks_per_sm: int
     """Maximum number of resident blocks per SM."""
     l2_bytes: int
-    """L2 cache, bytes."""
+    """L2 cache in bytes."""
     dram_bytes_per_s: float
     """Peak DRAM bandwidth, bytes per second."""
     l2_bytes_per_clock_per_sm: float
@@ -56,9 +56,9 @@ class Profile:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field → source of its value."""
     shared_bytes_static: int = 48 * 1024
-    """Maximum static shared memory per block, bytes."""
+    """Maximum static shared memory per block in bytes."""
     shared_bytes_reserved: int = 1024
-    """Shared memory that the system reserves for each resident block, bytes."""
+    """Shared memory in bytes that the system reserves for each resident block."""
     fp64_flops_per_clock: float = 256.0
     """FP64 operations per clock and SM (an FMA counts as two), including the tensor cores."""
     threads_per_block: int = 1024

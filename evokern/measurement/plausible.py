@@ -24,7 +24,7 @@ def declared_work(kernel: Kernel, problem: Problem) -> tuple[float, float]:
             found[name] = float(function(problem))
         except KERNEL_CODE_EXCEPTIONS as error:
             raise KernelError(
-                f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} at {problem}"
+                f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} ({problem})"
             ) from error
     flops, moved = found["flops"], found["bytes"]
     if not (math.isfinite(flops) and flops >= 0 and math.isfinite(moved) and moved > 0):

@@ -54,7 +54,7 @@ class Rules:
             raise UsageError(f"samples = {self.samples}; use at least 1")
 
     def spent(self, look: int) -> float:
-        """Return the part of the error budget for a look, counted from 0."""
+        """Return a look's share of the error budget; looks are counted from 0."""
         ends = [math.log1p((math.e - 1) * rounds / self.looks[-1]) for rounds in (0, *self.looks)]
         return self.level * (ends[look + 1] - ends[look])
 
@@ -67,7 +67,7 @@ class Finalist:
     """Candidate of a playoff, compared with the champion."""
 
     index: int
-    """Index in the given list."""
+    """Index in the list of candidates."""
     standing: FinalistResult
     """Result; `tie` if the difference is not significant or not above the margin."""
     equivalent: bool

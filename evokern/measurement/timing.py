@@ -35,14 +35,14 @@ FIRST_TIMING_RULE = 1
 STEPS = 2
 """Number of steps around the chosen call of a graph (`evokern.gate.timed_plan`)."""
 STEP_SHARE = 0.005
-"""Largest share of the steps in a sample's time."""
+"""Maximum share of a sample's time that steps may take."""
 STEP_US, LONG_STEP_US = 1.9, 2.4
-"""Time of a step in µs around calls shorter than `LONG_CALL_US`, and around longer ones
+"""Time of a step in µs around calls shorter than `LONG_CALL_US`, and around longer calls
 (docs/lab/2026-11-27-timing.md#steps-around-calls)."""
 LONG_CALL_US = 20.0
 """Call time in µs above which a step waits for memory, because the call moves much data."""
 RACE_SAMPLES = 5
-"""Smallest number of samples that gives a lower bound of the median at 95 %."""
+"""Smallest number of samples that allows a 95 % lower bound on the median."""
 POWER_CAP_FACTOR = 1.04
 """Multiple of a candidate's fastest sample above which a sample counts as slowed by the power cap, if NVML reports a
 cap (docs/lab/2026-11-27-timing.md#power-cap)."""
@@ -54,14 +54,15 @@ PILOT_REJECT_FACTOR = 1.3
 """Multiple of the race threshold at which a candidate loses by its pilot, the few calls that determine the sample
 length. Up to a tenth of a pilot is the gap between graphs (docs/lab/2026-11-27-timing.md#pilot)."""
 LONG_PILOT_REJECT_FACTOR = 1.05
-"""The same for calls of `LONG_PILOT_US` or more, whose overhead is 2 % of their time."""
+"""`PILOT_REJECT_FACTOR` for calls of `LONG_PILOT_US` or more, whose overhead is 2 % of their time."""
 LONG_PILOT_US = 500.0
 """Call time in µs from which single calls serve as the pilot; a graph would take several times as long
 (docs/lab/2026-11-27-timing.md#pilot)."""
 FIRST_LAUNCHES = 2
 """Launches after which a candidate can be rejected before its results are checked."""
 LAUNCH_REJECT_FACTOR = 2.0
-"""Multiple of the race threshold for that rejection, per problem: single launches, the first with cold caches."""
+"""Multiple of the race threshold for that rejection, per problem. It is high because these are
+single launches, the first with cold caches."""
 SHORT_LAUNCH_US = 500.0
 """Launch time in µs up to which candidates are never rejected, because their gate and timing are cheap."""
 
@@ -70,10 +71,10 @@ class Clock(Protocol):
     """Clock for one candidate on one problem."""
 
     def take(self, count: int) -> Sequence[float]:
-        """Return at least `count` samples in µs per call; none after a disturbance, but not indefinitely."""
+        """Return at least `count` samples in µs per call, or none after a disturbance, unless disturbances persist."""
 
     def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
-        """Return the samples that count, without those slowed by the device; after some retries all."""
+        """Return the samples that count: those that the device did not slow down or, after some retries, all."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def launch_limits(
 ) -> tuple[LaunchLimit, ...]:
     """Return the launch times on one problem above which a candidate is rejected, the fewest launches first.
 
-    With several problems the limit is higher, because the candidate may be faster at the others. With a single problem,
+    With several problems the limit is higher, because the candidate may be faster on the others. With a single problem,
     five long launches replace the pilot; the gate runs them anyway.
 
     Args:

@@ -171,7 +171,7 @@ class CandidateEvaluator:
     def _unchecked_evidence(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Return the evidence for a candidate whose first launches were far too slow; its results were not checked."""
         bound_us, raced_us, count = seen["bound_us"], seen["elite_us"], len(self._gates)
-        if count > 1:  # assumes the speed of the default candidate at the other problems
+        if count > 1:  # assumes the default candidate's speed on the other problems
             bound_us = geometric_mean(job.default_us) * (bound_us / raced_us) ** (1 / count)
         return {"unproved": True, "problem": problem.key, "bound_us": bound_us}
 

@@ -29,7 +29,7 @@ class GpuSettings:
     timing: TimingSettings
     """Settings of the timing."""
     device_index: int
-    """Index of the GPU for the driver."""
+    """The driver's index of the GPU."""
     turn_lock: Path
     """File whose lock grants the use of the GPU: a spare worker warms up only while no candidate is timed."""
     warm_config: Config
@@ -91,7 +91,7 @@ class ProfiledCall:
     built: Built
     """Programs and launches of the candidate."""
     device_index: int
-    """Index of the GPU for the driver."""
+    """The driver's index of the GPU."""
     limit_s: float = 120.0
     """Seconds after which a call counts as hung; the profiler replays every launch about a dozen times."""
 

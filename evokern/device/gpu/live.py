@@ -93,7 +93,7 @@ class LiveDevice:
 
     @property
     def predicted(self) -> bool:
-        """False, because times are measured."""
+        """Always False, because times are measured."""
         return False
 
     @property
@@ -118,12 +118,12 @@ class LiveDevice:
 
     @property
     def verifiable(self) -> bool:
-        """True, because candidates are programs that can run again."""
+        """Always True, because candidates are programs that can run again."""
         return True
 
     @property
     def diagnoses(self) -> bool:
-        """True, because a GPU reports an error without its line and address."""
+        """Always True, because a GPU reports an error without its line and address."""
         return True
 
     def start(self, task: Task) -> StartReport:
@@ -338,7 +338,7 @@ class LiveDevice:
         return known
 
     def stages(self) -> tuple[int, int]:
-        """Return the number of candidates in compilation, and the number of compiled candidates without a result."""
+        """Return the number of candidates being compiled, and the number of compiled candidates without a result."""
         return self._pipeline.stages() if self._pipeline else (0, 0)
 
     def close(self) -> None:

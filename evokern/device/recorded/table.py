@@ -154,7 +154,7 @@ def table_of(table: Mapping[str, Any]) -> Table:
     The JSON is one object with `format`, `name`, `chip`, `baseline_us`, `genes` (name, values, default, layer, when),
     `constraints` (name → reason) and `rows`. A row is a list: the index of each gene's value, the outcome, and its
     details. The details are time in µs and fingerprint for `measured`; constraint, needed and available for
-    `infeasible`; else the text of the evidence.
+    `infeasible`; otherwise the text of the evidence.
 
     Raises:
         DeviceError: the format has another version.
@@ -275,17 +275,17 @@ class TableDevice:
 
     @property
     def at_once(self) -> int:
-        """1, because there is no GPU."""
+        """Always 1, because there is no GPU."""
         return 1
 
     @property
     def verifiable(self) -> bool:
-        """False, because a recording has no programs."""
+        """Always False, because a recording has no programs."""
         return False
 
     @property
     def diagnoses(self) -> bool:
-        """False, because there is no kernel to diagnose."""
+        """Always False, because there is no kernel to diagnose."""
         return False
 
     def start(self, task: Task) -> StartReport:

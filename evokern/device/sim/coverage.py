@@ -25,7 +25,7 @@ Place = tuple[int, int, int]
 """Class of a block: 0 first, 1 between, 2 last, along each axis."""
 
 DRAWN = 2
-"""Blocks sampled from the largest class in addition to one of every class: two that must agree, and a neighbour."""
+"""Number of blocks sampled from the largest class, beyond one of every class: two that must agree, and a neighbour."""
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,12 @@ from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
 from evokern.simt.clusters.layout import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
-"""Instruction budget for a candidate with dependent blocks that would not be the best, in warp instructions."""
+"""Budget in warp instructions for a candidate that has dependent blocks and would not be the best."""
 DRAWN_AT_ONCE = 32
-"""Blocks of a further sample. If a quarter of the blocks behave differently, the sample misses them all with a
+"""Number of blocks in a further sample. If a quarter of all blocks behave differently, the sample misses them with a
 probability below 0.75^32 = 1e-4."""
 MISSING_SHARE = 0.25
-"""Smallest missing share of an output that fails a launch too large to run completely."""
+"""Smallest unwritten share of an output at which a launch fails if it is too large to run completely."""
 
 
 class OwnProblemCheck:

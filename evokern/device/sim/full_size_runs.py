@@ -59,7 +59,7 @@ class FullSizeResult:
     scaled: Problem | None = None
     """Scaled-down problem on which all blocks ran; None if none was needed."""
     ran: tuple[Ran, ...] = ()
-    """Runs of blocks at the problem."""
+    """Runs of blocks on the problem."""
 
     @property
     def covered(self) -> bool:

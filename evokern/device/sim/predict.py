@@ -31,7 +31,7 @@ from evokern.study.settings import SimulationSettings, TimingSettings
 from evokern.study.trial import Outcome
 
 MODEL_MARGIN = 2.0
-"""Addition to the racing factor, because a predicted time is exact only up to the model's error."""
+"""Amount added to the racing factor, because predicted times contain the error of the model."""
 
 
 @dataclass(frozen=True)

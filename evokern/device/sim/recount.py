@@ -16,8 +16,8 @@ from evokern.simt.time_model.placement import EQUAL_WORK_RATIO
 from evokern.simt.time_model.prediction import Prediction, total
 
 RECOUNTED = 32
-"""Blocks of a launch to recount: if a quarter of a grid does all the work, the sample misses it with a probability of
-0.75^32 = 1e-4."""
+"""Number of blocks of a launch to recount. If a quarter of a grid does all the work, the sample misses it with a
+probability of 0.75^32 = 1e-4."""
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ class SimulatedDevice:
     """Device that simulates a chip on the CPU."""
 
     predicted = True
-    """True, because times come from a model."""
+    """Always True, because times come from a model."""
     diagnoses = False
-    """False, because every failure already has a finding."""
+    """Always False, because every failure already has a finding."""
     verifiable = True
-    """True, because candidates are programs that can run again."""
+    """Always True, because candidates are programs that can run again."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SimulatedDevice:
 
     @property
     def at_once(self) -> int:
-        """1, because there is no GPU."""
+        """Always 1, because there is no GPU."""
         return 1
 
     @property
@@ -154,7 +154,7 @@ class SimulatedDevice:
         return self._pipeline.busy_s() / self._workers if self._pipeline else 0.0
 
     def stages(self) -> tuple[int, int]:
-        """Return the number of candidates in compilation, and the number of compiled candidates without a result."""
+        """Return the number of candidates being compiled, and the number of compiled candidates without a result."""
         return self._pipeline.stages() if self._pipeline else (0, 0)
 
     def close(self) -> None:

@@ -24,9 +24,9 @@ from evokern.gate.tail_risk import margin_evidence
 from evokern.study.settings import InputSet, SimulationSettings
 
 BLOCKS = 8
-"""Blocks to check. They hold some thousand elements; the gate checks all elements."""
+"""Number of blocks to check. They hold a few thousand elements; the gate checks all elements."""
 MOST_BYTES = 1 << 28
-"""Size of cached buffers in bytes, so that several problems are not generated again for each candidate."""
+"""Bytes of buffers to cache, so that several problems are not generated again for each candidate."""
 
 
 class SpotCheck:

@@ -27,9 +27,9 @@ from evokern.hardware.profiles import Profile
 from evokern.study.settings import InputSet, SimulationSettings
 
 BLOCKS_AT_ONCE = 8
-"""Blocks between two decisions."""
+"""Number of blocks between two decisions."""
 MOST_BLOCKS = 48
-"""Maximum number of blocks, after which the current estimate counts; some seconds for the packaged kernels."""
+"""Maximum number of blocks, after which the current estimate counts; a few seconds of work for the packaged kernels."""
 
 
 class TailRiskProbe:

@@ -237,7 +237,7 @@ class SimWorker:
         """Return the program with line information.
 
         Raises:
-            RunFailed: the program does not compile at this problem.
+            RunFailed: the program does not compile for this problem.
         """
         program = compile_simulated(rendered, self._settings.context.profile)
         if isinstance(program, CompileFailure):
