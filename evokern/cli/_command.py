@@ -50,7 +50,7 @@ _COMMON = {
     "json_": (
         bool,
         False,
-        typer.Option("--json", help="Print the result as one JSON object."),
+        typer.Option("--json", help="Print the result as one JSON object, and hide progress and notes."),
     ),
     "quiet": (bool, False, typer.Option("--quiet", "-q", help="Hide progress and notes.")),
     "verbose": (

@@ -29,7 +29,7 @@ def kernel_py(name: str, origin: str, made: Draft) -> str:
         made: draft to write.
     """
     outputs = [tensor for tensor in made.tensors if tensor.role in ("output", "inout")]
-    body = "\n".join([*_launches(made), "", "", *_tensors(made), "", "", *_reference(made, outputs)])
+    body = "\n".join([*_launches(made, origin), "", "", *_tensors(made), "", "", *_reference(made, outputs)])
     declared = "\n".join(_declaration(name, made, outputs))
     used = body + declared
     names = ["Constraint", "Kernel", "Launch", "Parameter", "ProblemField", "Scalar", "Tensor", "Tolerance", "Workload",
@@ -58,7 +58,7 @@ def _tuple(texts: tuple[str, ...]) -> str:
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
-def _launches(made: Draft) -> Iterator[str]:
+def _launches(made: Draft, origin: str) -> Iterator[str]:
     plan = made.plan
     yield "def launches(c, p):"
     if made.launch_guess:
@@ -66,7 +66,8 @@ def _launches(made: Draft) -> Iterator[str]:
         yield in_comment(f"    # guess: {made.launch_guess}")
     else:
         rounded = "" if plan.whole_grid == plan.grid else ", rounded up to whole clusters"
-        yield f'    """Return one launch with grid and block from {in_docstring(made.launch_from)}{rounded}."""'
+        where = f"{made.launch_from} of {origin}" if made.launch_from.startswith("line ") else made.launch_from
+        yield f'    """Return one launch with grid and block from {in_docstring(where)}{rounded}."""'
     yield f"    grid = {_tuple(plan.whole_grid)}"
     yield f"    block = {_tuple(plan.block)}"
     yield "    arguments = ("

@@ -285,6 +285,25 @@ def test_the_default_candidate_is_run(folder: Path, file: str, old: str, new: st
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("old", "new", "cause"),
+    [
+        (RIGHT, 'reference=lambda p, t: {"y": t["x"][:9]}', "reference"),
+        ("i32(p.N)))]", "i32(p.N), i32(1)))]", "entry points"),
+    ],
+)
+def test_later_checks_name_the_first_failure(folder: Path, old: str, new: str, cause: str) -> None:
+    """A wrong reference or launch fails once; the simulated runs are skipped and name that check."""
+    _change(folder / "kernel.py", old, new)
+    code, failures = _failures("scale")
+    assert (code, set(failures)) == (1, {cause})
+    findings = json.loads(CliRunner().invoke(app, ["check", "scale", "--json"]).stdout)["checks"]
+    skipped = {one["check"]: one["detail"] for one in findings if one["ok"] is None}
+    for name in ("simulated run", "own problem"):
+        assert f"under '{cause}'" in skipped[name]
+
+
+@pytest.mark.thorough
 def test_a_launch_that_contradicts_its_kernel_is_found(folder: Path) -> None:
     """Clusters of four blocks where the kernel demands two: no machine takes such a launch."""
     _change(folder / "kernel.cu", "__launch_bounds__(THREADS) scale", "__cluster_dims__(2, 1, 1) scale")

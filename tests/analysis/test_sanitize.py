@@ -415,6 +415,13 @@ def test_it_is_the_candidate_that_cannot_run(path: str, which: str, monkeypatch:
     assert told.startswith(f"evokern: {which} candidate of matmul cannot run at M=3 N=130 K=77 on NVIDIA L4: shared_")
 
 
+def test_a_candidate_without_a_small_problem_is_told_its_constraint() -> None:
+    """If no small problem suits a candidate, the violated constraint and its reason are named."""
+    told = _refused("matmul", "--set", "BLOCK_M=256", "--set", "BLOCK_N=256")
+    for part in ("small problems", "accumulators_fit: needs 680 registers, has 255 registers (", "--problem"):
+        assert part in told
+
+
 def test_a_gene_that_does_not_count_is_told() -> None:
     """What `--set` asks of an inactive gene is no part of the candidate, which a remark says."""
     code, out, remarks = _sanitize("matmul", "--set", "LANES=row", "--problem", "M=64 N=64 K=64")

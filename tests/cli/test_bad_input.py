@@ -132,6 +132,7 @@ def test_study_files(here: Path, text: str, told: str) -> None:
     [
         ("kernel.py", "import", "imoprt", "SyntaxError"),
         ("kernel.py", "kernel = Kernel", "kernle = Kernel", "`kernel"),
+        ("kernel.py", "default=", "default=77 + ", "/kernels/scale/kernel.py, line "),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraint whole_vectors raised ZeroDivisionError"),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "/kernels/scale/kernel.py:"),
         ("kernel.py", "blocks = -(", "blocks = 1 / 0 -(", "launches raised ZeroDivisionError"),

@@ -20,9 +20,11 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.cli.commands._trial import finding_lines, gate_lines, proposal_words
+from evokern.cli.commands._trial import evidence_words, finding_lines, gate_lines, proposal_words
+from evokern.cli.commands.show import slow_lines
 from evokern.cli.panel import Watcher, line
-from evokern.study.trial import Evaluation, Outcome
+from evokern.declaration.genes import Config
+from evokern.study.trial import Evaluation, Outcome, Timing, Trial
 
 TABLE = DATA / "table_small.json.gz"
 
@@ -67,6 +69,37 @@ def test_show_tells_why_candidates_failed_beside_the_best(here: Path) -> None:
     kinds = [row[1] for row in rows]
     assert failed == set(kinds) != set()
     assert max(kinds.count(kind) for kind in kinds) <= 3
+
+
+def test_show_explains_slow_trials() -> None:
+    """One line counts the ways in which slow trials were stopped, and names the times to beat."""
+    timing = Timing(6.0, (6.0, 6.0), (6.0,))
+    slow = [
+        Evaluation(Outcome.SLOW, evidence={"elite_us": 5.0}, timings=(timing,)),
+        Evaluation(Outcome.SLOW, evidence={"elite_us": 5.5, "limit_us": 11.0, "unproved": True}),
+        Evaluation(Outcome.SLOW, evidence={"elite_us": 5.5, "limit_us": 11.0}),
+    ]
+    (told,) = slow_lines([Trial(number, Config({}), one) for number, one in enumerate(slow)])
+    for part in ("1 screened by predicted time", "1 screened by first launches", "1 lost the race", "5.00 to 5.50 µs"):
+        assert part in told
+    assert "2 × that time" in told
+    assert slow_lines([]) == []
+
+
+def test_evidence_is_told_in_words() -> None:
+    """Stored names and booleans of the evidence become labels and sentences."""
+    own = {"blocks": 24196, "of": 65536, "judged": False, "covered": True, "coverage": {}, "scaled": "16"}
+    words = evidence_words(
+        {"own_problem": {"64": own}, "least_us": [852.8], "limit_bound": "dram", "floor_us": [852.8],
+         "floor_bound": "dram", "flops": [268435456], "flops_gain": [1.0]},
+        lambda problem: f"N={problem}",
+    )  # fmt: skip
+    assert words == {
+        "full-size problem N=64": "24,196 of 65,536 blocks ran, results not compared; every output is covered; "
+        "all blocks ran at the problem scaled down to N=16",
+        "lower bound on time": "853 µs, limited by memory (DRAM)",
+        "operations": "268,435,456",
+    }
 
 
 def test_a_crash_is_told_in_lines() -> None:

@@ -50,7 +50,11 @@ _CHECKS = {
     "differing_bytes": "bytes that differ between runs",
 }
 """Label of each figure of a gate check."""
-_PROPOSAL = {"operator": "proposed by", "parents": "parent trials", "predicted_us": "time predicted by the sampler in µs"}
+_PROPOSAL = {
+    "operator": "proposed by",
+    "parents": "parent trials",
+    "predicted_us": "time predicted by the sampler in µs",
+}
 """Label of each note of a sampler; others keep their name."""
 _OPERATORS = {
     "neighbour": "changing one gene of an elite",
@@ -165,7 +169,6 @@ def evidence_words(evidence: Mapping[str, Any], in_words: Callable[[str], str]) 
         shown = _each(value, "{:,.0f}".format) if name in _COUNTS else value
         words[labels.get(name, name.replace("_", " "))] = shown
     return words
-
 
 
 def _each(value: Any, text: Callable[[float], str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 MIN_TIMED_TRIALS = 30
 """Number of timed trials below which it means nothing that no effect of a gene was found."""
+_LIMIT_NAMES = ("_per_thread", "_per_block", "_per_sm")
+"""Endings of the constraints that are resource limits."""
 
 
 @command(
@@ -183,6 +186,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         f"{record.name}: kernel {record.kernel} at {record.problems_in_words()} on {record.device}",
         f"{count_noun(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
         f"outcomes: {outcome_counts(summary)}",
+        *slow_lines(reader.trials(record)),
     ]
     if summary["warm_start"]:
         lines.append(f"warm start: {warm_start_text(summary['warm_start'])}")
@@ -202,7 +206,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         if summary["outcomes"]["measured"]:
             none = "verification refuted every measured trial it checked (for details, use `show --trial N`)"
         lines.append(f"best: {none}")
-        return lines + _refuted(reader, record) + _rejected(summary) + _failures(reader, record, most=8)
+        rejected = _rejected(reader, record, summary)
+        return lines + _refuted(reader, record) + rejected + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {speedup(best)} as fast as the baseline" if best["speedup"] else ""
@@ -220,7 +225,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
             *_groups(summary["control"], unit),
         ]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
-    lines += _rejected(summary)
+    lines += _rejected(reader, record, summary)
     lines += _failures(reader, record, each=3)
     lines += [
         "",
@@ -247,16 +252,69 @@ def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] 
     return f"{told}; the best, trial {best['trial']}, {took} on {again['gpu']}"
 
 
-def _rejected(summary: Mapping[str, Any]) -> list[str]:
+def slow_lines(trials: Iterable[Trial]) -> list[str]:
+    """Return a line that explains the slow trials: how they were stopped, and against which time."""
+    from evokern.study.trial import Outcome
+
+    found = [trial.evaluation for trial in trials if trial.outcome is Outcome.SLOW]
+    if not found:
+        return []
+    screened = [one for one in found if not one.passed_gate]
+    launched = sum(bool(one.evidence.get("unproved")) for one in screened)
+    ways = (
+        (len(screened) - launched, "screened by predicted time"),
+        (launched, "screened by first launches"),
+        (len(found) - len(screened), "lost the race after passing the correctness check"),
+    )
+    times = [float(one.evidence["elite_us"]) for one in found]
+    factors = [float(one.evidence["limit_us"]) / time for one, time in zip(found, times, strict=True)
+               if float(one.evidence.get("limit_us") or 0) > time]  # fmt: skip
+    best = _range(times, microseconds)
+    beyond = f"; stopped beyond {_range(factors, '{:.3g}'.format)} × that time" if factors else ""
+    counted = ", ".join(f"{count} {how}" for count, how in ways if count)
+    return [f"slow: {counted}; time to beat: {best} µs{beyond}"]
+
+
+def _range(values: list[float], text: Callable[[float], str]) -> str:
+    """Return the smallest and largest value as text, or one if their texts are equal."""
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _constraint_reasons(reader: Reader, record: StudyRecord) -> dict[str, str]:
+    """Return constraint → reason, as far as the stored kernel.py states them as plain text."""
+    reasons: dict[str, str] = {}
+    text = reader.source(record.kernel_digest, shown=True).get("kernel.py", "")
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return reasons
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Constraint"):
+            continue
+        given = dict(zip(("name", "holds", "reason"), node.args, strict=False))
+        given |= {one.arg: one.value for one in node.keywords if one.arg}
+        name, reason = (getattr(given.get(key), "value", None) for key in ("name", "reason"))
+        if isinstance(name, str) and isinstance(reason, str):
+            reasons[name] = reason
+    return reasons
+
+
+def _rejected(reader: Reader, record: StudyRecord, summary: Mapping[str, Any]) -> list[str]:
     """Return a table of the constraints that rejected proposals before compilation, most frequent first."""
     rejections = summary["rejections"]
     if not rejections:
         return []
     total = sum(rejections.values())
     ordered = sorted(rejections.items(), key=lambda pair: (-pair[1], pair[0]))
-    rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name) for name, count in ordered]
-    told = f"{count_noun(total, 'proposal')} rejected before compilation"
-    return ["", told, *table(("proposals", "share", "constraint"), rows)]
+    reasons = _constraint_reasons(reader, record)
+    limit = "resource limit of the device"
+    known = {name: reasons.get(name, limit if name.endswith(_LIMIT_NAMES) else "") for name in rejections}
+    rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name, known[name]) for name, count in ordered]
+    told = f"{total:,} proposal{'' if total == 1 else 's'} rejected before compilation"
+    if any(known.values()):
+        return ["", told, *table(("proposals", "share", "constraint", "reason"), rows)]
+    return ["", told, *table(("proposals", "share", "constraint"), [row[:3] for row in rows])]
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
