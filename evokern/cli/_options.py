@@ -86,7 +86,7 @@ RayAddressOption = Annotated[
         "--ray-address",
         metavar="auto|HOST:PORT",
         help="Compile and measure on the Ray cluster with this address. Default: the environment variable RAY_ADDRESS; "
-        "if it is not set, use only this machine.",
+        "without it, only this machine is used.",
     ),
 ]
 NumCpusOption = Annotated[

@@ -77,7 +77,7 @@ def replay(
         typer.Option(
             "--budget",
             metavar="TIME",
-            help="Limit on the recorded time of each search, such as 90m or 45s. Default: no limit.",
+            help="Time limit of each search, such as 90m, based on the recorded durations. Default: no limit.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=1024, help="Number of parallel searches.")] = 1,

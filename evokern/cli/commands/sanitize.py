@@ -65,7 +65,7 @@ def sanitize(
         typer.Option(
             "--grid",
             metavar="X,Y,Z",
-            help="FILE only: number of blocks. Default: one thread per element of the largest output.",
+            help="FILE only: number of blocks. Default: enough to have one thread per element of the largest output.",
         ),
     ] = None,
     block: Annotated[
@@ -89,7 +89,7 @@ def sanitize(
         typer.Option(
             "--arg",
             metavar="ARG",
-            help="FILE only: argument of the kernel; repeat once per parameter, in order. Buffers: in:f16[2,128,64] "
+            help="FILE only: one kernel argument; repeated for each parameter, in order. Buffers: in:f16[2,128,64] "
             "(random, read-only), in:i32[64]=0..9 (random within a range), out:f32[64] (the kernel must write it), "
             "inout:f32[64] (random, writable), zero:f32[64] (zeros, writable). Scalars: i32=128, f32=0.5, null.",
         ),

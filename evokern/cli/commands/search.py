@@ -144,7 +144,7 @@ def search(
             "--warm-start",
             metavar="auto|none|sim|DB:STUDY|FILE",
             help="Earlier results that seed a new study: auto, none, sim, another study (DB:STUDY) or a recording "
-            "(FILE). With auto, they come from studies of the same kernel in the database, nearest problem first. With "
+            "(FILE). With auto, studies of the same kernel in the database are used, nearest problem first. With "
             "sim, a simulation of this GPU is searched first. Default: auto, but none with a control or on a "
             "recording.",
         ),

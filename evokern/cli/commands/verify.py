@@ -35,7 +35,7 @@ def verify(
         typer.Option(
             "--fuzz",
             metavar="TIME",
-            help="Duration of fuzzing with random shapes, values, alignments and seeds, such as 1m or 5m; 0 skips it.",
+            help="Duration of fuzzing with random shapes, values, alignments and seeds, such as 1m; 0 skips fuzzing.",
         ),
     ] = DEFAULT_FUZZ,
     seed: Annotated[
