@@ -103,7 +103,7 @@ class SearchGroup:
     def restore(self, number: int, proposal: Proposal) -> None:
         """Restore a proposal of an earlier session."""
         if proposal.control != self.control:
-            raise InternalError(f"trial {number} of the store belongs to the other arm of its study")
+            raise InternalError(f"trial {number} in the database belongs to the other arm of its study")
         self._history.commit(self._local(number), proposal)
 
     def show_results(self, results: Mapping[int, TrialResult], last: int) -> None:

@@ -83,7 +83,7 @@ def search_model(
         if time.monotonic() - last_note >= NOTE_EVERY_S:
             last_note = time.monotonic()
             best = loop.best and loop.best.evaluation.time_us
-            what = f"best {best:.2f} µs predicted" if best else "none of them correct"
+            what = f"best {best:.2f} µs predicted" if best else "none of them is correct"
             say(f"warm start: {loop.evaluated} of {count} candidates simulated, {what}")
 
     try:

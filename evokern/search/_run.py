@@ -201,7 +201,7 @@ def _one_session(
                 least_s = min(LEAST_IN_TURN_S, LEAST_IN_TURN_SHARE * share_s)
                 _compare_with_baseline(target.device, task, loop, report, session, reporter, all_s, least_s)
             if whole and verifies:
-                target.device.close()  # leaves the processor to the verification
+                target.device.close()  # leaves the CPU cores to the verification
                 budget_s = session.study.budget_s
                 seconds = (
                     TIME_WITHOUT_BUDGET_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s

@@ -165,7 +165,7 @@ def recorded_prior(target: SearchTarget, source: str) -> Prior:
         times = known_times(reader, study)
     if not times:
         raise StudyError(
-            f"study {study.name} of {path} has no timed trial to start from; search it longer, or omit --warm-start"
+            f"study {study.name} of {path} has no timed trials to start from; continue its search, or omit --warm-start"
         )
     return Prior.from_trials(target.space, times, source)
 

@@ -165,7 +165,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
     with contextlib.closing(file):
         if is_held_here(path) or not lock(file):
             who = holder(file, "another sweep")
-            raise StoreError(f"{folder} is in use by {who}; wait for it, or choose another folder with --db")
+            raise StoreError(f"{folder} is in use by {who}; wait until it ends, or choose another folder with --db")
         write_holder(path, file)
         try:
             yield

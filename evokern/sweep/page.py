@@ -78,7 +78,7 @@ def _slices(journal: Journal) -> TextTable:
     head = ("slice", "study", "trials", "why", "best before", "best after", "time", "improvement per second")
     rows = []
     for number, one in enumerate(journal.slices, 1):
-        rate = "first correct one" if math.isinf(one.rate) else f"{one.rate:.3g}"
+        rate = "first correct candidate" if math.isinf(one.rate) else f"{one.rate:.3g}"
         rows.append(
             (
                 str(number),

@@ -66,7 +66,7 @@ class StudyState:
         unit = "µs predicted" if self.predicted else "µs"
         best = f"best {microseconds(self.best_us)} {unit}"
         if self.best_us is None:
-            best = "nothing correct found" if self.searched else "nothing measured yet"
+            best = "no correct candidate" if self.searched else "nothing measured yet"
         proof = ", verified" if self.verified else ", not verified" if self.state == "unverified" else ""
         return f"{self.state}: {count_noun(self.trials, 'trial')}, {best}{proof}"
 
@@ -118,7 +118,7 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
         record.predicted,
         summary["verified"],
         best is not None and not played,
-        "nothing correct was found"
+        "no correct candidate was found"
         if best is None
         else "a recording has no kernel to verify"
         if played

@@ -244,7 +244,7 @@ def test_a_study_that_finds_nothing_right_is_finished(tmp_path: Path, gpu: Calla
     sweep, told = sweep_of(tmp_path, LIVE.replace(', "64,256"', "")), list[str]()
     result = ran(sweep, tmp_path / "db", told)
     assert [(one.state, one.failed) for one in result.standings] == [("finished", True)] * 2
-    assert any(", nothing correct found" in line for line in told)
+    assert any(", no correct candidate" in line for line in told)
     done = CliRunner().invoke(app, ["sweep", "run", str(sweep.path), "--db", str(tmp_path / "db")])
     assert (1, True) == (done.exit_code, "every candidate failed" in done.stdout)
 

@@ -324,7 +324,7 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
     if best is None:
         none = "no candidate was measured"
         if result.summary["outcomes"]["measured"]:
-            none = "verification refuted every measured candidate it checked, so there is no champion"
+            none = "verification refuted every measured candidate that it checked, so there is no champion"
         output.print_line(f"{none}; for details, run `{command_line('show', *stored)}`")
         for line in (*_reasons(result), *_hints(result)):
             output.print_line(line)
