@@ -36,7 +36,7 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
         )
         if raw.size != item.size:
             raise UsageError(
-                f"argument {number} of {entry} has {item.size} bytes (.{item.type}), but got {raw.size}: {value!r}"
+                f"argument {number} of {entry} must have {item.size} bytes (.{item.type}), but has {raw.size}: {value!r}"
             )
         packed[item.offset : item.offset + item.size] = raw
     return packed

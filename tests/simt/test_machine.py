@@ -357,9 +357,9 @@ def test_several_launches_side_by_side() -> None:
 
 def test_wrong_arguments_are_told() -> None:
     """An argument list that does not match says what the entry takes."""
-    with pytest.raises(UsageError, match=r"saxpy takes 4 arguments .*got 1"):
+    with pytest.raises(UsageError, match=r"saxpy takes 4 arguments .*passes 1"):
         run("saxpy", np.zeros(4, np.float32))
-    with pytest.raises(UsageError, match=r"argument 3 of saxpy has 4 bytes"):
+    with pytest.raises(UsageError, match=r"argument 3 of saxpy must have 4 bytes"):
         run("saxpy", np.zeros(4, np.float32), np.zeros(4, np.float32), np.float32(1), np.int64(4))
     with pytest.raises(SourceError, match=r"no kernel 'saxpi'.*did you mean 'saxpy'"):
         run("saxpi")

@@ -1,1 +1,1 @@
-"""Thread-block clusters: their layout, their barrier and the lifetime of their shared memory."""
+"""Thread-block clusters: layout, barrier, and lifetime of their shared memory."""

@@ -1,8 +1,8 @@
-"""The barrier of a cluster: ``barrier.cluster.arrive`` and ``barrier.cluster.wait`` (PTX ISA 9.0, "barrier.cluster").
+"""Barrier of a cluster: ``barrier.cluster.arrive`` and ``barrier.cluster.wait`` (PTX ISA 9.0, "barrier.cluster").
 
 A thread arrives, continues, and later waits until all live threads of its cluster have arrived. An arrival with the
-default semantics releases: waiting threads see everything that the thread did before. With ``.relaxed`` they see only
-what it did before a fence.
+default semantics releases: waiting threads see everything that the arriving thread did before. With ``.relaxed``, they
+see only what it did before its last fence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from evokern.simt.schedule import Schedule
 
 
 class ClusterBarrier:
-    """The barriers of all clusters of a batch.
+    """Barriers of all clusters in a batch.
 
     Attributes:
         pending: whether some threads have arrived and others have not.
@@ -38,34 +38,34 @@ class ClusterBarrier:
             batch: the lanes.
             schedule: scheduler of the lanes that continue.
             order: happens-before order; None without checks.
-            lifetime: receives the lanes that have waited; None without checks or without clusters.
-            global_shadow: receives the blocks that met; None without checks.
+            lifetime: object that is notified of lanes that have waited; None without checks or without clusters.
+            global_shadow: object that is notified of blocks at the barrier; None without checks.
         """
         self._batch, self._schedule, self._order = batch, schedule, order
         self._lifetime, self._global_shadow = lifetime, global_shadow
         self._arrived = np.zeros(batch.lanes, np.bool_)
         """Lanes that have arrived in the current phase."""
         self._passes = np.zeros(batch.lanes, np.bool_)
-        """Lanes whose phase has ended but that have not waited yet."""
+        """Lanes whose phase has ended, but which have not waited yet."""
         self._waiting = np.zeros(batch.lanes, np.bool_)
         self._follow = np.zeros(batch.lanes, np.int64)
         self._number = np.zeros(batch.lanes, np.int64)
-        """Instruction of each lane's arrival, or of its wait once it waits."""
+        """Instruction at which each lane arrived or, once it waits, at which it waits."""
         self._present = np.zeros(batch.lanes, np.bool_)
         """Lanes that were live when the first lane of their warp arrived at an aligned barrier."""
         self._moved = np.zeros(batch.lanes, np.bool_)
-        """Lanes that have executed anything since."""
+        """Lanes that have executed any instruction since then."""
         self._arrived_at = np.full(batch.lanes, -1)
         """Instruction of each lane's latest arrival."""
         self._waited_at = np.full(batch.lanes, -1)
-        """Instruction at which a lane waited for that arrival; -1 before the wait."""
+        """Instruction at which each lane waited after that arrival; -1 before the wait."""
         self._aligned: set[int] = set()
         """Instructions with the `.aligned` modifier."""
         self.pending = False
         self._arriving: dict[int, Array] = {}
         """Leading cluster → knowledge that the arrivals of the current phase publish, stamps by thread."""
         self._ended: dict[int, Array] = {}
-        """The same for the previous phase."""
+        """Leading cluster → published knowledge of the previous phase."""
         if order is not None:
             order.on_copy(self._copy)
 
@@ -84,7 +84,7 @@ class ClusterBarrier:
                 known[target] = known[source].copy()
 
     def note_work(self, active: Active) -> None:
-        """Remember lanes that execute while others have arrived."""
+        """Record lanes that execute instructions while others have arrived."""
         self._moved |= active.mask
 
     def state(self) -> tuple[bytes, ...]:
@@ -92,12 +92,12 @@ class ClusterBarrier:
         return tuple(row.tobytes() for row in (self._arrived, self._passes, self._waiting, self._follow))
 
     def arrive(self, active: Active, *, number: int, follow: int, releases: bool, aligned: bool) -> int:
-        """Handle the arrival of lanes, which continue at once; return the segment at which they continue."""
+        """Handle arriving lanes, which continue immediately; return the segment at which they continue."""
         twice = active.mask & (self._arrived | self._passes)
         if twice.any():
             self._batch.report_lanes(
                 "barrier_divergence", number, np.flatnonzero(twice),
-                detail="Threads arrive at the cluster's barrier twice without a wait in between",
+                detail="Threads arrive at the cluster's barrier twice without waiting in between",
             )  # fmt: skip
             part = self._batch.restrict(active, ~twice[active.lanes])
             if not part.count:
@@ -125,12 +125,12 @@ class ClusterBarrier:
         return follow
 
     def _record_position(self, mask: Array, before: Array, at: Array, number: int, *, aligned: bool) -> None:
-        """Record arrivals or waits; report warps at different instructions if at least one of these is aligned.
+        """Record arrivals or waits; report warps whose lanes are at different instructions if one of these is aligned.
 
         Args:
-            mask: lanes at the instruction now.
-            before: lanes that were at an instruction in the same phase.
-            at: the instruction of each of these lanes.
+            mask: lanes that are now at the instruction.
+            before: lanes that were already at an instruction in the same phase.
+            at: instruction of each of these earlier lanes.
             number: the instruction.
             aligned: whether the instruction is aligned.
         """
@@ -150,7 +150,7 @@ class ClusterBarrier:
             )  # fmt: skip
 
     def wait(self, active: Active, *, number: int, follow: int, aligned: bool) -> int:
-        """Handle waiting lanes; return the next segment if all of them continue at once, else −1."""
+        """Handle waiting lanes; return the next segment if all of them continue immediately, otherwise −1."""
         lost = active.mask & ~(self._arrived | self._passes)
         if lost.any():
             self._batch.report_lanes(
@@ -174,7 +174,7 @@ class ClusterBarrier:
         return -1
 
     def _release(self, mask: Array) -> None:
-        """Let lanes continue after the phase that has ended."""
+        """Let lanes continue, because their phase has ended."""
         self._passes &= ~mask
         if self._lifetime is not None:
             self._lifetime.met(mask)
@@ -184,7 +184,7 @@ class ClusterBarrier:
             self._order.cluster_wait(mask, self._ended)
 
     def recheck(self) -> None:
-        """End the phases in which no arrival is missing; call it after arrivals and exits."""
+        """End the phases in which all threads have arrived; call it after arrivals and exits."""
         if not self.pending:
             return
         width, live = self._batch.geometry.cluster_width, self._batch.live
@@ -216,7 +216,7 @@ class ClusterBarrier:
             self._schedule.push(int(key), Active(mask, int(np.count_nonzero(mask)), self._batch.live_count))
 
     def _check_warps(self, ended: Array) -> None:
-        """Report lanes that skipped an aligned barrier of their warp and exited; a whole warp has to execute it."""
+        """Report lanes that exited without executing an aligned barrier, which the whole warp must execute."""
         missed = np.repeat(ended.reshape(-1, 32).any(1), 32) & self._present & ~ended & self._moved & ~self._batch.live
         if missed.any():
             warp = int(np.flatnonzero(missed)[0]) // 32

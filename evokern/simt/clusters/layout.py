@@ -1,10 +1,10 @@
-"""Thread-block clusters: their blocks, the order of these, and the block that an address belongs to.
+"""Layout of thread-block clusters: their blocks, in order, and the block to which an address belongs.
 
 The blocks of a cluster run concurrently and access each other's shared memory (PTX ISA 9.0, "Cooperative Thread
 Arrays" and "State spaces", ``.shared::cluster``). The bits of an address from `RANK_BITS` up hold the rank of its
 block, even for a thread's own block: every address of ``.shared::cta`` is also an address of ``.shared::cluster``.
 
-An H100 confirms this. A variable of the block of rank 2 has the address 0x2000400, and ``mapa`` returns 0x400 for rank
+An H100 confirms this: a variable in the block of rank 2 has the address 0x2000400, and ``mapa`` returns 0x400 for rank
 0. Without the rank bits, ``ld.shared`` is an illegal instruction and ``ld.shared::cluster`` reads the block of rank 0.
 """
 
@@ -22,16 +22,16 @@ from evokern.ptx.syntax import Function
 from evokern.simt.arrays import Array
 
 RANK_BITS = 24
-"""Number of low bits of a shared::cluster address that are an offset; the rank is above them."""
+"""Number of low bits that hold the offset in a ``shared::cluster`` address; the rank is above them."""
 MAX_RANK = 255
-"""Largest rank in a 32-bit address; larger ranks, which no cluster has, are stored as this value."""
+"""Largest rank in a 32-bit address; larger ranks, which no cluster has, are reduced to this value."""
 
 Three = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The clusters of a launch."""
+    """Shape of the clusters of a launch."""
 
     extent: Three
     """Blocks of a cluster along x, y, z."""
@@ -49,14 +49,14 @@ class Cluster:
         return x, y, z
 
     def require_whole(self, grid: Three, called: str) -> None:
-        """Require that a grid consists of whole clusters.
+        """Raise an error unless a grid consists of whole clusters.
 
         Args:
             grid: blocks along x, y, z.
             called: name of the kernel in messages.
 
         Raises:
-            UsageError: it does not.
+            UsageError: the grid is not a multiple of the cluster size.
         """
         for axis, along, size in zip("xyz", grid, self.extent, strict=True):
             if along % size:
@@ -78,7 +78,7 @@ class Cluster:
         return self.members(grid, dict.fromkeys(int(of_block[block]) for block in blocks))
 
     def members(self, grid: Three, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Return the blocks of clusters, ordered by cluster and rank; clusters are given by linear ids in `grid_of`."""
+        """Return the blocks of clusters, ordered by cluster and rank; cluster ids are linear in the grid `grid_of`."""
         if self.blocks == 1:
             return tuple(numbers)
         members = members_of(grid, self.extent)
@@ -89,7 +89,7 @@ class Cluster:
         return grid[0] // self.extent[0], grid[1] // self.extent[1], grid[2] // self.extent[2]
 
     def drawn(self, grid: Three, most: int, rng: random.Random) -> tuple[int, ...]:
-        """Return the blocks of randomly chosen clusters: at most `most` blocks, but at least one cluster."""
+        """Return the blocks of randomly chosen clusters, at most `most` blocks but at least one cluster."""
         clusters = grid[0] * grid[1] * grid[2] // self.blocks
         return self.members(grid, rng.sample(range(clusters), min(clusters, max(most // self.blocks, min(most, 1)))))
 
@@ -101,7 +101,7 @@ def cluster_of(
     called: str = "",
     remedy: str = "launch it with a cluster",
 ) -> Cluster:
-    """Return the clusters of a launch: its own, or those that its kernel requires.
+    """Return the clusters of a launch, which the launch requests or its kernel requires.
 
     Args:
         function: the kernel.
@@ -111,9 +111,8 @@ def cluster_of(
         remedy: how to launch a kernel that requires a cluster.
 
     Raises:
-        UsageError: launch and kernel contradict each other, the chip has no clusters, or the cluster exceeds the
-            portable
-            size.
+        UsageError: the cluster sizes of launch and kernel differ, the chip does not support clusters, or the cluster
+            exceeds the portable size.
     """
     called = called or function.name
     directives = function.directives
@@ -124,7 +123,7 @@ def cluster_of(
     if wanted is not None and demanded is not None and wanted != demanded:
         raise UsageError(
             f"{called} requires clusters of {demanded} blocks (__cluster_dims__), but the launch uses {wanted}: use "
-            "the same size, or omit it in one of the two"
+            "the same size, or omit one of them"
         )
     if wanted is None and demanded is None and "explicitcluster" in directives:
         raise UsageError(f"{called} must be launched with a cluster (.explicitcluster): {remedy}")
@@ -154,7 +153,7 @@ def _three(numbers: tuple[int, ...]) -> Three:
 
 
 def cluster_numbers(grid: Three, extent: Three) -> Array:
-    """Return the linear id of each block's cluster in the grid of clusters, by the block's linear id."""
+    """Return the linear id of each block's cluster, by the block's linear id."""
     x, y, z = _coordinates(grid)
     along = grid[0] // extent[0], grid[1] // extent[1]
     numbers: Array = (z // extent[2] * along[1] + y // extent[1]) * along[0] + x // extent[0]

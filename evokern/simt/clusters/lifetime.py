@@ -1,9 +1,10 @@
-"""Whether another block of the cluster is running when its shared memory is accessed.
+"""Check that a block of a cluster is running whenever another block accesses its shared memory.
 
 A block's shared memory exists from its start to its end. A thread knows that another block has started after a cluster
-barrier, or after it has seen an access of that block. A block may exit only after all accesses of other blocks to its
+barrier, or after it has seen an access of that block. A block may exit only after all accesses by other blocks to its
 memory (CUDA Programming Guide, "Distributed Shared Memory"). Each of these accesses must therefore be ordered before
-the end of at least one of its threads. Both conditions depend on order, not on the sequence of one run.
+the exit of at least one of the block's threads. Both conditions depend on the happens-before order, not on the timing
+of one run.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ KIND = "cluster_lifetime"
 
 
 class ClusterLifetime:
-    """Accesses to other blocks' shared memory, and the accesses that exited threads had seen.
+    """Record of accesses to other blocks' shared memory, and of the accesses that exited threads had seen.
 
-    For each block and each thread of its cluster, only the latest access is stored: a thread that has seen it has also
-    seen the earlier ones.
+    For each block and each thread of its cluster, only the latest access is stored. A thread that has seen the latest
+    access has also seen the earlier ones.
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, name_of: Callable[[int], tuple[str, int]]) -> None:
@@ -33,18 +34,18 @@ class ClusterLifetime:
         Args:
             batch: the lanes.
             order: happens-before order.
-            name_of: byte within a block's memory → variable, distance from its start.
+            name_of: offset in a block's memory → variable, distance from the variable's start.
         """
         self._batch, self._order, self._name_of = batch, order, name_of
         shape = batch.geometry.blocks, order.width
         self._latest = np.zeros(shape, np.int64)
         """Stamp of each thread's latest access to each block's memory."""
         self._number = np.zeros(shape, np.int64)
-        """Instruction of that access."""
+        """Instruction of each latest access."""
         self._place = np.zeros(shape, np.int64)
-        """Byte of that access within the block's memory."""
+        """Offset of each latest access in the block's memory."""
         self._seen = np.zeros(shape, np.int64)
-        """Latest stamp of each thread of the cluster that the exited threads of a block had seen."""
+        """Latest stamp of each thread in the cluster that a block's exited threads had seen."""
         self._met = np.zeros(batch.lanes, np.bool_)
         """Lanes that have waited at a cluster barrier."""
         self._began = 0
@@ -53,13 +54,13 @@ class ClusterLifetime:
     def load(self) -> None:
         """Reset the records for new blocks."""
         self._began, self._used = self._order.now, False
-        self._order.dirty = True  # Everything published from now on has a later stamp.
+        self._order.dirty = True  # All later publications have a later stamp.
         self._met.fill(False)
         for row in (self._latest, self._seen):
             row.fill(0)
 
     def met(self, mask: Array) -> None:
-        """Record lanes that waited for all threads of their cluster: all its blocks have started."""
+        """Record lanes that have waited for all threads of their cluster, so all its blocks have started."""
         self._met |= mask
 
     def access(self, active: Active, block: Array, place: Array, number: int) -> None:
@@ -67,8 +68,8 @@ class ClusterLifetime:
 
         Args:
             active: lanes that access.
-            block: index in the batch of the block that each lane accesses.
-            place: byte within the block's memory.
+            block: index, in the batch, of the block that each lane accesses.
+            place: offset in the block's memory.
             number: the instruction.
         """
         batch, lanes = self._batch, active.lanes
@@ -105,7 +106,7 @@ class ClusterLifetime:
 
     def leave(self, active: Active) -> None:
         """Remove lanes that have exited the kernel; call it after they no longer count as live."""
-        if not self._used:  # Later accesses of other blocks are later than everything that these lanes have seen.
+        if not self._used:  # Accesses by other blocks from now on are later than everything that these lanes have seen.
             return
         width = self._order.block_width
         for blocks, seen in self._order.seen_by_any(active).values():

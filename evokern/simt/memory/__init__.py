@@ -1,1 +1,1 @@
-"""The state spaces of a launch: global, shared, local and parameter memory."""
+"""State spaces of a launch: global, shared, local and parameter memory."""

@@ -1,7 +1,7 @@
-"""Record of the global memory accesses of launches: bytes read and written, and the block of each store.
+"""Record of global memory accesses by launches: the bytes read and written, and the block of each store.
 
-The result of a launch does not show whether it wrote an element: an unwritten element may hold the correct value by
-accident. A record shows which elements were written, and by which block.
+The result of a launch does not show whether it wrote an element, because an unwritten element may contain the correct
+value by chance. A record shows which elements were written, and by which blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Marks:
         self._views: dict[int, Array] = {}
 
     def view(self, width: int) -> Array:
-        """Return the marks in units of a width, as unsigned integers (16 bytes: as complex numbers)."""
+        """View the marks in units of a width, as unsigned integers (for 16 bytes, as complex numbers)."""
         size = self._memory.storage.size
         if self._bytes.size != size:  # Module variables may have been placed since the previous call.
             grown = np.zeros(size, np.uint8)
@@ -42,30 +42,30 @@ class _Marks:
         return view
 
     def set(self, index: Array, width: int) -> None:
-        """Mark accesses: positions in units of the width, bytes of each access."""
+        """Mark accesses, given as positions in units of the width, and the width in bytes."""
         self.view(width)[index] = _ONES[width]
 
     def elements(self, buffer: Buffer, itemsize: int) -> Array:
-        """Return the marks of an allocation: (elements, bytes of an element)."""
+        """Return the marks of an allocation, as an array (elements, bytes per element)."""
         marks = self.view(1)[buffer.offset : buffer.offset + buffer.size // itemsize * itemsize]
         return marks.reshape(-1, itemsize)
 
     def touched(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Return which elements of an allocation have a mark on any byte; elements have 1, 2, 4 or 8 bytes."""
-        first = buffer.offset // itemsize  # Allocations have a far larger alignment.
+        """Return which elements of an allocation have at least one marked byte; elements have 1, 2, 4 or 8 bytes."""
+        first = buffer.offset // itemsize  # Allocations have a much larger alignment.
         return np.asarray(self.view(itemsize)[first : first + buffer.size // itemsize] != 0)
 
 
 class WriteRecord:
-    """Writes of launches to a memory during a recording."""
+    """Writes to a memory by launches during a recording."""
 
     def __init__(self, memory: Memory, *, by_block: bool) -> None:
-        """Prepare a record.
+        """Create an empty record.
 
         Args:
             memory: memory that contains the buffers.
-            by_block: keep each store with its block, for a few blocks; otherwise keep one mark per byte, for any
-                number.
+            by_block: store each write with its block, which suits few blocks; otherwise store one mark per byte, for
+                any number of blocks.
         """
         self._by_block = by_block
         self._marks = _Marks(memory)
@@ -82,11 +82,11 @@ class WriteRecord:
             self._marks.set(index, width)
 
     def written(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Return which elements of a buffer were written completely; with `by_block`, also those written partly.
+        """Return which elements of a buffer were written completely or, with `by_block`, at least partly.
 
         Args:
             buffer: the allocation.
-            itemsize: bytes of an element.
+            itemsize: bytes per element.
         """
         if self._by_block:
             found = np.zeros(buffer.size // itemsize, np.bool_)
@@ -96,11 +96,11 @@ class WriteRecord:
         return np.asarray(self._marks.elements(buffer, itemsize).all(1))
 
     def elements(self, buffer: Buffer, itemsize: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return (block, element) of every element that each block wrote, without repetition, by block then element.
+        """Return the distinct (block, element) pairs of all writes, sorted by block, then element.
 
         Args:
             buffer: the allocation.
-            itemsize: bytes of an element; an element that is written in parts counts from its first part on.
+            itemsize: bytes per element; a partly written element counts as written.
         """
         count = buffer.size // itemsize
         pairs: list[Any] = [
@@ -113,7 +113,7 @@ class WriteRecord:
         return found // count, found % count
 
     def _covered(self, buffer: Buffer, itemsize: int) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-        """Yield, for the stores of each width to a buffer, their blocks and the elements that they touched."""
+        """Yield, for each store width, the blocks that stored to a buffer and the elements that they wrote to."""
         for width, starts, blocks in self._stores:
             inside = (starts >= buffer.offset) & (starts < buffer.offset + buffer.size)
             if inside.any():
@@ -122,7 +122,7 @@ class WriteRecord:
 
 
 class Footprint:
-    """Elements that launches read, wrote, and read before writing."""
+    """Record of the elements that launches read, wrote, and read before writing."""
 
     def __init__(self, memory: Memory) -> None:
         self._read, self._written, self._found = (_Marks(memory) for _ in range(3))
@@ -140,18 +140,18 @@ class Footprint:
         self._written.set(index, width)
 
     def of(self, buffer: Buffer, itemsize: int) -> tuple[npt.NDArray[np.bool_], ...]:
-        """Return which elements were read, written, and read before any write to them.
+        """Return which elements were read, which were written, and which were read before any write to them.
 
         Args:
             buffer: the allocation.
-            itemsize: bytes of an element, 1, 2, 4 or 8; an access to one byte counts as an access to the element.
+            itemsize: bytes per element: 1, 2, 4 or 8; an access to one byte counts as an access to the element.
         """
         return tuple(marks.touched(buffer, itemsize) for marks in (self._read, self._written, self._found))
 
 
 @contextmanager
 def recording(memory: Memory, recorder: Recorder) -> Iterator[Recorder]:
-    """Record the reads and writes of launches in a memory while the context is active."""
+    """Record the reads and writes of launches to a memory while the context is active."""
     memory.recorder = recorder
     try:
         yield recorder

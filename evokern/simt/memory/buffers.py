@@ -1,7 +1,7 @@
-"""Global memory: allocations in one flat storage, separated by guard zones.
+"""Global memory: allocations in one flat storage array, separated by guard zones.
 
-Device addresses are storage positions plus `GLOBAL_BASE`. Shared and local memory have their own windows in the
-generic address space, at much lower addresses. Guard zones use only address space: unwritten pages use no physical
+Device addresses are storage positions plus `GLOBAL_BASE`. Shared and local memory have their own windows in the generic
+address space, at much lower addresses. Guard zones use only address space, because unwritten pages take no physical
 memory.
 """
 
@@ -23,7 +23,7 @@ SHARED_WINDOW = 1 << WINDOW_BITS
 LOCAL_WINDOW = 2 << WINDOW_BITS
 GLOBAL_BASE = 16 << WINDOW_BITS
 GUARD_BYTES = 1 << 20
-"""Minimum distance of two allocations; an index error of up to this many bytes cannot reach a neighbour."""
+"""Minimum distance between two allocations; an index error of up to this many bytes cannot reach a neighbour."""
 ALIGNMENT = 512
 """Alignment of every allocation, as in cudaMalloc."""
 MEMORY_LIMIT = 1 << 32
@@ -31,27 +31,27 @@ MEMORY_LIMIT = 1 << 32
 
 
 class AccessRecorder(Protocol):
-    """Receiver of the reads and writes of launches."""
+    """Interface to receive the reads and writes of launches."""
 
     def read(self, index: Array, width: int) -> None:
-        """Receive reads: positions in the storage in units of the width, bytes of each."""
+        """Receive reads: their positions in the storage in units of the width, and the width in bytes."""
 
     def write(self, index: Array, width: int, block: Array) -> None:
-        """Receive writes: positions in the storage in units of the width, bytes of each, linear ids of the blocks."""
+        """Receive writes: positions in the storage in units of the width, width in bytes, linear ids of the blocks."""
 
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """One allocation."""
+    """Allocation in global memory."""
 
     name: str
-    """Name in messages."""
+    """Name, for messages."""
     address: int
-    """Device address of its first byte."""
+    """Device address of the first byte."""
     size: int
     """Bytes."""
     writable: bool
-    """False for an input; a write is a finding."""
+    """False for an input; a write to it is a finding."""
     initialised: bool
     """False if the kernel has to write before it reads."""
     dtype: np.dtype[Any]
@@ -77,11 +77,11 @@ class Buffer:
         """Replace the contents from the host.
 
         Args:
-            data: as many bytes as the allocation holds.
+            data: array with as many bytes as the allocation.
         """
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if raw.size != self.size:
-            raise UsageError(f"buffer {self.name!r} holds {self.size} bytes, but got {raw.size}")
+            raise UsageError(f"buffer {self.name!r} has {self.size} bytes, but the data have {raw.size}")
         self.memory.storage[self.offset : self.offset + self.size] = raw
 
 
@@ -89,11 +89,11 @@ class Memory:
     """Global memory of one batch of launches.
 
     Attributes:
-        buffers: all allocations, by ascending address.
+        buffers: all allocations, in ascending order of addresses.
         module_data: (module, number of the launch) → its variables by symbol.
         module_initial: (module, number of the launch) → initial values of the variables, unless zero.
         recorder: receiver of every read and write during a recording (`evokern.simt.memory.access_record`).
-        time: elapsed time of the chip's clocks over the launches so far.
+        time: elapsed time on the chip's clocks over the launches so far.
     """
 
     def __init__(self) -> None:
@@ -123,27 +123,27 @@ class Memory:
 
         Args:
             name: name in messages.
-            data: any dtype and shape; with ``initialised=False`` the kernel finds these contents but must not read
-                them.
+            data: array of any dtype and shape; with ``initialised=False``, memory has these contents but the kernel
+                must not read them.
             writable: False for an input.
             initialised: False if the kernel has to write before it reads.
             space: ``global``, ``const`` or ``param``, for messages.
-            lead: bytes from a multiple of the usual alignment to the start, to simulate a view into a larger
+            lead: offset of the start from a multiple of the usual alignment, in bytes, to simulate a view into a larger
                 allocation.
 
         Returns:
             The allocation.
 
         Raises:
-            UsageError: the allocations exceed 4 GiB in all.
+            UsageError: the allocations exceed 4 GiB in total.
         """
         data = np.asarray(data)
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self._bytes += raw.size
         if self._bytes > MEMORY_LIMIT:
             raise UsageError(
-                f"allocation {name!r} of {raw.size} bytes exceeds the PTX machine's {MEMORY_LIMIT >> 30} GiB: use a "
-                "smaller problem"
+                f"allocation {name!r} of {raw.size} bytes exceeds the PTX machine's limit of {MEMORY_LIMIT >> 30} GiB: "
+                "use a smaller problem"
             )
         start = -(-self._end // ALIGNMENT) * ALIGNMENT + lead
         buffer = Buffer(name, GLOBAL_BASE + start, raw.size, writable, initialised, data.dtype, data.shape, self, space)
@@ -155,7 +155,7 @@ class Memory:
 
     @property
     def storage(self) -> Array:
-        """All bytes; grown if there are new allocations."""
+        """All bytes of the memory; the storage grows with new allocations."""
         if self._pending:
             grown = np.zeros(-(-(self._end + 64) // 64) * 64, np.uint8)
             waiting = {start for start, _ in self._pending}
@@ -172,7 +172,7 @@ class Memory:
         return self._storage
 
     def view(self, width: int) -> Array:
-        """Return the storage as elements of `width` bytes."""
+        """View the storage as elements of `width` bytes."""
         storage = self.storage
         view = self._views.get(width)
         if view is None:
@@ -180,7 +180,7 @@ class Memory:
         return view
 
     def find(self, offset: int) -> Buffer | None:
-        """Return the allocation that contains a storage position, None in a guard zone."""
+        """Return the allocation that contains a storage position; None in a guard zone."""
         index = bisect.bisect_right(self._starts, offset) - 1
         if index < 0:
             return None
@@ -196,5 +196,5 @@ class Memory:
         return min(around, key=lambda item: max(item.offset - offset, offset - (item.offset + item.size - 1)))
 
     def bounds(self) -> tuple[Array, Array]:
-        """Return the first positions and the sizes of all allocations, for vectorised look-ups."""
+        """Return the start positions and the sizes of all allocations, for vectorised look-ups."""
         return np.array(self._starts, np.int64), np.array([item.size for item in self.buffers], np.int64)

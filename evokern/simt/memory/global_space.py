@@ -1,4 +1,4 @@
-"""Global memory from the lanes' view: bounds per allocation, writes to inputs, and calls of the shadow memory."""
+"""Access of lanes to global memory: bounds per allocation, writes to inputs, and calls to the shadow memory."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class AllocationCache:
-    """Cache of one instruction: the allocation that each launch accessed last."""
+    """Cache of one instruction, with the allocation that each launch accessed last."""
 
     __slots__ = ("buffers", "known", "load", "low", "read_only", "smallest_size")
 
     def __init__(self) -> None:
         self.load = -1
-        """Number of the load of blocks for which the cache is valid."""
+        """Value of `GlobalSpace.loads` for which the cache is valid."""
         self.known: Array = np.zeros(0, np.int64)
-        """Launch → index of its allocation; −1 before its first access."""
+        """Launch → index of its cached allocation; −1 before the first access."""
         self.low: Array = np.zeros(0, np.int64)
-        """Start of each lane's allocation."""
+        """Start of the allocation that each lane accesses."""
         self.smallest_size = -1
-        """Bytes of the smallest of these allocations."""
+        """Size of the smallest cached allocation, bytes."""
         self.read_only = False
-        """Whether all of these allocations are read-only."""
+        """Whether all cached allocations are read-only."""
         self.buffers: tuple[Buffer, ...] = ()
-        """The allocations; empty if one access of a launch touched several."""
+        """The cached allocations; empty if one access of a launch touched several allocations."""
 
     def reset(self) -> None:
         """Clear the cache, so that the next access checks each lane."""
@@ -38,12 +38,12 @@ class AllocationCache:
 
     @property
     def initialised(self) -> bool:
-        """Whether all of the allocations were initialised before the launch."""
+        """Whether all cached allocations were initialised before the launch."""
         return bool(self.buffers) and all(buffer.initialised for buffer in self.buffers)
 
 
 class GlobalSpace:
-    """Checks and indices for global accesses of one batch."""
+    """Global accesses of one batch: their checks and their storage indices."""
 
     def __init__(self, batch: Batch, memory: Memory, shadow: GlobalShadow | None, order: ThreadOrder | None) -> None:
         self._batch, self._order = batch, order
@@ -63,7 +63,7 @@ class GlobalSpace:
             self.within.load()
 
     def last_stamp(self) -> int:
-        """Return a stamp that no access to global memory has, in this batch or an earlier one."""
+        """Return a stamp that no access to global memory in this batch or an earlier one has."""
         if self.shadow is None:
             return 0
         if self._order is not None:
@@ -71,7 +71,7 @@ class GlobalSpace:
         return self.shadow.last_stamp
 
     def view(self, width: int) -> Array:
-        """Return the storage as elements of a width."""
+        """View the storage as elements of a width."""
         return self.memory.view(width)
 
     def locate(
@@ -90,7 +90,8 @@ class GlobalSpace:
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
         if site.load == self.loads and lowest_bits(where) & (width - 1) == 0:
-            # Below its allocation, a lane's distance wraps to a huge number, so one comparison checks both ends.
+            # The distance of an address below its allocation wraps to a huge number, so one comparison checks both
+            # ends.
             distance = (where - active.pick(site.low)).view(np.uint64)
             if int(distance.max()) <= site.smallest_size - width:
                 return active, where >> (width.bit_length() - 1)
@@ -125,7 +126,7 @@ class GlobalSpace:
         return active, where >> (width.bit_length() - 1)
 
     def _remember(self, active: Active, which: Array, site: AllocationCache, write: bool) -> None:
-        """Cache the allocations of an access, unless a launch accessed several or may not write to one."""
+        """Cache the allocations of an access, unless a launch accesses several of them or may not write to one."""
         launches = active.pick(self._batch.launch)
         known = np.full(self._batch.geometry.launches, -1) if site.load != self.loads else site.known
         hit = known.copy()
@@ -158,7 +159,7 @@ class GlobalSpace:
     def note_read(
         self, active: Active, index: Array, width: int, number: int, site: AllocationCache, *, synchronises: bool
     ) -> None:
-        """Check and record reads; volatile and acquire reads instead take part in the order of blocks."""
+        """Check and record reads; volatile and acquire reads instead take part in ordering blocks."""
         if self.memory.recorder is not None:
             self.memory.recorder.read(index, width)
         if self.shadow is None or site.read_only:
@@ -179,7 +180,7 @@ class GlobalSpace:
         values: Array | None = None, *,
         synchronises: bool, releases: bool = False,
     ) -> None:  # fmt: skip
-        """Check and record writes; volatile and release writes take part in the order of blocks."""
+        """Check and record writes; volatile and release writes take part in ordering blocks."""
         self.writes += 1
         if self.memory.recorder is not None:
             self.memory.recorder.write(index, width, self._batch.block_id[active.lanes])
@@ -207,7 +208,7 @@ class GlobalSpace:
     def note_atomic(
         self, active: Active, index: Array, width: int, number: int, site: AllocationCache, *, releases: bool
     ) -> None:
-        """Record atomic updates; they take part in the order of blocks and do not race with each other."""
+        """Record atomic updates, which take part in ordering blocks and do not race with each other."""
         self.writes += 1
         if self.memory.recorder is not None:
             self.memory.recorder.read(index, width)

@@ -22,11 +22,11 @@ from evokern.simt.sanitizer.shared_shadow import SharedShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 _HALF = 1 << RANK_BITS - 1
-"""Half the distance between the memories of two ranks, bytes."""
+"""Half the distance between the address ranges of two ranks, bytes."""
 
 
 def _wrapped(where: Array) -> Array:
-    """Return 32-bit sums as signed addresses, so that those slightly below zero are negative."""
+    """Convert 32-bit sums to signed addresses, so that addresses slightly below zero are negative."""
     wrapped: Array = ((where + _HALF) & 0xFFFFFFFF) - _HALF
     return wrapped
 
@@ -57,14 +57,14 @@ class SharedSpace:
         self.order = order
         self.ranks = batch.geometry.ranks
         self.window = batch.block_slot % self.ranks << RANK_BITS
-        """Start of the own block's memory among shared::cluster addresses, for each lane."""
+        """Start of each lane's own block among ``shared::cluster`` addresses."""
         self.lifetime = ClusterLifetime(batch, order, self.name_of) if order is not None and self.ranks > 1 else None
         self.shadow = (
             SharedShadow(batch, order, self.bytes.size, self.place_of) if order is not None and self.size else None
         )
 
     def load(self) -> None:
-        """Reset the memory for new blocks: contents are arbitrary on a GPU, zero here."""
+        """Reset the memory for new blocks to zero; on a GPU, its contents are arbitrary."""
         self.bytes.fill(0)
         if self.shadow is not None:
             self.shadow.load()
@@ -72,12 +72,12 @@ class SharedSpace:
             self.lifetime.load()
 
     def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
-        """Return (address in its block, variable, distance from its start) of a position in all blocks' memory."""
+        """Return (address in its block, variable, distance from that variable) for a position in all blocks' memory."""
         address = position % self.stride
         return address, *self.name_of(address)
 
     def name_of(self, address: int) -> tuple[str, int]:
-        """Return the shared variable at or before an address, and the distance from its start."""
+        """Return the shared variable at or before an address, and the distance of the address from its start."""
         best, at = "shared memory", 0
         for name, (offset, size) in self._batch.program.shared.items():
             if offset <= address and offset >= at and (size == 0 or address < offset + size or True):
@@ -106,7 +106,7 @@ class SharedSpace:
             the shadow.
 
         Raises:
-            Stopped: an address is misaligned and that ends the launch.
+            Stopped: an address is misaligned, which ends the launch.
         """
         leaders = self.leader_lanes(active, address)
         where = address.astype(np.int64)
@@ -147,9 +147,9 @@ class SharedSpace:
     def _in_cluster(
         self, active: Active, where: Array, width: int, number: int, leaders: LeaderLanes
     ) -> tuple[Active | None, Array, LeaderLanes]:
-        """Locate addresses that may belong to another block; report lanes whose block or byte does not exist."""
-        # Round to the nearest multiple: an address slightly below a block's memory is outside that block, not in
-        # another.
+        """Locate addresses that may belong to another block; report addresses whose block or byte does not exist."""
+        # Round to the nearest multiple, so that an address slightly below a block's memory counts as outside that
+        # block, not as in another.
         further = (where + _HALF) >> RANK_BITS
         at = where - (further << RANK_BITS)
         own = self._batch.block_slot[active.lanes]
@@ -171,7 +171,7 @@ class SharedSpace:
         return active, at >> (width.bit_length() - 1), leaders
 
     def _outside(self, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe) -> None:
-        """Report accesses outside of shared memory, with the address relative to the accessed block."""
+        """Report accesses outside shared memory, with addresses relative to the accessed block."""
         first, lane = int(where[bad][0]), int(active.lanes[bad][0])
         _, at = self._rank_of(first, lane)
         # Without cluster addresses, an index far past the end of an array does not belong to another block.
@@ -179,7 +179,7 @@ class SharedSpace:
         outside(self._batch, active, where, bad, width, number, describe, base=base)
 
     def _rank_of(self, address: int, lane: int) -> tuple[int, int]:
-        """Return the rank of an address, counted from the lane's own block, and the offset in that block's memory."""
+        """Return the rank of an address, relative to the lane's own block, and the offset in that block's memory."""
         further = address + _HALF >> RANK_BITS
         return int(self._batch.block_slot[lane]) % self.ranks + further, address - (further << RANK_BITS)
 
@@ -188,7 +188,7 @@ class SharedSpace:
         if not 0 <= rank < self.ranks:
             return "shared memory", at, f"The address belongs to rank {rank}, but the cluster has {self.ranks} blocks"
         name, offset = self.name_of(at)
-        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to rank {rank}"
+        return name, offset, f"A block has {self.size} bytes of shared memory; the access is to block rank {rank}"
 
     def _indices(
         self, active: Active, where: Array, width: int, leaders: LeaderLanes
@@ -198,12 +198,12 @@ class SharedSpace:
         return active, where >> (width.bit_length() - 1), leaders
 
     def met(self, active: Active) -> None:
-        """Record that lanes have met at a warp-synchronous instruction."""
+        """Record that lanes have executed a warp-synchronous instruction together."""
         if self.order is not None and self.order.dirty:
             self.order.met(active)
 
     def leader_lanes(self, active: Active, address: Array) -> LeaderLanes:
-        """Return the lanes that represent all lanes of an access, given their addresses in the block.
+        """Return the lanes that represent all lanes of an access, given the addresses in their blocks.
 
         Args:
             active: lanes that access.
@@ -226,7 +226,7 @@ class SharedSpace:
 
 
 class LocalSpace:
-    """Local memory of each lane: arrays and spills that the compiler placed there."""
+    """Local memory of each lane, in which the compiler places arrays and spilled registers."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -282,7 +282,7 @@ class LocalSpace:
         return name, address - at, f"The thread has {self.size} bytes of local memory"
 
     def note_write(self, index: Array, width: int) -> None:
-        """Record that bytes were written."""
+        """Record bytes that were written."""
         if self.written is not None:
             self.written.view(RAW[width])[index] = np.ones(width, np.bool_).view(RAW[width])
 
@@ -307,7 +307,7 @@ class ParamSpace:
     """Kernel parameters (one block per launch) and parameters of device function calls (one range per lane)."""
 
     def __init__(self, batch: Batch, blocks: Array, symbols: Mapping[str, Array]) -> None:
-        """Allocate the parameters.
+        """Allocate memory for the parameters.
 
         Args:
             batch: the lanes.
@@ -328,12 +328,12 @@ class ParamSpace:
         self._rows: list[tuple[Array, Array]] = []
 
     def load(self) -> None:
-        """Refill rows that differ between launches for new blocks."""
+        """Refill, for new blocks, the rows that differ between launches."""
         for row, per_launch in self._rows:
             row[...] = per_launch[self._batch.launch]
 
     def per_lane(self, per_launch: Array) -> Array:
-        """Return one value per launch as a row, of length one if all launches agree."""
+        """Return one value per launch as a row; its length is one if all values are equal."""
         if per_launch.shape[0] == 1 or bool((per_launch == per_launch[0]).all()):
             return per_launch[:1].copy()
         row = per_launch[self._batch.launch]
@@ -348,11 +348,11 @@ class ParamSpace:
         return self.per_lane(raw.view(dtype).reshape(-1))
 
     def address(self, name: str, offset: int) -> Array:
-        """Return the address of an entry parameter; the parameter block is an allocation of its own."""
+        """Return the address of an entry parameter; the parameter block is a separate allocation."""
         blocks = self._symbols["%params"]
         return self.per_lane(blocks + np.uint64(self.offsets[name] + offset))
 
     def column(self, start: int, type_name: str) -> Array:
-        """Return a place of the per-lane area as a row."""
+        """Return a location in the per-lane parameter area as a row."""
         dtype = np.dtype(DTYPES[type_name])
         return np.ndarray((self._batch.lanes,), dtype, self.area, start, (self.stride,))

@@ -28,7 +28,7 @@ _PRODUCTS = frozenset({"product", "product_commit", "product_wait"})
 GROUPS = 64
 """Number of groups of asynchronous copies or products stored per warp; no wait refers to more."""
 UNGROUPED = -1
-"""Operand of a wait for everything: it leaves no group in flight and also covers copies outside any group."""
+"""Group count for ``cp.async.wait_all``, which also waits for copies outside any group."""
 BARRIERS = 16
 """Barriers of a block."""
 CLUSTER = BARRIERS

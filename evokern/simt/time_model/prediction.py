@@ -66,7 +66,7 @@ class LaunchFacts:
     pipe_wait_clocks: float
     """Mean clocks per block in which a warp waits for pipes; all other clocks are latency."""
     working_set_bytes: float
-    """Bytes that the launch, and launches between its repetitions, access; those beyond the size of L2 come from DRAM."""
+    """Bytes that the launch, and launches between its repetitions, access; bytes beyond L2's size come from DRAM."""
     unique_bytes: float
     """Distinct bytes that the launch transfers from or to DRAM if they are not in L2."""
     spill_bytes: int = 0
