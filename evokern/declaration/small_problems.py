@@ -39,7 +39,7 @@ def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
                 f"fields: {', '.join(like)}"
             )
         if known[name.lower()] in changes:
-            raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r} twice; name it once")
+            raise KernelError(f"kernel {kernel.name}: small problem {text!r} sets {name!r} twice; set it once")
         changes[known[name.lower()]] = value
     return kernel.problem({**like, **changes})
 

@@ -20,7 +20,7 @@ from evokern.errors import SpaceError, suggestion
 
 Predicate = Callable[[Config], bool]
 _WALKED = 100_000
-"""Maximum number of configurations enumerated if random draws find no feasible one; takes several seconds."""
+"""Maximum number of configurations enumerated if random draws find no feasible one; enumeration takes several seconds."""
 
 
 def _steps(gene: Gene, value: Value) -> int:
@@ -179,7 +179,7 @@ class Space:
             yield from self._extend({**chosen, gene.name: value}, depth + 1)
 
     def draw(self, rng: random.Random) -> Config:
-        """Draw a configuration uniformly over all combinations; it is feasible only if the space has a table."""
+        """Draw a configuration uniformly from all combinations; it may be infeasible unless the space has a table."""
         if self.table is not None:
             return self.table[rng.randrange(len(self.table))]
         chosen: dict[str, Value] = {}

@@ -69,7 +69,7 @@ class CompileAhead:
         return begun
 
     def finished(self, result: JobResult) -> JobResult | None:
-        """Return the compile result if its trial was submitted meanwhile; None if it is kept for later or must be repeated."""
+        """Return the result if its trial was submitted meanwhile; None if it is kept for later or must be repeated."""
         config = self._running.pop(result.key)
         number = self._trials.pop(config, None)
         if result.status != "done":  # the trial's own compile reports the cause
