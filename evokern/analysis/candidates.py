@@ -28,7 +28,7 @@ RESULT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class TrialUnderTest:
-    """A trial under test, with its study."""
+    """A trial under test, with the data of its study."""
 
     record: StudyRecord
     """The stored study."""

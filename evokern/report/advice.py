@@ -31,7 +31,7 @@ class Advice:
     short: str
     """Short form for the first screen."""
     words: str
-    """Full form with the reason."""
+    """Full form, with the reason."""
     command: str = ""
     """Command to run; empty if there is none."""
 

@@ -46,7 +46,7 @@ class Facts:
     best_digest: str
     """Digest of the kernel source of the champion or, without a champion, of the last search."""
     sources: Mapping[str, str]
-    """Files of that source, by name."""
+    """Files of this source, by name."""
     sessions: tuple[SessionRecord, ...]
     """Sessions of the study."""
     baseline: tuple[str, float] | None
@@ -70,7 +70,7 @@ class Facts:
     samples: Mapping[int, tuple[float, ...]]
     """Samples of the fastest trials on the first problem in µs per call, by trial number."""
     ablation: ProofRecord | None
-    """Latest ablation."""
+    """Latest ablation of the study."""
     control: Mapping[str, Any] | None
     """Control results as in `show --json`; None without a control."""
     curves: Mapping[str, tuple[Trial, ...]]

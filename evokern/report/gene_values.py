@@ -29,7 +29,7 @@ MAX_REASON_LENGTH = 70
 _OUTCOMES_WITH_COLUMNS = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes with a column of their own."""
 Places = npt.NDArray[np.intp]
-"""Indices of trials within the study."""
+"""Array of trial indices within the study."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LinkedText:
     """Text with an optional link to trials."""
 
     words: str
-    """Text to show."""
+    """Text that is shown."""
     link: str
     """URL fragment that the page's script handles; empty for no link."""
 

@@ -51,7 +51,7 @@ class MarkedFile:
     name: str
     """Name of the file."""
     opened: bool
-    """Whether the page shows it expanded."""
+    """Whether the page shows the file expanded."""
     lines: tuple[tuple[str, str], ...]
     """Lines of the file, each with the genes that it uses and the champion's values."""
 
@@ -99,7 +99,7 @@ def _fields(record: StudyRecord) -> list[tuple[str, ...]]:
 
 
 def environment(facts: Facts) -> dict[str, Any]:
-    """Return versions, clocks, notes and settings."""
+    """Return the versions, clocks, notes and settings of the study."""
     sessions = []
     for place, session in enumerate(facts.sessions, 1):
         told = {

@@ -26,9 +26,9 @@ class Axis:
     label: str
     """Label with the unit."""
     low: float
-    """Smallest value."""
+    """Smallest value of the axis."""
     high: float
-    """Largest value."""
+    """Largest value of the axis."""
     log: bool = False
     """Whether the axis is logarithmic."""
 
@@ -43,7 +43,7 @@ class Axis:
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
-        """Scaled ends, cached because a page computes tens of thousands of positions."""
+        """Ends of the axis as used for positions; cached because a page computes tens of thousands of positions."""
         return self._scaled(self.low), self._scaled(self.high)
 
     def ticks(self) -> list[float]:

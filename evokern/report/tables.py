@@ -14,7 +14,7 @@ class TextTable:
     head: Sequence[str]
     """Column titles; all empty for a table without a head."""
     rows: Sequence[Sequence[str]]
-    """Cells."""
+    """Rows of cells."""
     numbers: Iterable[int] = ()
     """Indices of right-aligned columns."""
 
@@ -31,7 +31,7 @@ class Cell:
     text: str = ""
     """Bold text at the top."""
     note: str = ""
-    """Small text below it."""
+    """Small text at the bottom."""
     kind: str = ""
     """CSS class: `dim` if no trial has these values, `none` if no such trial was correct."""
     heat: str = ""

@@ -21,9 +21,9 @@ class Roofs:
     """Work of a call, and the peak rates that limit it."""
 
     flops: float
-    """Operations of a call; with several problems, their mean."""
+    """Number of operations of a call; with several problems, their mean."""
     intensity: float
-    """Operations per byte of the workload."""
+    """Number of operations per byte of the workload."""
     peak: float
     """Data-sheet peak of the tensor cores in FLOP/s."""
     plain: float

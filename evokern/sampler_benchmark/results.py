@@ -13,7 +13,7 @@ from evokern.samplers.contract import TrialSchedule
 LIVE = 96
 """Maximum number of trials in flight of a time-limited search on a GPU with 16 cores."""
 CHECKPOINTS = (50, 100, 200, 500, 1000, 2000, 5000)
-"""Evaluations after which results are reported; the last evaluation of a replay is always added."""
+"""Numbers of evaluations after which results are reported; the last evaluation of a replay is always added."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ReplayResult:
     space: str
     """Name of the recording."""
     trials: int
-    """Evaluations of each repeat."""
+    """Number of evaluations of each repeat."""
     optimum_us: float
     """Shortest recorded time in µs."""
     samplers: tuple[SamplerResult, ...]
@@ -71,7 +71,7 @@ class ReplayResult:
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
-        """Evaluations after which results are reported."""
+        """Numbers of evaluations after which results are reported."""
         return (*(n for n in CHECKPOINTS if n < self.trials), self.trials)
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Settings:
     source: str
     """File of a recording, or `runs.db:study`."""
     trials: int = 200
-    """Evaluations of each repeat."""
+    """Number of evaluations of each repeat."""
     window: int | None = None
     """Maximum number of trials in flight; None for `LIVE`."""
     budget_s: float | None = None

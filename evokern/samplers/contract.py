@@ -32,9 +32,9 @@ class TrialResult:
     """The part of a finished trial that samplers may see."""
 
     number: int
-    """Trial number."""
+    """Number of the trial."""
     config: Config
-    """Evaluated configuration."""
+    """Configuration of the trial."""
     outcome: Outcome
     """Outcome of the trial."""
     value: float | None = None

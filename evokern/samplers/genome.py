@@ -16,7 +16,7 @@ from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.space import Space
 
 Rows = npt.NDArray[np.int16]
-"""Configurations, shape (n, genes)."""
+"""Configurations as rows of value indices, shape (n, genes)."""
 Keys = npt.NDArray[np.int64]
 """One number per row, equal for equal rows."""
 

@@ -27,7 +27,7 @@ class InertGene:
     context: tuple[int, int] | None
     """Index and value index of another gene with which it is inert, or None for always."""
     pairs: int
-    """Number of pairs of trials as evidence."""
+    """Number of pairs of trials that are evidence."""
 
 
 class InertGenes:

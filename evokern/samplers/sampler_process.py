@@ -73,14 +73,14 @@ class _ProposalRequest:
 
 @dataclass(frozen=True)
 class _ProposalAnswer:
-    """Answer to a request."""
+    """Answer of the sampler process to a request."""
 
     proposal: Proposal | None
     likely: Sequence[Config]
 
 
 class SamplerWorker:
-    """The sampler inside the process."""
+    """The sampler that runs inside the process."""
 
     def __init__(self, plan: SamplerPlan) -> None:
         kernel, context = plan.context.kernel(), plan.context

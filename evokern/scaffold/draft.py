@@ -33,12 +33,12 @@ _WRITABLE = re.compile(
 
 @dataclass(frozen=True)
 class Draft:
-    """Content of the files to write."""
+    """Content of the files that a draft consists of."""
 
     function: str
     """Name of the kernel in the source."""
     plan: Plan
-    """Genes, fields, arguments and launch."""
+    """Genes, fields, arguments and launch of the kernel."""
     source: str
     """Text of `kernel.cu`."""
     tensors: tuple[DraftTensor, ...]

@@ -76,7 +76,7 @@ class DraftTensor:
     shape: tuple[str, ...]
     """Python text of each extent."""
     role: str
-    """Role, as in `evokern.Tensor`."""
+    """Role of the buffer, as in `evokern.Tensor`."""
     why: str = ""
     """Reason why the buffer is a guess; empty if the runs agree."""
     extra: str = ""

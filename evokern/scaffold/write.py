@@ -27,7 +27,7 @@ class Scaffold:
     name: str
     """Name of the kernel."""
     files: tuple[Path, ...]
-    """Written files."""
+    """Paths of the written files."""
     confirm: tuple[str, ...]
     """Points for the user to complete or confirm, one sentence each."""
 

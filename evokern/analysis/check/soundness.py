@@ -47,7 +47,7 @@ class CheckResult:
     ok: bool | None
     """Whether the check passed; None if it was skipped."""
     detail: str
-    """Finding, with the remedy if the check failed."""
+    """Text about the finding, with the remedy if the check failed."""
     warning: bool = False
     """Whether the check passed with a warning."""
 

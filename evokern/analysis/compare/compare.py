@@ -20,7 +20,7 @@ from evokern.measurement.statistics import cliffs_delta, geometric_mean, median
 
 _RESAMPLES = 4000
 FEWEST_SAMPLES = 5
-"""Fewest samples of each run for the test to reach a level of 0.01 (p is at least 1/252)."""
+"""Minimum number of samples of each run for the test to reach a level of 0.01 (p is at least 1/252)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ComparedRun:
     """One side of a comparison: a study's champion or an exported program."""
 
     label: str
-    """Name that the user gave."""
+    """Name of the run as given by the user."""
     kernel: str
     """Name of the kernel."""
     device: str
@@ -50,7 +50,7 @@ class ComparedRun:
     predicted: bool
     """Whether the times are predicted."""
     readings: Mapping[str, RunTiming]
-    """Problem → time."""
+    """Problem → time of the run."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The candidate's gene values."""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ProblemComparison:
     new_us: float
     """New time in µs."""
     ratio: float
-    """New time divided by baseline time."""
+    """New time divided by the baseline time."""
     ratio_ci95: tuple[float, float] | None
     """95 % confidence interval of the ratio, or None without samples."""
     chance: float | None
@@ -93,7 +93,7 @@ class Comparison:
     new: ComparedRun
     """The run under test."""
     lines: tuple[ProblemComparison, ...]
-    """One entry per problem."""
+    """Comparisons, one for each problem."""
     method: str
     """Description of the method."""
     threshold: float

@@ -170,7 +170,7 @@ def _path(
 
 
 class _Runs:
-    """Cached evaluations by candidate."""
+    """Evaluations of candidates, cached by candidate."""
 
     def __init__(self, subject: TrialUnderTest, device: Device) -> None:
         self.subject, self._device = subject, device

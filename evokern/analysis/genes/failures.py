@@ -37,9 +37,9 @@ class FailingPair:
     where: str
     """Values of other genes that make the pair active, such as `WARP_ROLES=loaders`; empty if always active."""
     count: int
-    """Number of trials with these values, all failed."""
+    """Number of trials with these values; all of them failed."""
     outcome: Outcome
-    """Most frequent outcome."""
+    """Most frequent outcome of these trials."""
     reason: str
     """Most frequent reason of this outcome."""
     reason_count: int

@@ -48,7 +48,7 @@ class GeneFinding:
     text: str
     """The finding as text."""
     trials: int
-    """Number of supporting trials or pairs."""
+    """Number of trials or pairs that support the finding."""
     effect: float = 0.0
     """Relative change of the time: 0.27 for 27 % slower than the best value; 0 for findings not about time."""
     interval: tuple[float, float] | None = None

@@ -66,7 +66,7 @@ class Importance:
     explained: float
     """Share of the variance of log(time) that the forests explain on held-out trials, at most 1."""
     trials: int
-    """Number of trials in the fit."""
+    """Number of trials to which the forests were fitted."""
 
 
 def importance(

@@ -20,7 +20,7 @@ BUSY_PERCENT = 60.0
 """Share of a unit's peak from which the unit bounds a kernel; below it, the kernel is latency-bound.
 Nsight Compute's rule `SOLBottleneck` uses the same threshold."""
 MOST_SUGGESTIONS = 5
-"""Largest number of suggested genes."""
+"""Maximum number of suggested genes."""
 
 ADVICE: Mapping[str, str] = {
     "memory-bound": "move fewer bytes through L2 and DRAM: use wider accesses, larger tiles, an order with more reuse",
@@ -70,7 +70,7 @@ class Bottleneck:
     """`memory-bound`, `shared-memory-bound`, `latency-bound`, `tensor-bound`, `launch-bound`, `arithmetic-bound`, or
     `unknown` if no counter is available."""
     evidence: tuple[str, ...]
-    """The numbers that support it, one statement each."""
+    """Evidence for the bottleneck, one statement for each number."""
     shares: Mapping[str, float]
     """Bound → utilisation in percent, if known."""
     suggestions: tuple[Suggestion, ...] = ()

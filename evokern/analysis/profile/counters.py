@@ -34,11 +34,11 @@ class CountedLaunch:
     entry: str
     """Name of the launched kernel function."""
     grid: tuple[int, int, int]
-    """Blocks along x, y, z."""
+    """Number of blocks along x, y and z."""
     block: tuple[int, int, int]
-    """Threads along x, y, z."""
+    """Number of threads per block along x, y and z."""
     counters: Values
-    """Values of the counters."""
+    """Values of the launch's counters."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class CountedCandidate:
     counters: Values
     """Counters of the call: sums of durations and counts, other values averaged by duration."""
     launches: tuple[CountedLaunch, ...]
-    """The launches, in order."""
+    """Profiles of the launches, in order."""
     verdict: Bottleneck
     """The bottleneck with suggestions."""
     command: str
     """Command line that produced the counters."""
     report: str | None = None
-    """Path of Nsight Compute's report, if kept."""
+    """Path of Nsight Compute's report if it was kept, otherwise None."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""

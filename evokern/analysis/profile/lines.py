@@ -55,23 +55,23 @@ class LineProfile:
     resource: str
     """The resource that the line uses most."""
     warp_instructions: int
-    """Instructions issued, counted per warp."""
+    """Number of issued instructions, counted per warp."""
     thread_instructions: int
-    """Instructions issued, counted per active thread."""
+    """Number of issued instructions, counted per active thread."""
     divergent: int
-    """Warp instructions issued while other lanes of the warp were on another path."""
+    """Number of warp instructions issued while other lanes of the warp were on another path."""
     shared_wavefronts: int
-    """Shared-memory wavefronts."""
+    """Number of shared-memory wavefronts."""
     ideal_wavefronts: int
-    """Shared-memory wavefronts without bank conflicts."""
+    """Number of shared-memory wavefronts that would be needed without bank conflicts."""
     global_sectors: int
-    """32-byte sectors of global memory, loads and stores."""
+    """Number of 32-byte sectors of global memory that are loaded or stored."""
     ideal_sectors: int
     """Minimum number of sectors for the same number of bytes."""
     stall_clocks: float
     """SM clocks that an average warp waits at the line for operands, copies, products or barriers."""
     pipes: Mapping[str, int]
-    """Pipe → warp instructions."""
+    """Pipe → number of its warp instructions."""
     calls: tuple[CallShare, ...] = ()
     """Call sites of an inline function's line, most expensive first."""
 
@@ -117,7 +117,7 @@ class _Lines:
 
     @cached_property
     def _whole(self) -> Mapping[str, float]:
-        """Pipe → clocks that an average block uses it."""
+        """Pipe → number of clocks for which an average block uses it."""
         return timemodel.block_clocks(self.counters, self.chip)
 
     def profiles(self) -> Iterator[LineProfile]:

@@ -39,7 +39,7 @@ class Metric:
     label: str
     """Name of the counter in reports."""
     unit: Literal["ns", "%", "cycles", ""]
-    """Unit, or empty for a count."""
+    """Unit of the counter, or empty for a count."""
     names: tuple[str, ...]
     """Nsight Compute's names in order of preference."""
 
@@ -110,7 +110,7 @@ class ProfilerSettings:
     """Settings for profiling a command."""
 
     metrics: tuple[Metric, ...] = METRICS
-    """Metrics to read."""
+    """Metrics that are read."""
     flush: bool = False
     """Whether to empty the caches before every pass."""
     symbols: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class CountedRun:
     """Result of profiling a command."""
 
     launches: tuple[Mapping[str, float | None], ...]
-    """Metric key → value, for each launch in order."""
+    """Metric key → value, for each launch, in order."""
     command: tuple[str, ...]
     """Command line that produced the values."""
     unknown: tuple[str, ...]

@@ -29,11 +29,11 @@ class LaunchProfile:
     entry: str
     """Name of the launched kernel function."""
     grid: tuple[int, int, int]
-    """Blocks along x, y, z."""
+    """Number of blocks along x, y and z."""
     block: tuple[int, int, int]
-    """Threads along x, y, z."""
+    """Number of threads per block along x, y and z."""
     sampled_blocks: tuple[int, ...]
-    """Linear ids of the executed blocks."""
+    """Linear IDs of the executed blocks."""
     resources: Resources
     """Registers, spills, shared memory and occupancy of the launch."""
     blocks_per_sm: int
@@ -48,7 +48,7 @@ class LaunchProfile:
     """Mean SM clocks that a warp waited, by cause: `barrier`, `async_copy`, `memory` (operands, including warpgroup
     products) and `pipes` (in use by other warps)."""
     lines: tuple[LineProfile, ...]
-    """Source lines, most expensive first."""
+    """Profiles of the source lines, most expensive first."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class CandidateProfile:
     kernel: str
     """The kernel's name."""
     file: str
-    """The kernel's source file."""
+    """Name of the kernel's source file."""
     config: Mapping[str, Any]
     """Gene → value."""
     problem: str
@@ -80,7 +80,7 @@ class CandidateProfile:
     cause: str
     """Name of this bound, for example `shared-memory-bound`."""
     launches: tuple[LaunchProfile, ...]
-    """The launches, in order."""
+    """Profiles of the launches, in order."""
     verdict: Bottleneck
     """The bottleneck with suggestions."""
     fault: str | None = None

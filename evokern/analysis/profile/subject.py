@@ -32,14 +32,14 @@ from evokern.study.trial import Trial
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """A candidate as named by the user."""
+    """A candidate as the user names it."""
 
     name: str | None = None
     """Name or file of a study, or name or folder of a kernel; None selects the latest study."""
     db: Path = Path("evokern.db")
     """Database with results; it may be missing unless a trial is named."""
     trial: int | None = None
-    """Number of a trial; None for the champion."""
+    """Number of a trial; None selects the champion."""
     changes: Mapping[str, str] | None = None
     """Gene values that replace those of the default candidate, or None."""
     problem: str | None = None

@@ -50,11 +50,11 @@ class Argument:
     """One argument of a launch."""
 
     text: str
-    """Text given by the user."""
+    """Text of the argument as given by the user."""
     role: str
-    """One of `ROLES`, `scalar` or `null`."""
+    """Role of the argument: one of `ROLES`, `scalar` or `null`."""
     dtype: str = "u64"
-    """Element type."""
+    """Element type of a buffer, or type of a scalar."""
     shape: tuple[int, ...] = ()
     """Shape of a buffer, in elements."""
     low: float | None = None

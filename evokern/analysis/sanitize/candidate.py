@@ -29,7 +29,7 @@ from evokern.simt.sanitizer.findings import ERROR
 from evokern.simt.sanitizer.hang import REPEATS
 
 INSTRUCTION_LIMIT = 20_000_000
-"""Warp instructions after which a launch counts as a hang, as in a study's `[simulation]`."""
+"""Number of warp instructions after which a launch counts as a hang, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
 """Maximum number of blocks of a launch; more would take hours, and smaller grids show the same bugs."""
 UNWRITTEN = "unwritten_output"
@@ -86,7 +86,7 @@ class SanitizeReport:
     sources: Mapping[str, str]
     """Source texts by header name as included; the main source under the empty name."""
     runs: tuple[SanitizedRun, ...]
-    """The runs."""
+    """Results of the runs."""
     remarks: tuple[str, ...] = field(default=())
     """Notes for the user about the launch."""
 

@@ -49,11 +49,11 @@ class FileLaunch:
     entry: str | None = None
     """Name of the kernel; None if the file has only one."""
     grid: tuple[int, int, int] | None = None
-    """Blocks along x, y, z; None for one thread per element of the largest writable buffer."""
+    """Number of blocks along x, y and z; None for one thread per element of the largest writable buffer."""
     block: tuple[int, int, int] | None = None
-    """Threads along x, y, z; required."""
+    """Number of threads per block along x, y and z; required."""
     shared_bytes: int = 0
-    """Bytes of dynamic shared memory per block."""
+    """Number of bytes of dynamic shared memory per block."""
     arguments: tuple[Argument, ...] = ()
     """Arguments, one per parameter, in order."""
     defines: tuple[str, ...] = ()
@@ -61,13 +61,13 @@ class FileLaunch:
     include_dirs: tuple[Path, ...] = ()
     """Folders with the file's headers, searched after the file's folder."""
     limit: int = INSTRUCTION_LIMIT
-    """Warp instructions after which the launch counts as a hang."""
+    """Number of warp instructions after which the launch counts as a hang."""
     seed: int = 0
     """Seed of the random inputs."""
     suffix: str = ""
     """Architecture suffix; `a` enables architecture-specific features."""
     cluster: tuple[int, int, int] | None = None
-    """Blocks of a cluster along x, y, z; None for the kernel's `__cluster_dims__`, or no cluster."""
+    """Number of blocks per cluster along x, y and z; None for the kernel's `__cluster_dims__`, or no cluster."""
 
     def __post_init__(self) -> None:
         for text in self.defines:

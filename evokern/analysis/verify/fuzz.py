@@ -44,11 +44,11 @@ class FuzzCase:
     """One reproducible fuzzing case."""
 
     problem: Problem
-    """The problem's shape."""
+    """Problem of the case."""
     seed: int
     """Seed of the inputs."""
     inputs: tuple[InputSet, ...]
-    """Input sets, one call each."""
+    """Input sets; the candidate is called once with each of them."""
     lead: int
     """Offset of each buffer from its usual alignment, in bytes."""
 
@@ -63,7 +63,7 @@ class FuzzFailure:
     case: FuzzCase
     """The case that failed."""
     check: str
-    """Id of the failed check."""
+    """ID of the failed check."""
     message: str
     """Error message of the check."""
 

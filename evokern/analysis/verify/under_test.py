@@ -17,7 +17,7 @@ class CandidateUnderTest:
     kernel: Kernel
     """The kernel."""
     config: Config
-    """The configuration."""
+    """The configuration under test."""
     study: Study
     """Study with the gate and simulation settings."""
     problems: tuple[Problem, ...]

@@ -41,9 +41,9 @@ class CudaSource:
     headers: Mapping[str, str]
     """Local headers with host code blanked, by the name in ``#include``, for NVRTC's in-memory headers."""
     entries: tuple[KernelFunction, ...]
-    """The ``__global__`` functions; those in headers come last."""
+    """The ``__global__`` functions; functions in headers come last."""
     macros: tuple[Macro, ...]
-    """The macros; those in headers come last."""
+    """Macros of the program; macros in headers come last."""
     constants: tuple[Constant, ...]
     """Integer constants at file and namespace scope."""
     shared: tuple[SharedArray, ...]

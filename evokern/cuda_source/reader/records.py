@@ -12,7 +12,7 @@ class Parameter:
     type: str
     """Type as written, without the name, for example ``const __half *__restrict__``."""
     name: str
-    """Name; empty if the declaration has none."""
+    """Name of the parameter; empty if the declaration has none."""
     base: str
     """Type without qualifiers, pointer and reference, for example ``__half``."""
     pointer: bool
@@ -30,9 +30,9 @@ class TemplateParameter:
     type: str
     """``typename``, ``class``, or the type of a value such as ``int``."""
     name: str
-    """Name; empty if the declaration has none."""
+    """Name of the parameter; empty if the declaration has none."""
     default: str | None
-    """Default as written, or None."""
+    """Default value as written, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class KernelFunction:
     namespace: str
     """Enclosing namespaces, for example ``detail::kernels``; empty at file scope."""
     parameters: tuple[Parameter, ...]
-    """Parameters in order."""
+    """Parameters of the kernel, in order."""
     template: tuple[TemplateParameter, ...]
     """Template parameters; empty for a plain function."""
     extern_c: bool
@@ -78,7 +78,7 @@ class EntryPoint:
     """A selected kernel in the form that the compiler needs."""
 
     entry: KernelFunction
-    """The function."""
+    """The kernel function."""
     symbol: str | None
     """Symbol in the machine code, if known (``extern "C"``, or a mangled name given by the user)."""
     expression: str | None
@@ -127,7 +127,7 @@ class SharedArray:
     name: str
     """Name of the variable."""
     type: str
-    """Element type."""
+    """Element type of the array."""
     extents: tuple[str, ...]
     """Array bounds as written, outermost first; empty for a scalar, one empty string for a dynamic array."""
     dynamic: bool
@@ -147,9 +147,9 @@ class HostFunction:
     name: str
     """Name of the function."""
     line: int
-    """First line."""
+    """First line of the function."""
     last_line: int
-    """Last line."""
+    """Last line of the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class LaunchSite:
     stream: str
     """Expression for the stream; ``0`` if omitted."""
     arguments: tuple[str, ...]
-    """Arguments as written."""
+    """Arguments of the kernel as written."""
     function: str
     """Host function that contains the launch."""
     line: int

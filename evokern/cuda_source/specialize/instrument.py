@@ -48,7 +48,7 @@ class ConstantValue:
     """Constant value of an expression."""
 
     value: int
-    """Value; 0 or 1 for bool."""
+    """Value of the expression; 0 or 1 for bool."""
     type: str
     """Type abbreviation of the ABI, for example ``i`` for int and ``b`` for bool."""
 

@@ -21,7 +21,7 @@ MOST_HOT = 12
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One source line with the totals of all launches."""
+    """A source line with its totals over all launches."""
 
     number: int
     """Line number."""
@@ -44,11 +44,11 @@ class SourceLine:
     stalled: float = 0.0
     """Waiting clocks of the line relative to the largest number of all lines, from 0 to 1."""
     conflicts: str = ""
-    """Shared-memory wavefronts, with their ratio to the minimum if there are bank conflicts."""
+    """Number of shared-memory wavefronts, with its ratio to the minimum if there are bank conflicts."""
     conflicted: bool = False
     """Whether there are bank conflicts."""
     sectors: str = ""
-    """Global-memory sectors, with the ratio to the minimum."""
+    """Number of global-memory sectors, with its ratio to the minimum."""
     divergent: str = ""
     """Share of warp instructions issued while other active lanes were at another instruction."""
 

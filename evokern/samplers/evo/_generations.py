@@ -49,7 +49,7 @@ LATE_FADES = 24.0
 
 @dataclass
 class Generation:
-    """Shared data of the trials of a generation."""
+    """Data that the trials of a generation share."""
 
     start: int
     """Number of the first trial."""
@@ -62,9 +62,9 @@ class Generation:
     free: npt.NDArray[np.bool_]
     """Mask of candidates not proposed yet."""
     model: Model
-    """Model of the time."""
+    """Model of the candidates' times."""
     candidates: Candidates
-    """Candidates as prepared for the model."""
+    """Candidates in the form that the model uses."""
     weight: Floats
     """Log factor of each candidate: probability of success, prior preference, and penalty of low-priority values."""
 

@@ -15,7 +15,7 @@ ENUMERABLE = 4_096
 ROUNDS = 12
 """Number of batches of random draws before the search continues from feasible rows."""
 STEPS = 24
-"""Number of rows changed in each step of that search."""
+"""Number of rows that each step of that search changes."""
 
 
 class Pool:

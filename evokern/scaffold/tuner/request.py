@@ -49,7 +49,7 @@ class TunerRequest:
     kernel: str
     """Name of the kernel."""
     source: str
-    """CUDA source."""
+    """CUDA source of the kernel."""
     file: str
     """Path of the source file; empty if the script contains the text."""
     problem_size: tuple[int | str, ...]
@@ -71,7 +71,7 @@ class TunerRequest:
     shared: str = "0"
     """Python text of the dynamic shared memory in bytes."""
     options: tuple[str, ...] = ()
-    """Compiler options."""
+    """Compiler options for the kernel."""
     sums: tuple[int, ...] = ()
     """Array arguments whose expected result is one number: the script compares their sum."""
     notes: tuple[str, ...] = ()
