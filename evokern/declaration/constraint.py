@@ -91,7 +91,7 @@ class VectorAccess:
     """A vector load or store whose alignment depends on strides, checked before compilation."""
 
     tensor: str
-    """Tensor in global memory, or a name such as `shared k_tile`."""
+    """Name of a tensor in global memory, or a description such as `shared k_tile`."""
     width_bytes: int
     """Bytes per access of one thread: 4, 8 or 16."""
     stride_bytes: tuple[int, ...]

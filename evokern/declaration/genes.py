@@ -133,7 +133,7 @@ class Gene:
     for_study: tuple[Value, ...] = field(default=(), compare=False)
     """Values that are slow on purpose and serve as a comparison; `evo` tries them with low priority."""
     for_chips: Mapping[Value, tuple[str, ...]] = field(default_factory=dict, compare=False)
-    """Value → names in `CHIPS` of the chips it is designed for; on other chips `evo` tries it with low priority."""
+    """Value → chips (names in `CHIPS`) for which it is designed; on other chips, `evo` tries it with low priority."""
     less_precise: tuple[Value, ...] = field(default=(), compare=False)
     """Values that round more than the default and may miss the tolerance; `evo` tries them with low priority."""
 

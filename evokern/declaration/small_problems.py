@@ -15,7 +15,7 @@ MAX_PROBLEMS = 2
 """Maximum number of small problems per candidate: one with tails and one without take about a second."""
 
 MOST_ELEMENTS = 1 << 18
-"""Maximum number of elements of a study's full-size problem that is run whole; larger ones take minutes."""
+"""Maximum number of elements in a full-size problem that is run completely; larger problems take minutes."""
 
 MOST_TILE = 1024
 """Maximum extent of a tile along one field, for problems made of whole tiles."""

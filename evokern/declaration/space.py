@@ -20,7 +20,7 @@ from evokern.errors import SpaceError, suggestion
 
 Predicate = Callable[[Config], bool]
 _WALKED = 100_000
-"""Maximum number of configurations enumerated if random draws find no feasible one; enumeration takes several seconds."""
+"""Maximum number of configurations to enumerate if random draws find no feasible one; takes several seconds."""
 
 
 def _steps(gene: Gene, value: Value) -> int:

@@ -42,7 +42,7 @@ def calibration_of(
 
     Args:
         baselines: results from one of the GPUs.
-        baseline_job: returns the job that measures the baseline with a given index.
+        baseline_job: function that returns the job that measures the baseline with a given index.
         default_job: job that evaluates the default candidate.
         deadline_s: timeout of one job, in seconds.
         proof: job that a GPU must complete before it joins later.

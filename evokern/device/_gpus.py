@@ -25,7 +25,7 @@ from evokern.workers.members import LocalMember, LocalMembers, MemberPool
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 DEPTH = 3
-"""Compiled candidates queued per GPU worker, including the current one, so that it never waits for this process."""
+"""Number of compiled candidates per GPU worker, including the current one; it then never waits for this process."""
 GPU_PRELOAD = ("torch", "cuda.bindings.driver", nvrtc.PRELOAD, "evokern.device.gpu.worker")
 _COMPILE_PRELOAD = (*PRELOAD, "torch")
 """Modules for compile workers; torch is included because `kernel.py` may import it."""
@@ -72,7 +72,7 @@ class Gpus(Protocol):
         """
 
     def notes(self) -> list[str]:
-        """Return notes on other users of the GPUs and on missing readings."""
+        """Return notes on other users of the GPUs and on missing clock readings."""
 
     def processes(self) -> list[int]:
         """Return the process IDs of workers on this machine."""
@@ -208,7 +208,7 @@ class LocalGpus:
         return compilers, LocalMembers(members, DEPTH)
 
     def notes(self) -> list[str]:
-        """Return notes on other users of the GPUs and on missing readings."""
+        """Return notes on other users of the GPUs and on missing clock readings."""
         notes = [note for held in self._held for note in held.notes(alone=len(self._held) == 1)]
         return [*notes, *dict.fromkeys(held.monitor.problem for held in self._held if held.monitor.problem)]
 

@@ -39,9 +39,9 @@ EXTERNAL_COMPILE_WAIT_S = 10.0
 """Seconds after which the compile of an external source no longer delays other results. Compiles of a search are always
 awaited, so that recorded results do not depend on compile times."""
 _MAX_CONSECUTIVE_ERRORS = 8
-"""Consecutive internal errors that end a search. Three are common if one gene value in four causes an error."""
+"""Number of consecutive internal errors that end a search. Three are common if a quarter of the values cause one."""
 _MAX_CONSECUTIVE_LOST = 8
-"""Consecutive lost trials after which the machine counts as unusable and the search ends."""
+"""Number of consecutive lost trials after which the machine counts as unusable and the search ends."""
 _SWITCH_S = 5e-4
 """Thread switch interval during a search, in seconds. Python's default of 5 ms delays the pipeline's thread at each
 system call. It makes five or more per candidate, while the device idles."""
@@ -101,7 +101,7 @@ class Pipeline:
         Args:
             compilers: pool that compiles a `Config` to a `Built`, or returns an `Evaluation`.
             executors: pool that runs the jobs made by `job` and returns an `Evaluation` for each.
-            job: converts a `CompiledRequest` to an executor's job.
+            job: function that converts a `CompiledRequest` to an executor's job.
             deadline_s: seconds after which an unresponsive executor is killed.
             known: fingerprint → (trial, evaluation) of earlier sessions.
             hang_s: limit recorded for `hung` when an executor is killed; None for `deadline_s`.

@@ -35,9 +35,9 @@ class ShapeGuard:
     comparison: str
     """A key of `COMPARISONS`."""
     left: Formula
-    """Left side."""
+    """Left side of the comparison."""
     right: Formula
-    """Right side."""
+    """Right side of the comparison."""
 
     def holds(self, fields: Mapping[str, int]) -> bool:
         """Return whether a shape meets the condition."""

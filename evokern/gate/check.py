@@ -28,7 +28,7 @@ _BENCHES_KEPT = 4
 
 @dataclass(frozen=True)
 class Repetition:
-    """One way to repeat a call."""
+    """Way to repeat a call."""
 
     share: float
     """Share of the input elements that are new."""
@@ -121,7 +121,7 @@ class Gate:
     def bench(
         self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int, *, fresh: bool = False
     ) -> BufferSet:
-        """Return a buffer set for these tensors: an existing one if it fits, or a new one if `fresh`."""
+        """Return a buffer set for these tensors: a new one if `fresh` or if no existing one fits."""
         key = (tuple(tensors.items()), tuple(kinds), runs)
         bench = None if fresh else self._benches.pop(key, None)
         if bench is None:

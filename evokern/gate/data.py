@@ -156,7 +156,7 @@ def declared_values(tensor: Tensor, what: str, like: torch.Tensor, *given: objec
 
 
 def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *, nonfinite: bool) -> None:
-    """Draw normal inputs, then zero single elements, first elements of rows, whole rows, and all but one of a row."""
+    """Draw normal inputs; then zero some elements, first elements of rows, whole rows, and all but one of a row."""
     device = out.device
     if is_float(tensor.dtype):
         values = _normal(tensor, tensor.scale, out.shape, generator)

@@ -32,11 +32,11 @@ class Copy:
     """One copy or fill that a step performs."""
 
     to: torch.Tensor
-    """Destination, a flat view of bytes; for a recorded output its position in slot 0."""
+    """Destination as a flat view of bytes; for a recorded output, its position in slot 0."""
     source: torch.Tensor | None
-    """Source, a view of as many bytes; None fills with `value`."""
+    """Source as a view of equally many bytes; None fills the destination with `value`."""
     value: int = 0
-    """Byte of a fill."""
+    """Byte with which to fill the destination."""
     turn: Turn = "always"
     """Executions of the step that perform the copy, counted from 0."""
     kept: bool = False

@@ -95,15 +95,15 @@ class Playoff:
     finalists: tuple[Finalist, ...]
     """Champion first, then the others by time."""
     rounds: int
-    """Number of rounds."""
+    """Number of measured rounds."""
     rules: Rules
-    """Decision rules."""
+    """Decision rules of the playoff."""
     predicted: bool = False
     """Whether times are predicted. Such times have no noise and are compared directly."""
 
     @property
     def champion(self) -> Finalist:
-        """Fastest candidate; among ties the one with the smallest median."""
+        """Fastest candidate; among tied candidates, the one with the smallest median."""
         return self.finalists[0]
 
     @property
@@ -173,7 +173,7 @@ def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
     """Measure rounds until the leader beats or ties with every other candidate, but not beyond the last look.
 
     Args:
-        measure: measures one round.
+        measure: function that measures one round.
         count: number of candidates, in any order.
         rules: error budget, margin, looks.
 

@@ -188,7 +188,7 @@ class RooflineBound:
     share: float
     """Ratio of the roofline bound to the time; 1 is the fastest possible."""
     bound: str
-    """Limiting resource: `operations`, `dram` or `l2`; over several problems the one that takes longest in total."""
+    """Limiting resource: `operations`, `dram` or `l2`; with several problems, the one with the longest total time."""
     rates: Rates | None
     """Rates measured on the GPU; None if the bound uses peak rates."""
     arithmetic: str = ""

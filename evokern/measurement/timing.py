@@ -237,7 +237,7 @@ def launch_limits(
 
 
 def _raced_us(elite_us: float | None, default_us: float | None, problems: int) -> float | None:
-    """Return the time in µs to compare a launch on one problem with, or None.
+    """Return the time in µs with which to compare a launch on one problem, or None.
 
     Args:
         elite_us: objective to race against in µs, if any; with several problems it is not the time of a single one.

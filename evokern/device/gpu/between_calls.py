@@ -92,7 +92,7 @@ class SharedMemory:
             self._enqueue(self.full_launch(chosen.getrandbits(32)))
 
     def full_launch(self, seed: int, *, alike: bool = False) -> Launch:
-        """Return the launch that overwrites every word of every SM, with one word or with different ones."""
+        """Return the launch that overwrites all shared memory of every SM, with one value or with different values."""
         return _launch(self._chip.sms * _ROUNDS, 1024, self._chip.shared_bytes_per_block, seed, 0, alike)
 
     def partial_launch(self, size: int, seed: int) -> Launch:
@@ -129,7 +129,7 @@ class BetweenCalls:
             job: configuration and build of the candidate.
             candidate: the loaded candidate.
             problem: the problem.
-            shared: overwrites shared memory; None if that is not needed.
+            shared: object that overwrites shared memory; None if that is not needed.
         """
         self._kernel, self._job, self._candidate, self._problem = kernel, job, candidate, problem
         self._shared = shared
@@ -163,7 +163,7 @@ class BetweenCalls:
         Args:
             verdict: verdict of the failed check.
             bench: buffers of the candidate.
-            call: runs the call of the first input set and waits.
+            call: function that runs the call of the first input set and waits.
 
         Raises:
             RunFailed: the candidate crashed or hung.
@@ -181,8 +181,8 @@ def reads_stale(bench: BufferSet, verdict: Verdict, call: Callable[[], None], fi
     Args:
         bench: buffers; the call uses the first input set.
         verdict: verdict of the failed check.
-        call: runs the first call and waits.
-        fill: fills shared memory with a word.
+        call: function that runs the first call and waits.
+        fill: function that fills shared memory with a word.
 
     Raises:
         RunFailed: the candidate crashed or hung.

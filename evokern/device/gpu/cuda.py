@@ -212,8 +212,8 @@ class GpuRunner:
             candidate: candidate to run.
             program: index of its program.
             hang_s: seconds after which one launch sequence counts as hung.
-            before: called before every call.
-            after: called after the first call or calls, and after the remaining ones.
+            before: function called before every call.
+            after: function called after the first call or calls, and after the remaining ones.
             limits: launch times that stop the candidate.
         """
         self._candidate = candidate

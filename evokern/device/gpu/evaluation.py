@@ -44,8 +44,8 @@ class CandidateEvaluator:
             kernel: kernel of the study.
             gates: gate of each problem, in the study's order.
             runs: timed runs of the worker.
-            shared: overwrites shared memory between calls; None if shared memory is cleared before every launch.
-            phases: records the time spent in gate and timing.
+            shared: object that overwrites shared memory between calls; None if shared memory is cleared before every launch.
+            phases: recorder of the time spent in gate and timing.
         """
         self._settings = settings
         self._kernel = kernel
@@ -224,7 +224,7 @@ class CandidateEvaluator:
         prepared: Sequence[PreparedCall],
         problem: Problem,
     ) -> Verdict:
-        """Check the outputs kept from the timed runs and the final ones, then repeat the runs.
+        """Check the recorded and the final outputs of the timed runs, then repeat the runs.
 
         The timed graph is repeated first, then single calls.
         """

@@ -180,7 +180,7 @@ class GraphClock:
     def counted(self, samples_us: Sequence[float]) -> list[float]:
         """Return the samples that count: with a reported power cap, only those before the cap.
 
-        The driver reports the cap some milliseconds late, so samples of earlier batches are omitted too. After the
+        The driver reports the cap a few milliseconds late, so samples of earlier batches are omitted too. After the
         maximum number of rests all samples count, because the GPU does not recover.
 
         Args:

@@ -70,7 +70,7 @@ _NOTE_FROM_BYTES = 2**30
 
 
 class LiveDevice:
-    """Device for one GPU, or for several of one model."""
+    """Device for one GPU, or for several GPUs of the same model."""
 
     def __init__(self, gpus: Gpus) -> None:
         """Create a device; `start` takes the GPUs and starts the workers.

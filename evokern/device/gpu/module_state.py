@@ -58,7 +58,7 @@ class ModuleState:
     """Restores and checks the variables of one loaded module."""
 
     def __init__(self, module: Any, variables: Sequence[ModuleVariable]) -> None:
-        """Find the variables and read the initial values of the undeclared ones.
+        """Find the variables and read the initial values of undeclared variables.
 
         Args:
             module: the driver's handle.

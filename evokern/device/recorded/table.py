@@ -356,7 +356,7 @@ class TableDevice:
             return ready
 
     def clock(self) -> float:
-        """Return the recorded seconds of all results so far, one candidate at a time."""
+        """Return the recorded seconds of all results so far, as if candidates ran one at a time."""
         return self._simulated_s
 
     def busy_s(self) -> float:

@@ -63,7 +63,7 @@ def class_sizes(grid: Grid) -> dict[Place, int]:
 
 
 def sample(grid: Grid, rng: random.Random) -> tuple[int, ...]:
-    """Return representative blocks of a grid in ascending order: corners, one of each class, some random places.
+    """Return representative blocks of a grid in ascending order: corners, one block of each class, and random blocks.
 
     Args:
         grid: blocks along x, y, z.

@@ -44,7 +44,7 @@ class FailureLines:
         self._refusals: dict[_Pattern, str] = {}
 
     def run(self, config: Config, built: Built, problem: Problem, work: Callable[[Built], Result]) -> Result:
-        """Run a candidate; add the source line to a failure without one.
+        """Run a candidate; if it fails without a source line, add the line.
 
         Args:
             config: configuration of the candidate.

@@ -87,7 +87,7 @@ class SimulatedProgram:
         return cluster.members(launch.grid, numbers)
 
     def restore(self, memory: simt.Memory, *, every: bool = False) -> None:
-        """Restore the initial values of module variables: the declared ones, or all with `every`.
+        """Restore the initial values of variables with declared state or, with `every`, of all module variables.
 
         A run of only some blocks leaves a call incomplete, so the next call needs all variables restored.
         """

@@ -207,7 +207,7 @@ class SimWorker:
         return self._lines.run(job.config, job.built, problem, check)
 
     def _recounted(self, job: Simulate, problem: Problem, predicted: Predicted, found: FullSizeResult) -> Predicted:
-        """Return a new prediction for a candidate whose other blocks do more work than the counted ones."""
+        """Return a new prediction for a candidate whose uncounted blocks do more work than the counted ones."""
 
         def recount(built: Built) -> Predicted:
             stage, blocks = self._own.drawn(job.config, built, problem, RECOUNTED)
