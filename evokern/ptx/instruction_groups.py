@@ -79,7 +79,7 @@ def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
 
 
 def kind_of_operands(instruction: Instruction, routine: Routine) -> tuple[object, ...] | None:
-    """Return the properties that must be equal for instructions to run as one; None if an operand prevents it."""
+    """Return the operand properties that must be equal for instructions to run as one; None if impossible."""
     parts: list[object] = []
     if instruction.opcode == "ld":
         address = instruction.operands[1]
@@ -111,7 +111,7 @@ _LOADS = frozenset({"ld", "ldu", "ldmatrix"})
 
 
 def orders_memory(instruction: Instruction, operation: Operation) -> str:
-    """Return the role of an instruction in the memory order: ``load``, ``sync`` (no access may pass it) or none."""
+    """Return how an instruction limits the order of accesses: ``load``, ``sync`` (no access may pass it) or none."""
     if instruction.has("volatile", "relaxed", "acquire"):
         return "sync"
     if instruction.opcode in _LOADS:

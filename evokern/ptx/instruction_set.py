@@ -61,7 +61,7 @@ def pipe_of(instruction: Instruction, operation: Operation) -> str:
 
 
 def result_count(instruction: Instruction, operation: Operation) -> int:
-    """Return the number of an instruction's leading operands that are results."""
+    """Return the number of leading operands that are results of an instruction."""
     if instruction.operands and isinstance(instruction.operands[0], Address):
         return 0
     return min(operation.results, len(instruction.operands))

@@ -36,7 +36,7 @@ class LaneAreas:
 
 
 def used_symbols(instructions: Sequence[Instruction]) -> set[str]:
-    """Return the symbols that instructions mention."""
+    """Return the symbols in the operands of instructions."""
     return {name for item in instructions for operand in item.operands for name in symbols_of(operand)}
 
 
@@ -67,7 +67,7 @@ def shared_layout(
 
 
 def data_variables(variables: Mapping[str, Variable], names: set[str]) -> list[Variable]:
-    """Return the global and constant variables among names, and the variables to which their initialisers point."""
+    """Return the global and constant variables among the names, and all variables to which their initialisers point."""
     wanted = [name for name in names if name in variables]
     found: dict[str, Variable] = {}
     while wanted:

@@ -47,7 +47,7 @@ class LineTable:
     _own: dict[int, str | None] = field(default_factory=dict)
 
     def add(self, file: int, line: int, column: int, inlined_at: tuple[int, int, int] | None) -> int:
-        """Record a location and return its number; line 0 (merged code) keeps the previous location."""
+        """Record a location and return its number; for line 0 (merged code), return the previous location's number."""
         if line == 0 and self._last >= 0:
             return self._last
         outer = -1

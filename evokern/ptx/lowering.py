@@ -37,7 +37,7 @@ def lower(
     target: str,
     lookup: Lookup,
 ) -> PtxProgram:
-    """Return the executable form of an entry.
+    """Return the executable program of an entry.
 
     Args:
         functions: functions of the module, by name.
@@ -130,7 +130,7 @@ class _CallGraph:
                         raise unsupported_error(self.lines, instruction, reason)
 
     def reach_through_data(self) -> None:
-        """Add the functions in tables of function pointers."""
+        """Add the functions to which tables of function pointers refer."""
         known = -1
         while known != len(self.routines):
             known = len(self.routines)

@@ -12,7 +12,7 @@ _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
 def shape_of(i: Instruction) -> tuple[int, int, int]:
-    """Return M, N, K of a matrix instruction."""
+    """Return the shape (M, N, K) of a matrix instruction."""
     for word in i.modifiers:
         match = _SHAPE.match(word)
         if match is not None:

@@ -75,5 +75,5 @@ class PtxProgram:
         return register_access(self.instructions[number], self.operations[number])
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
-        """Return the error for an unsupported instruction."""
+        """Return the exception to raise for an unsupported instruction."""
         return unsupported_error(self.lines, instruction, reason)

@@ -40,12 +40,12 @@ def is_product(instruction: Instruction) -> bool:
 
 
 def sums_of(instruction: Instruction) -> list[str]:
-    """Return the registers that accumulate a product."""
+    """Return the registers that accumulate the product of a ``wgmma`` instruction."""
     return registers_of(instruction.operands[0])
 
 
 def factors_of(instruction: Instruction) -> list[str]:
-    """Return the registers that hold A; empty if A is in shared memory."""
+    """Return the registers that hold operand A of a product; empty if A is in shared memory."""
     return registers_of(instruction.operands[1]) if isinstance(instruction.operands[1], Vector) else []
 
 

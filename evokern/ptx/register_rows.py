@@ -29,7 +29,7 @@ class RegisterRows:
         self._segments, self._instructions, self._operations = segments, instructions, operations
 
     def allocate(self, routine: Routine) -> None:
-        """Assign a row to every register of a function."""
+        """Assign a row to each register of a function."""
         order, lasting = self._outliving_segment(routine)
         for name in order:
             declared = routine.function.register_type(name)

@@ -73,7 +73,7 @@ def is_warp_barrier(instruction: Instruction) -> bool:
 
 
 def member_mask_key(instruction: Instruction) -> object:
-    """Return a key that is equal for warp-synchronous instructions that wait for the same lanes."""
+    """Return a key for a warp-synchronous instruction, equal for instructions that wait for the same lanes."""
     operand = member_mask(instruction)
     if isinstance(operand, Immediate):
         value = int(operand.value) & 0xFFFFFFFF

@@ -104,11 +104,11 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """The opcode with its modifiers."""
+        """Opcode with its modifiers."""
         return ".".join((self.opcode, *self.modifiers))
 
     def has(self, *words: str) -> bool:
-        """Return whether any of the modifiers is present."""
+        """Return whether at least one of the modifiers is present."""
         return any(word in self.modifiers for word in words)
 
 

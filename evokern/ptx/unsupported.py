@@ -12,7 +12,7 @@ class Unsupported(Exception):  # noqa: N818 - internal; the caller raises a Sour
 
 
 def unsupported_error(lines: LineTable, instruction: Instruction, reason: str) -> SourceError:
-    """Return the error for an unsupported instruction.
+    """Return the exception to raise for an unsupported instruction.
 
     Args:
         lines: the module's line table.

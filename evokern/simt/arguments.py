@@ -17,7 +17,7 @@ from evokern.simt.module import Module
 
 
 def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generic[Any]]) -> Array:
-    """Pack the arguments into the entry's parameter block.
+    """Pack the arguments of a launch into the entry's parameter block.
 
     Raises:
         UsageError: the number, kind or size of the arguments does not match the entry.
@@ -36,7 +36,7 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
         )
         if raw.size != item.size:
             raise UsageError(
-                f"argument {number} of {entry} must have {item.size} bytes (.{item.type}), but has {raw.size}: {value!r}"
+                f"argument {number} of {entry} must have {item.size} bytes (.{item.type}), not {raw.size}: {value!r}"
             )
         packed[item.offset : item.offset + item.size] = raw
     return packed

@@ -41,7 +41,7 @@ def ballot(mask: Array) -> Array:
 
 
 def sparse_zeros(size: int, dtype: Any) -> Array:
-    """Return zeros for sparse use, on small pages, so that only the parts in use take physical memory."""
+    """Return an array of zeros on small memory pages, so that only the parts in use take physical memory."""
     wanted = np.dtype(dtype)
     if not hasattr(mmap, "MADV_NOHUGEPAGE") or size * wanted.itemsize < 1 << 21:
         return np.zeros(size, wanted)
@@ -85,7 +85,7 @@ class Active:
 
     @property
     def warps(self) -> int:
-        """Number of warps with at least one of the lanes."""
+        """Number of warps that contain at least one of the lanes."""
         if self._warps < 0:
             self._warps = self.mask.size // 32 if self.all else int(np.count_nonzero(self.mask.reshape(-1, 32).any(1)))
         return self._warps

@@ -47,7 +47,7 @@ class Batch:
     def __init__(
         self, program: PtxProgram, geometry: Geometry, options: Options, collectors: Sequence[Collector]
     ) -> None:
-        """Create the lanes.
+        """Create the lanes of a batch.
 
         Args:
             program: the program.
@@ -111,7 +111,7 @@ class Batch:
     # ---- findings
 
     def coordinates(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return (block, thread) indices of a lane."""
+        """Return the block index and the thread index of a lane."""
         grid, block = self.geometry.grid, self.geometry.block
         at, thread = int(self.block_id[lane]), int(self.thread[lane])
         return (
@@ -156,7 +156,7 @@ class Batch:
         level: str = ERROR,
         reads: Reads | None = None,
     ) -> None:
-        """Record a finding at an instruction, for a lane.
+        """Record a finding of a lane at an instruction.
 
         Args:
             kind: kind of the finding.
@@ -192,6 +192,6 @@ class Batch:
         return named
 
     def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:
-        """Record a finding without addresses for several lanes."""
+        """Record a finding of several lanes, without an address."""
         if lanes.size:
             self.report(kind, number, int(lanes[0]), count=int(lanes.size), detail=detail, other=other)

@@ -23,7 +23,7 @@ from evokern.simt.state import MachineState
 
 
 class Binder:
-    """Provider of rows while one instruction is bound.
+    """Provider of register rows for an instruction that is being bound.
 
     Attributes:
         state: the machine's state in this batch: memories, special registers, active lanes.
@@ -44,7 +44,7 @@ class Binder:
         self._stores: list[tuple[Array, Array]] = []
 
     def start(self, routine: Routine, pc: int, masked: bool) -> None:
-        """Start binding an instruction."""
+        """Begin to bind an instruction."""
         self.routine = routine
         self.pc = pc
         self.masked = masked
@@ -165,7 +165,7 @@ class Binder:
         return row
 
     def dst(self, operand: Operand, type_name: str) -> Array:
-        """Return the row for a result of this type."""
+        """Return the row for a result of the given type."""
         if isinstance(operand, Sink):
             return self.file.scratch(type_name, 40)
         if not isinstance(operand, Register):

@@ -12,7 +12,7 @@ from evokern.simt.settings import Geometry, Options
 
 
 def check(program: PtxProgram, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
-    """Bind every instruction of a program once, for a machine with one cluster and one warp per block.
+    """Check a program by binding each instruction once, for a machine with one cluster and one warp per block.
 
     Args:
         program: the program.

@@ -86,7 +86,7 @@ class ChipView:
 
     @staticmethod
     def of(profile: Profile | None, target: str, digest: bytes) -> ChipView:
-        """Return the view for a program.
+        """Return the view of the chip for a program.
 
         Args:
             profile: the chip; None selects a chip that the PTX was compiled for.
@@ -104,7 +104,7 @@ class ChipView:
 
     @property
     def warps_per_sm(self) -> int:
-        """``%nwarpid``: number of warps that an SM holds."""
+        """Value of ``%nwarpid``, the number of warps that an SM holds."""
         return self.profile.threads_per_sm // 32
 
     def sm_of(self, block: Array) -> Array:

@@ -62,7 +62,7 @@ class Tally:
         self.arrays = {name: np.zeros(size, np.int64) for name in names}
 
     def keep(self, kind: str, keys: Array) -> None:
-        """Add sector keys; they are deduplicated periodically to limit memory."""
+        """Add sector keys, which are deduplicated periodically to limit memory."""
         self.sectors[kind].append(keys)
         self.pending[kind] += keys.size
         if self.pending[kind] > _PENDING:
@@ -82,7 +82,7 @@ class Tally:
         }
 
     def counters(self, blocks: tuple[int, ...], launches: int, warps_per_block: int) -> Counters:
-        """Return the counters as a frozen object."""
+        """Return the sums as immutable `Counters`."""
         program = self.program
         locations = [program.lines.source_location(item.location) for item in program.instructions]
         pairs = list(zip(program.instructions, program.operations, strict=True))
@@ -137,7 +137,7 @@ class EventCounter:
         self.steps: list[tuple[int, Array | None]] = []
 
     def load(self) -> None:
-        """Prepare for new blocks."""
+        """Prepare to count for new blocks."""
         self.steps = []
 
     def segment(self, number: int, active: Active) -> None:
@@ -160,7 +160,7 @@ class EventCounter:
             bound.warps = bound.threads = bound.partial = 0
 
     def shared(self, number: int, active: Active, index: Array, width: int, *, copied: bool = False) -> None:
-        """Count the wavefronts of a shared access.
+        """Count the wavefronts of an access to shared memory.
 
         Args:
             number: the instruction.
@@ -197,7 +197,7 @@ class EventCounter:
         return int(np.maximum.reduceat(counts, starts).sum()), int(starts.size)
 
     def local(self, number: int, active: Active, width: int) -> None:
-        """Count the bytes of a local access; lanes never conflict, because the hardware interleaves local memory."""
+        """Count the bytes of an access to local memory, which is interleaved, so lanes never conflict."""
         self.tally.arrays["local_bytes"][number] += width * active.count
 
     def cluster(self, number: int, accesses: int) -> None:
@@ -205,7 +205,7 @@ class EventCounter:
         self.tally.arrays["cluster_accesses"][number] += accesses
 
     def sectors(self, number: int, active: Active, index: Array, width: int, *, write: bool) -> None:
-        """Count the sectors of a global access; ``index`` is in units of ``width``, one per active lane."""
+        """Count the sectors of a global access; ``index`` has one value per active lane, in units of ``width``."""
         kind = "store" if write else "load"
         arrays = self.tally.arrays
         lanes = active.lanes

@@ -56,7 +56,7 @@ class GroupBinder(Binder):
         )
 
     def src(self, operand: Operand, type_name: str) -> Array:
-        """Return a gathered operand."""
+        """Return the gathered rows of an operand."""
         if isinstance(operand, Register):
             return self._row(self.buffers[operand.name], type_name)
         return super().src(operand, type_name)

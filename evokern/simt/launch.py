@@ -122,28 +122,26 @@ def launch_many(
         grid: blocks along x, y, z.
         block: threads along x, y, z.
         args: one argument list per launch.
-        memory: memory that contains the buffers; module variables are placed there too and keep their values
-            between launches.
+        memory: memory that contains the buffers; module variables are placed there too and keep their values between
+            launches.
         dynamic_shared: bytes of dynamic shared memory.
         cluster: blocks of a cluster along x, y, z; None uses the kernel's ``__cluster_dims__``, if any.
         blocks: linear ids of the blocks to run; None for all. The other blocks in their clusters run as well.
         instruction_limit: maximum number of warp instructions per batch of blocks; each instruction counts as at least
             `evokern.simt.settings.LEAST_WARPS` of them, which reflects its cost on the CPU.
-        sanitize: check for races, uninitialised data and unfinished copies; bounds and alignment are always
-            checked.
-        past_misaligned: skip a misaligned access and continue, to report further findings.
+        sanitize: check for races, uninitialised data and unfinished copies; bounds and alignment are always checked.
+        past_misaligned: skip misaligned accesses and continue, to report further findings.
         until_fatal: end at the first finding that would end the launch on a GPU. By default, accesses outside the
             buffers are skipped and the launch continues to report further findings.
         count: count wavefronts, sectors and instructions.
         architecture: architecture of the simulated chip, for example ``sm_89``; PTX for a later architecture is
             rejected. None accepts any PTX.
-        chip: chip whose values the special registers show (SMs, clocks); None selects one that the PTX was
-            compiled for.
+        chip: chip whose values the special registers show (SMs, clocks); None selects one that the PTX was compiled
+            for.
         source: text of the CUDA source, quoted in findings.
         batch_blocks: number of concurrent blocks; None selects a number that suits the caches.
-        enough: function that is called periodically with the current counters and ends the launch by returning
-            True. It
-            requires a single argument list.
+        enough: function that is called periodically with the current counters and ends the launch by returning True;
+            allowed only with a single argument list.
         constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
 
     Returns:
@@ -231,12 +229,12 @@ class _Run:
         return [(buffer, buffer.read()) for buffer in self.memory.buffers if buffer.writable]
 
     def restore(self, before: list[tuple[Buffer, Array]]) -> None:
-        """Restore contents."""
+        """Restore saved contents of buffers."""
         for buffer, data in before:
             buffer.write(data)
 
     def keep(self, before: list[tuple[Buffer, Array]], values: Sequence[Any]) -> list[tuple[Buffer, Array]]:
-        """Return the contents to restore, updated with what a finished launch wrote to its own buffers."""
+        """Return the saved contents, updated with what a finished launch wrote to its own buffers."""
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 

@@ -60,7 +60,7 @@ class Module:
         )  # fmt: skip
 
     def program(self, entry: str, function: Function | None = None) -> PtxProgram:
-        """Return the executable form of an entry.
+        """Return the executable program of an entry.
 
         Raises:
             SourceError: the entry does not exist, or uses unsupported PTX.

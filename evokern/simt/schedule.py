@@ -103,7 +103,7 @@ class CallStack:
             inside.fill(False)
 
     def returns_at(self, depth: int) -> Array:
-        """Return the row of segments to return to from a call at a depth."""
+        """Return the row of segments to which lanes return from a call at a given depth."""
         while len(self.returns) <= depth:
             self.returns.append(np.zeros(self._lanes, np.int64))
         return self.returns[depth]

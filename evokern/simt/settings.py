@@ -20,7 +20,7 @@ End = Callable[[Active], int]
 
 @dataclass(slots=True, eq=False)
 class Bound:
-    """One segment bound to the rows of this batch."""
+    """Segment bound to the rows of this batch."""
 
     segment: Segment
     """The segment before binding."""

@@ -100,8 +100,8 @@ class Specials:
 
         Args:
             name: name of the clock.
-            number: the instruction that reads it; once the first instruction of its segment runs, the whole
-                segment counts as issued.
+            number: the instruction that reads it; once the first instruction of its segment runs, the whole segment
+                counts as issued.
         """
         segments = self._batch.program.segments
         segment = next(one for one in segments if one.base <= number < one.base + one.stop - one.start)
@@ -125,7 +125,7 @@ class Specials:
         return self._later
 
     def row(self, name: str) -> Array | None:
-        """Return the row of a special register; None for unknown registers and for clocks, which change."""
+        """Return the row of a special register; None for unknown registers and for clocks, which have no fixed row."""
         if not self._known(name) or self.dynamic(name):
             return None
         if name not in self._rows:

@@ -64,7 +64,7 @@ class MachineState:
     """Counters of events; None without counting."""
 
     def load(self, blocks: Sequence[tuple[int, int]]) -> None:
-        """Switch to new blocks: (launch, linear block id) of each."""
+        """Switch to new blocks, each given as (launch, linear block id)."""
         self.batch.load(blocks)
         self.schedule.load()
         self.calls.load()

@@ -32,7 +32,7 @@ class ClusterBarrier:
         lifetime: ClusterLifetime | None,
         global_shadow: GlobalShadow | None,
     ) -> None:
-        """Create the barriers.
+        """Create the barriers of a batch's clusters.
 
         Args:
             batch: the lanes.
@@ -88,7 +88,7 @@ class ClusterBarrier:
         self._moved |= active.mask
 
     def state(self) -> tuple[bytes, ...]:
-        """Return the state that decides which lanes continue, for comparison."""
+        """Return the state that determines which lanes continue, for comparison."""
         return tuple(row.tobytes() for row in (self._arrived, self._passes, self._waiting, self._follow))
 
     def arrive(self, active: Active, *, number: int, follow: int, releases: bool, aligned: bool) -> int:

@@ -49,7 +49,7 @@ class Cluster:
         return x, y, z
 
     def require_whole(self, grid: Three, called: str) -> None:
-        """Raise an error unless a grid consists of whole clusters.
+        """Raise an error if a grid does not consist of whole clusters.
 
         Args:
             grid: blocks along x, y, z.
@@ -101,7 +101,7 @@ def cluster_of(
     called: str = "",
     remedy: str = "launch it with a cluster",
 ) -> Cluster:
-    """Return the clusters of a launch, which the launch requests or its kernel requires.
+    """Return the cluster shape of a launch, as requested by the launch or required by its kernel.
 
     Args:
         function: the kernel.

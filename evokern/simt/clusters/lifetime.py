@@ -29,7 +29,7 @@ class ClusterLifetime:
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, name_of: Callable[[int], tuple[str, int]]) -> None:
-        """Watch the clusters of a batch.
+        """Create an empty record for the clusters of a batch.
 
         Args:
             batch: the lanes.

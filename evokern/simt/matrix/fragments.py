@@ -104,7 +104,7 @@ class Fragment:
 
 
 def mma_fragment(operand: str, kind: str, shape: Shape) -> Fragment:
-    """Return the fragment of an `mma.sync` operand.
+    """Return the layout (fragment) of an `mma.sync` operand.
 
     Args:
         operand: `a`, `b`, `c` or `d`.
@@ -151,7 +151,7 @@ def _concatenated(first: Fragment, *, down: int = 0, right: int = 0) -> Fragment
 
 @cache
 def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
-    """Return the fragment of a `wmma` operand; its register count is that of the ISA (section 9.7.14.4.1).
+    """Return the layout (fragment) of a `wmma` operand, with the register count of the ISA (section 9.7.14.4.1).
 
     The fragments of A and B in f16 have 16 elements per lane for all shapes. If the matrix has fewer, every element is
     held twice, as on hardware.

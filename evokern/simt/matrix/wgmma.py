@@ -58,12 +58,12 @@ class WarpgroupProduct:
 
     @property
     def columns(self) -> int:
-        """N."""
+        """Columns of the product, N."""
         return self.shape[1]
 
     @property
     def registers(self) -> int:
-        """Registers of D per lane."""
+        """Number of registers of D per lane."""
         return self.columns // (4 if self.d_type == "f16" else 2)
 
     def left_of_registers(self, registers: Array) -> Array:

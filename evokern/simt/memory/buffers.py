@@ -65,7 +65,7 @@ class Buffer:
 
     @property
     def offset(self) -> int:
-        """Position of the first byte in the storage."""
+        """Position of the allocation's first byte in the storage."""
         return self.address - GLOBAL_BASE
 
     def read(self) -> Array:
@@ -119,7 +119,7 @@ class Memory:
         space: str = "global",
         lead: int = 0,
     ) -> Buffer:
-        """Copy an array into device memory.
+        """Copy an array into a new allocation.
 
         Args:
             name: name in messages.
@@ -188,7 +188,7 @@ class Memory:
         return buffer if offset < buffer.offset + buffer.size else None
 
     def nearest(self, offset: int) -> Buffer | None:
-        """Return the allocation nearest to a position outside all of them."""
+        """Return the allocation nearest to a position outside all allocations."""
         index = bisect.bisect_right(self._starts, offset) - 1
         around = [self.buffers[at] for at in (index, index + 1) if 0 <= at < len(self.buffers)]
         if not around:

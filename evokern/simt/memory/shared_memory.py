@@ -35,7 +35,7 @@ class SharedSpace:
     """Shared memory of all blocks of the batch, one range per block."""
 
     def __init__(self, batch: Batch, dynamic: int, order: ThreadOrder | None) -> None:
-        """Allocate the shared variables of the program.
+        """Allocate shared memory for the variables of the program.
 
         Args:
             batch: the lanes.
@@ -333,7 +333,7 @@ class ParamSpace:
             row[...] = per_launch[self._batch.launch]
 
     def per_lane(self, per_launch: Array) -> Array:
-        """Return one value per launch as a row; its length is one if all values are equal."""
+        """Return one value per launch as a row of lanes, whose length is one if all values are equal."""
         if per_launch.shape[0] == 1 or bool((per_launch == per_launch[0]).all()):
             return per_launch[:1].copy()
         row = per_launch[self._batch.launch]

@@ -41,9 +41,8 @@ def bind(
     """Return a floating-point operation as a function of storage arrays.
 
     Args:
-        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`.
-            Use `fma` for
-            the ISA's `mad`.
+        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`. Use
+            `fma` for the ISA's `mad`.
         kind: `f32 f64 f16 bf16 f16x2 bf16x2`.
         rounding: `rn`, and for f32 and f64 also `rz rm rp`.
         approx: the `.approx` form; it ignores `rounding`.

@@ -108,8 +108,7 @@ def prmt(a: Array, b: Array, selector: Array | int, mode: str = "") -> Array:
     Args:
         a: uint32, bytes 0 to 3 of the source.
         b: uint32, bytes 4 to 7.
-        selector: four selectors of four bits, or for a named mode its two low bits; an int is faster than an
-            array.
+        selector: four selectors of four bits, or for a named mode its two low bits; an int is faster than an array.
         mode: empty, or `f4e b4e rc8 ecl ecr rc16`.
 
     Raises:

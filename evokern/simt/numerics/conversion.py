@@ -44,9 +44,8 @@ def convert(
         to: `u8` to `s64`, `f16`, `bf16`, `f32`, `f64`, `tf32`, `e4m3`, `e5m2`.
         source: likewise.
         values: array whose items have the width of `source`.
-        rounding: `rn rz rm rp rna` to a floating-point type, `rni rzi rmi rpi` to an integer or to an integral
-            value of the
-            same type; None if the conversion is exact.
+        rounding: `rn rz rm rp rna` to a floating-point type, `rni rzi rmi rpi` to an integer or to an integral value of
+            the same type; None if the conversion is exact.
         ftz: flush f32 operands and results that are subnormal.
         sat: clamp to the range of an integer type, or to [0, 1] for a floating-point type.
         satfinite: clamp to the largest finite value.

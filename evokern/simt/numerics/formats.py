@@ -57,7 +57,7 @@ CANONICAL_NAN: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A binary floating-point format.
+    """Binary floating-point format.
 
     Raises:
         InternalError: float64 cannot represent the precision.
@@ -182,7 +182,7 @@ _DECODERS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def decode(kind: str, bits: Array) -> Array:
-    """Return the exact values of bit patterns.
+    """Return the exact values that bit patterns represent.
 
     Args:
         kind: a key of `FORMATS`. The 13 low bits of a tf32 register are ignored (PTX ISA 5.2.3).

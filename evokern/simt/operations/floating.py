@@ -47,7 +47,7 @@ def fma(i: Instruction, b: Binder) -> Action:
 
 @operation("div", "9.7.3.8", family="float", pipe="fp32")
 def div(i: Instruction, b: Binder) -> Action:
-    """Compute a quotient, either exactly rounded or ``.full`` or ``.approx``."""
+    """Compute a quotient, which is exactly rounded unless ``.full`` or ``.approx`` is present."""
     kind = kind_of(i)
     x, y = (b.src(operand, kind) for operand in i.operands[1:3])
     approximate = i.has("approx", "full")
@@ -58,7 +58,7 @@ def div(i: Instruction, b: Binder) -> Action:
 
 @operation("rcp sqrt", "9.7.3.13, 9.7.3.15", family="float", pipe="sfu")
 def root(i: Instruction, b: Binder) -> Action:
-    """Compute a reciprocal or square root, either exactly rounded or ``.approx``."""
+    """Compute a reciprocal or square root, which is exactly rounded unless ``.approx`` is present."""
     kind = kind_of(i)
     function = numerics.bind(i.opcode, kind, rounding=_rounding(i), approx=i.has("approx"), ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))

@@ -34,7 +34,7 @@ def assign(out: Array, function: Any, *sources: Any) -> Action:
 
 
 def unsigned(kind: str) -> str:
-    """Return the unsigned type of the same width; two's complement arithmetic does not depend on the sign."""
+    """Return the unsigned type of the same width, because two's complement arithmetic does not depend on the sign."""
     return f"u{8 * TYPE_BYTES[kind]}"
 
 
@@ -117,7 +117,7 @@ def _carry(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
 
 @operation("mul", "9.7.1.3", family="integer")
 def mul(i: Instruction, b: Binder) -> Action:
-    """Compute a product, ``.lo``, ``.hi`` or ``.wide``."""
+    """Compute a product: the lower half (``.lo``), the upper half (``.hi``) or all of it (``.wide``)."""
     kind = kind_of(i)
     if i.has("wide"):
         wide = f"{kind[0]}{16 * TYPE_BYTES[kind]}"
@@ -264,7 +264,7 @@ def bfind(i: Instruction, b: Binder) -> Action:
 
 @operation("fns", "9.7.1.17", family="integer")
 def fns(i: Instruction, b: Binder) -> Action:
-    """Find the n-th set bit, counted from a base."""
+    """Find the n-th set bit, counted from a base position."""
     mask, base, offset = b.src(i.operands[1], "u32"), b.src(i.operands[2], "u32"), b.src(i.operands[3], "s32")
     out = b.dst(i.operands[0], "u32")
 
@@ -291,7 +291,7 @@ def fns(i: Instruction, b: Binder) -> Action:
 
 @operation("brev", "9.7.1.18", family="integer")
 def brev(i: Instruction, b: Binder) -> Action:
-    """Reverse the bits."""
+    """Reverse the order of the bits."""
     out, (x,) = _each(i, b, unsigned(kind_of(i)))
     return assign(out, numerics.brev, x)
 
@@ -337,7 +337,7 @@ def szext(i: Instruction, b: Binder) -> Action:
 
 @operation("bmsk", "9.7.1.22", family="integer")
 def bmsk(i: Instruction, b: Binder) -> Action:
-    """Create a mask from a position and a width."""
+    """Create a bit mask from a position and a width."""
     place, width = b.src(i.operands[1], "u32"), b.src(i.operands[2], "u32")
     clamp = i.has("clamp")
 

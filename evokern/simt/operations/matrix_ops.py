@@ -31,7 +31,7 @@ def items_of(operand: Operand) -> tuple[Operand, ...]:
 
 
 def mma_of(i: Instruction) -> Any:
-    """Return the function of an mma or wmma.mma instruction.
+    """Return the function that computes an mma or wmma.mma instruction.
 
     Raises:
         Unsupported: the tensor-core model does not support the shape or type.

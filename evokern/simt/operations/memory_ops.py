@@ -54,7 +54,7 @@ def synchronises_in_block(i: Instruction, b: Binder) -> bool:
 
 
 def address_rows(operand: Operand, b: Binder, space: str) -> tuple[Array, int]:
-    """Return the row of base addresses and the offset."""
+    """Return the row of base addresses, and the offset of the address operand."""
     if isinstance(operand, Register):
         operand = Address(operand, 0)
     if not isinstance(operand, Address):

@@ -50,7 +50,7 @@ class AccessRules:
 
 
 PLAIN = AccessRules()
-"""Rules of plain loads and stores."""
+"""Rules for plain loads and stores."""
 
 
 class SpaceAccess(ABC):

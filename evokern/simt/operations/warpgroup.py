@@ -106,7 +106,7 @@ class _Shared:
         return self.row[first] if self.row.shape[0] > 1 else np.broadcast_to(self.row, first.shape)
 
     def unusual(self, leaders: Array) -> bool:
-        """Return whether any swizzle pattern starts at an address that is not a multiple of its size."""
+        """Return whether a descriptor has a base offset, which is not supported."""
         return bool((self.bits(leaders) & BASE_OFFSET).any())
 
     def addresses(self, leaders: Array) -> Array:

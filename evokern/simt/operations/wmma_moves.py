@@ -20,7 +20,7 @@ WIDEST = 16
 
 @dataclass(frozen=True)
 class Move:
-    """One access of a warp."""
+    """One access by a warp."""
 
     width: int
     """Bytes per lane."""

@@ -131,7 +131,7 @@ class AccessLog:
         return True
 
     def copy(self, source: slice, target: slice, lanes: int) -> None:
-        """Copy the records of a block to another block, whose lanes come `lanes` later."""
+        """Copy the records of a block to another block, whose lane numbers are larger by `lanes`."""
         self.latest[target] = self.latest[source]
         self._merge_pending()
         if self._table is not None and self._lane is not None:

@@ -32,7 +32,7 @@ class _Barrier:
 
 
 class Barriers:
-    """The barriers of a batch."""
+    """Barriers of all blocks in a batch."""
 
     def __init__(self, batch: Batch, schedule: Schedule, order: ThreadOrder | None) -> None:
         self._batch, self._schedule, self._order = batch, schedule, order
@@ -44,7 +44,7 @@ class Barriers:
         self._ids.clear()
 
     def state(self) -> dict[int, tuple[bytes, ...]]:
-        """Return the state that decides which lanes continue, by barrier id, for comparison."""
+        """Return the state that determines which lanes continue, by barrier id, for comparison."""
         return {
             identity: tuple(row.tobytes() for row in (one.waiting, one.arrived, one.follow, one.wanted))
             for identity, one in self._ids.items()

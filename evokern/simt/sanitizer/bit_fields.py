@@ -8,7 +8,7 @@ from evokern.simt.arrays import Array
 
 
 class BitField:
-    """A range of bits in a key.
+    """Range of bits in a key.
 
     Attributes:
         most: largest value of the field.

@@ -76,9 +76,8 @@ class BlockClasses:
 
         Args:
             active: lanes that access, or that are ordered.
-            address: shared-space addresses, one per active lane, several rows of them or a single one; None if
-                they are known
-                to be equal.
+            address: shared-space addresses, one per active lane, several rows of them or a single one; None if they are
+                known to be equal.
         """
         if not self.any_merged:
             return LeaderLanes(active, EVERYTHING)

@@ -29,7 +29,7 @@ class BlockShadow:
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, words: int, on_race: Report) -> None:
-        """Watch global memory.
+        """Create the shadow.
 
         Args:
             batch: the lanes.

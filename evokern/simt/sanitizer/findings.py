@@ -67,7 +67,7 @@ FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding, as printed by ``--json``."""
+    """Finding of the sanitizer, as printed by ``--json``."""
 
     kind: str
     """One of `HINTS`."""
@@ -117,7 +117,7 @@ class Finding:
         return f"line {self.line}" + (f" of {self.file}" if self.file else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields in order, ready for JSON; fields about headers are omitted if no header is involved."""
+        """Return the fields in order, as JSON values; fields about headers are omitted if no header is involved."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not (self.file or self.other_file):
             for name in ("file", "other_file", "called_from", "other_called_from"):

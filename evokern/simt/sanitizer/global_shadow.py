@@ -28,7 +28,7 @@ class GlobalShadow:
     def __init__(
         self, program: PtxProgram, memory: Memory, launches: int, blocks: int, cluster: Array | None = None
     ) -> None:
-        """Watch a launch.
+        """Create the shadow for a launch.
 
         Args:
             program: the program.
@@ -71,7 +71,7 @@ class GlobalShadow:
         self.acquired: dict[tuple[int, int], Array] = {}
 
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
-        """Return the shadow for races between the threads of each block of a batch."""
+        """Return a shadow that detects races between threads of one block, for the blocks of a batch."""
 
         def report(
             number: int, lane: int, count: int, word: int, other: int, detail: str, level: str,

@@ -36,7 +36,7 @@ STATE_COMPARISONS = 64
 
 
 class HangDetector:
-    """Hang detection for one batch.
+    """Detector of endless loops for one batch.
 
     Attributes:
         schedule: lanes that wait to run, and the number of issued instructions.

@@ -71,7 +71,7 @@ class SharedShadow:
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, size: int, place_of: PlaceOf) -> None:
-        """Watch the shared memory of a batch.
+        """Create the shadow for a batch.
 
         Args:
             batch: the lanes.
@@ -164,7 +164,7 @@ class SharedShadow:
         self.reads.add(few.lanes, element, max(width // self.granularity, 1), self._keys(few, number))
 
     def read_group(self, index: Array, width: int, tags: Array, leaders: LeaderLanes) -> bool:
-        """Check and record the reads of all lanes by several instructions; if any is unsafe, only return False.
+        """Check the reads of all lanes by several instructions; record them if all are safe, otherwise return False.
 
         Args:
             index: [instructions, lanes], in units of the width.
@@ -253,7 +253,7 @@ class SharedShadow:
         log.add(few.lanes, element, count, self._keys(few, number, plain=False))
 
     def writers(self, index: Array, width: int) -> tuple[Array, Array]:
-        """Return the keys of the last writers of accessed words, and these words, both [accesses, keys]."""
+        """Return the keys of the last writers of accessed words, and these words, both as [accesses, keys]."""
         view, count = self._view(width)
         element = self._element(index, width)
         keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)

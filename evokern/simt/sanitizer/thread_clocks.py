@@ -2,8 +2,9 @@
 
 There is one clock for each pair of warps, which is exact while whole warps synchronise. When only some lanes of a warp
 synchronise, the block gets one clock for each pair of threads, until all its threads synchronise again. The clocks of
-warps never claim that a warp has seen more than it has. An access that passes a quick comparison with them is therefore
-safe; other accesses are compared exactly (`seen`). Exited threads count as having arrived everywhere.
+warps never claim that a warp has seen more than it has. The stamps up to which a thread has seen all threads are called
+its knowledge. An access that passes a quick comparison with them is therefore safe; other accesses are compared exactly
+(`seen`). Exited threads count as having arrived everywhere.
 
 With clusters, the word "block" below means a cluster, because its threads share memory. Its threads are numbered
 across all its blocks, and a clock covers the threads of all of them. Only code that handles ranks distinguishes its
@@ -30,7 +31,7 @@ MOST_THREADS = 4096
 
 
 class ThreadClocks:
-    """Clocks of all blocks of a batch.
+    """Clocks of all blocks in a batch.
 
     Attributes:
         now: current time stamp.
@@ -40,14 +41,12 @@ class ThreadClocks:
         block_width: lanes per block.
         classes: blocks with equal accesses and equal order in shared memory.
         clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which all lanes of warp i have seen the
-            accesses
-            of warp j.
+            accesses of warp j.
         collective: per lane, the stamp up to which its warp has met at warp-synchronous instructions.
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
         level: `floor` if it is the same for all lanes, else None.
-        near_floor: per lane, the stamp before which it has seen every access to its own block's shared memory.
-            Until a block of
-            a cluster accesses another block's memory, only accesses within the block count.
+        near_floor: per lane, the stamp before which it has seen every access to its own block's shared memory. Until a
+            block of a cluster accesses another block's memory, accesses to other blocks' memory need not be considered.
         near_level: `near_floor` if it is the same for all lanes, else None.
     """
 

@@ -30,7 +30,7 @@ MOST_SUSPECTS = 64
 
 
 class UsedValues:
-    """Tracker of values through the registers of one batch."""
+    """Tracker that follows suspect values through the registers of one batch."""
 
     def __init__(self, batch: Batch, suspects: SuspectReads) -> None:
         self._batch, self._suspects = batch, suspects

@@ -42,7 +42,7 @@ _MEMORY = CAUSES.index("memory")
 
 @dataclass(frozen=True)
 class Step:
-    """Instruction for the simulation."""
+    """Instruction, as needed for the simulation."""
 
     kind: str
     """Kind, from `latencies.Cost`."""
@@ -64,7 +64,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """Segment for the simulation."""
+    """Segment, as needed for the simulation."""
 
     steps: tuple[Step, ...]
     """Its instructions."""

@@ -37,7 +37,7 @@ class Pipes:
         return np.asarray(self._taken.sum(1))
 
     def share(self, start: float, end: float, need: Array) -> float:
-        """Book clocks on every pipe, spread over its free time; return when the last pipe finishes.
+        """Book clocks on every pipe, spread over its free time; return the clock at which the last pipe finishes.
 
         Args:
             start: clock at which the work starts.
@@ -57,7 +57,7 @@ class Pipes:
         return done
 
     def queue(self, pipe: int, start: float, need: float) -> float:
-        """Book all free time of one pipe until it finishes some work; return when it finishes.
+        """Book all free time of one pipe until it finishes some work; return the clock at which it finishes.
 
         Args:
             pipe: index of the pipe.

@@ -118,8 +118,7 @@ def tensor_rate(kinds: tuple[str, ...], chip: Profile) -> float:
     """Return the operations per clock and SM of a matrix instruction.
 
     Args:
-        kinds: types of the result, of both operands, and of the accumulator. A `wmma` on f16 omits the operands'
-            types.
+        kinds: types of the result, of both operands, and of the accumulator. A `wmma` on f16 omits the operands' types.
         chip: the chip.
     """
     accumulator, operand = kinds[0], kinds[1] if len(kinds) > 2 else "f16"

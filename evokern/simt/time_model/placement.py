@@ -45,7 +45,7 @@ class GridWork:
 
 @dataclass(frozen=True)
 class Placed:
-    """Placement of the blocks of a grid."""
+    """Placement of a grid's blocks on SMs."""
 
     sm: Array
     """SM of each block."""

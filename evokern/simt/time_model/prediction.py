@@ -94,12 +94,12 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """The largest component."""
+        """Name of the largest component."""
         return max(self.terms_us, key=self.terms_us.__getitem__)
 
     @property
     def cause(self) -> str:
-        """Name of the kernel's bound."""
+        """Name for a kernel with this bound."""
         return CAUSES[self.bound]
 
 
