@@ -1,9 +1,9 @@
 """Declaration of a kernel folder: source, genes, constraints, launches, and the workload with its reference.
 
     kernels/saxpy/
-        kernel.cu      device code; genes and problem fields are macros, with an `#error` for a missing one.
+        kernel.cu      device code; genes and problem values are macros, and an `#error` reports a missing macro.
         kernel.py      a module-level `kernel = Kernel(...)`.
-        reference.h    the reference in plain C++ double (`evokern check` shows its signature).
+        reference.h    the reference in plain C++ double, `inline void reference(...)`.
 
 A declaration uses four types: a `Problem` (shapes, dtype, options), a `Config` (one value per gene), a `Launch`
 (geometry and arguments) and a `Tensor` (one buffer of the workload). The functions of a declaration get a problem and a
@@ -255,10 +255,10 @@ class Workload:
     The gate's `edges` inputs then include such values. The output must be NaN or an infinity where the reference is."""
 
     cpp_reference: bool = True
-    """Whether `reference.h` has the reference in plain C++.
+    """Whether `reference.h` contains the reference in plain C++.
 
-    If not, `check` does not compare the two references, and self-checking programs cannot be exported. This is useful
-    for a torch module that is not yet rewritten in C++."""
+    If not, `evokern check` cannot compare the two references, and self-checking programs cannot be exported. This is
+    useful for a torch module that is not yet rewritten in C++."""
 
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):

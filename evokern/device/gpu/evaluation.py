@@ -44,7 +44,7 @@ class CandidateEvaluator:
             kernel: kernel of the study.
             gates: gate of each problem, in the study's order.
             runs: timed runs of the worker.
-            shared: object that overwrites shared memory between calls; None if shared memory is cleared before every launch.
+            shared: object that overwrites shared memory between calls; None if every launch clears shared memory.
             phases: recorder of the time spent in gate and timing.
         """
         self._settings = settings
