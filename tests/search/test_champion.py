@@ -115,7 +115,10 @@ def test_who_stops_the_verification_is_told_so_and_the_same_command_does_it(
         patch.setattr(ChampionVerification, "_verify", stopped)
         code, told = invoke("search", str(study), "--trials", "1", "--db", str(db))
         assert (code, "interrupted; all results are saved" in told) == (130, True)
-        assert "not verified: interrupted" in told and "`evokern verify tails" in told
+        assert "not verified: interrupted" in told and "`evokern verify tails --trial 0" in told
+        assert "repeat the command" in told
+        code, told = invoke("search", str(study), "--trials", "1", "--db", str(db), "--fresh")
+        assert (code, "repeat the command" in told, "`evokern resume tails --db" in told) == (130, False, True)
     monkeypatch.setattr(ChampionVerification, "_verify", passes)
     code, told = invoke("search", str(study), "--trials", "1", "--db", str(db), "--no-verify")
     assert (code, verified) == (0, []), "not asked for"
@@ -213,7 +216,7 @@ def test_why_nothing_was_proved_is_kept() -> None:
         why = "the budget ended before the verification completed"
         assert session.undone == {0: why}
         assert notes[-1].startswith(f"trial 0 is not verified: {why}; ")
-        assert "`evokern verify three --db runs.db`" in notes[-1]
+        assert "`evokern verify three --trial 0 --db runs.db`" in notes[-1]
     finally:
         one.close()
 
