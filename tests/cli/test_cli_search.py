@@ -24,7 +24,7 @@ from evokern.cli.commands._trial import evidence_words, finding_lines, gate_line
 from evokern.cli.commands.show import slow_lines
 from evokern.cli.panel import Watcher, line
 from evokern.declaration.genes import Config
-from evokern.study.trial import Evaluation, Outcome, Timing, Trial
+from evokern.study.trial import Evaluation, Outcome, Proposal, Timing, Trial
 
 TABLE = DATA / "table_small.json.gz"
 
@@ -79,7 +79,7 @@ def test_show_explains_slow_trials() -> None:
         Evaluation(Outcome.SLOW, evidence={"elite_us": 5.5, "limit_us": 11.0, "unproved": True}),
         Evaluation(Outcome.SLOW, evidence={"elite_us": 5.5, "limit_us": 11.0}),
     ]
-    (told,) = slow_lines([Trial(number, Config({}), one) for number, one in enumerate(slow)])
+    (told,) = slow_lines([Trial(number, Proposal(Config({})), one) for number, one in enumerate(slow)])
     for part in ("1 screened by predicted time", "1 screened by first launches", "1 lost the race", "5.00 to 5.50 µs"):
         assert part in told
     assert "2 × that time" in told
