@@ -26,5 +26,5 @@ def unsupported_error(lines: LineTable, instruction: Instruction, reason: str) -
         else f"PTX line {instruction.ptx_line}"
     )
     return SourceError(
-        f"{where}: {reason}: `{instruction.text}`. Remove it from the simulated build, or run this kernel on a GPU"
+        f"{where}: {reason}: `{instruction.text}`. Remove it from simulated builds, or run the kernel on a GPU"
     )

@@ -159,7 +159,7 @@ class Barriers:
                 int(barrier.number[lane]),
                 lane,
                 count=int(np.count_nonzero(released)),
-                detail=f"{int(np.count_nonzero(missed))} threads skip it and exit without arriving",
+                detail=f"{int(np.count_nonzero(missed))} threads exit without arriving at this barrier",
             )
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
@@ -227,6 +227,6 @@ class Barriers:
                 first,
                 count=int(lanes.size),
                 other=others[0] if others else -1,
-                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} elsewhere, but {need}",
+                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} threads elsewhere, but {need}",
             )
         return stuck

@@ -85,7 +85,7 @@ class HangDetector:
         limit = self._options.instruction_limit
         if issued > limit:
             self.stop_hung(
-                segment, f"the kernel did not end within {limit} warp instructions: raise the limit for more"
+                segment, f"the kernel did not end within {limit} warp instructions: raise the limit if it needs more"
             )
         if issued > self._next:
             self._keep(key, active, burst)

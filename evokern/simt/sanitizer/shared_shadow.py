@@ -67,7 +67,8 @@ class SharedShadow:
         reads: the reads of each word.
         atomics: atomic updates of each word, and stores by relaxed or release instructions.
         strong_reads: reads by relaxed or acquire instructions.
-        overwritten: writes that were overwritten without order, so the last writer's key does not represent them.
+        overwritten: writes that later writes overwrote without being ordered after them, so the last writer's key does
+            not represent them.
     """
 
     def __init__(self, batch: Batch, order: ThreadOrder, size: int, place_of: PlaceOf) -> None:
@@ -363,7 +364,7 @@ class SharedShadow:
         return found
 
     def _keep_overwritten(self, found: list[_Found]) -> None:
-        """Store writes that are about to be overwritten without order."""
+        """Store writes that are about to be overwritten by writes that are not ordered after them."""
         for item in found:
             if item.kind == "shared_race" and "written by" in item.detail:
                 lanes = item.lanes // self.order.width * self.order.width + THREAD.of(item.keys)

@@ -216,7 +216,7 @@ class WgmmaHazards:
                     late = np.zeros(lanes.size, np.bool_)
                     for groups in tables:
                         late |= groups[place, lanes] >= self.finished[lanes]
-                    detail = f"Register {table.names[place]} is in use by a wgmma whose group was not waited for"
+                    detail = f"Register {table.names[place]} is in use by a wgmma whose group has not been waited for"
                     batch.report_lanes("async_not_waited", number, lanes[late], detail=detail)
             if watch.copy is not None:
                 to, source = watch.copy
