@@ -353,7 +353,7 @@ kernel = Kernel(
         ProblemField("S", most=1 << 22, doc="sequence length"),
         ProblemField("D", (64, 128), doc="head dimension"),
         ProblemField("causal", (0, 1), 0, doc="causal mask: hide the keys after each row"),
-        ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of q, k, v and o"),
+        ProblemField("dtype", ("f16", "bf16"), "f16", doc="element type of q, k, v and o"),
     ),
     launches=launches,
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",

@@ -264,7 +264,7 @@ kernel = Kernel(
         ProblemField("S", most=1 << 22, doc="sequence length"),
         ProblemField("D", (64, 128), doc="head dimension"),
         ProblemField("causal", (0, 1), 0, doc="causal mask: hide the keys after each row"),
-        ProblemField("dtype", ("e4m3", "u8"), "e4m3", doc="elements of q, k and v; u8 means the byte minus 128"),
+        ProblemField("dtype", ("e4m3", "u8"), "e4m3", doc="element type of q, k and v; u8 is a byte minus 128"),
     ),
     launches=launches,
     macros=lambda c, p: {

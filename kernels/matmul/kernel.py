@@ -39,7 +39,7 @@ GENES = (
     Mutation(
         "PATH",
         ("tiled", "skinny"),
-        doc="tiles of A and B shared by a block's warps, or few rows of A with weights loaded directly",
+        doc="tiled: a block's warps share tiles of A and B; skinny: few rows of A, with weights loaded directly",
         relieves={"memory": 4, "latency": 3, "launch": 1},
     ),
     Mutation(
@@ -143,7 +143,7 @@ GENES = (
         "GROUP",
         (4, 8, 16),
         default=8,
-        doc="rows of tiles per group",
+        doc="rows of tiles per group of blocks",
         when={**TILED, "RASTER": ("grouped",)},
         relieves=("memory",),
     ),
@@ -157,7 +157,7 @@ GENES = (
     Parameter(
         "SPLIT_K",
         (1, 2, 4, 8),
-        doc="blocks that share a tile of C along K",
+        doc="number of blocks that split the sums of a tile of C along K",
         relieves={"launch": 2, "memory": 1, "latency": 1},
     ),
     Mutation(
@@ -467,8 +467,8 @@ kernel = Kernel(
     starting_points=STARTING_POINTS,
     fields=(
         *(ProblemField(name, most=65536) for name in "MNK"),
-        ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of a, b and c"),
-        ProblemField("layout", ("nn", "nt"), "nn", later=True, doc="b is [K, N], or [N, K] as in a linear layer"),
+        ProblemField("dtype", ("f16", "bf16"), "f16", doc="element type of a, b and c"),
+        ProblemField("layout", ("nn", "nt"), "nn", later=True, doc="b is [K, N], or [N, K] as in linear layers"),
     ),
     launches=launches,
     macros=lambda c, p: {

@@ -267,7 +267,7 @@ def test_help_says_what_it_takes(program: Callable[..., str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "[--check] [--whole] [SHAPE] [SEED]" in done.stdout
     assert "N, for example 4096" in done.stdout
-    assert "3 a CUDA error" in done.stdout
+    assert "3 CUDA error" in done.stdout
 
 
 @pytest.mark.thorough
