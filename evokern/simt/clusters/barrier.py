@@ -223,7 +223,7 @@ class ClusterBarrier:
             lane = warp * 32 + int(np.flatnonzero(ended[warp * 32 : warp * 32 + 32])[0])
             self._batch.report(
                 "barrier_divergence", int(self._number[lane]), lane, count=int(np.count_nonzero(ended)),
-                detail=f"{int(np.count_nonzero(missed))} threads of the same warps exit without arriving at this barrier",
+                detail=f"{int(np.count_nonzero(missed))} threads of the same warps exit without arriving",
             )  # fmt: skip
         self._present &= ~ended
 
