@@ -132,7 +132,7 @@ def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
         ("{other}:othr", StudyError, "did you mean 'other'"),
         ("{toy}", StudyError, "shares no gene with this kernel .LOADS, LAYOUT"),
         ("sim", StudyError, "sim needs a GPU"),
-        ("AUTO", DeviceError, "no recording AUTO; .*runs.db:STUDY\); or use auto, none or sim$"),
+        ("AUTO", DeviceError, "no recording AUTO; .*runs.db:STUDY.; or use auto, none or sim$"),
         (" ", StudyError, "--warm-start is empty; use auto, none, sim, DB:STUDY or FILE"),
     ],
 )
