@@ -157,8 +157,8 @@ class ChampionVerification:
                 return
         if len(left) > MOST_REFUTED:
             self._note(
-                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all fail alike, declare what "
-                "the kernel cannot handle in its constraints or fields (`multiple_of`)"
+                f"{MOST_REFUTED} champions in a row were refuted, so verification stopped. If all fail alike, declare "
+                "what the kernel cannot handle in its constraints or fields (`multiple_of`)"
             )
 
     def close(self) -> None:
@@ -198,7 +198,9 @@ class ChampionVerification:
         self._pending.discard(result.key)
         if result.status != "done":
             how = (
-                f"no result within {result.value:g} s" if result.status == "overran" else str(result.value).splitlines()[0]
+                f"no result within {result.value:g} s"
+                if result.status == "overran"
+                else str(result.value).splitlines()[0]
             )
             return f"the verifying process failed ({how})"
         record, found = self._session.study, result.value

@@ -455,7 +455,7 @@ def test_gpus_that_are_not_there_or_not_free_are_told(stack: ExitStack, monkeypa
     with pytest.raises(DeviceError, match=r"at auto has only 3 of the 4 requested GPUs; .*`ray start --num-gpus N`"):
         rig.gpus(stack, num_gpus=4)
     rig.ray.busy = True
-    with pytest.raises(DeviceError, match=r"no free GPU within 60 s.*`ray status`"):
+    with pytest.raises(DeviceError, match=r"no GPU became free on a host within 60 s.*`ray status`"):
         rig.gpus(stack)
     rig.ray.busy, rig.ray.gpus = False, {}
     with pytest.raises(DeviceError, match=r"the Ray cluster at auto has no GPU; .*--device sim:l4"):
