@@ -104,7 +104,7 @@ ABLATIONS = (
     "no whole neighbourhoods: evo; _candidates.SURROUNDED=0",
     "no immigrants: evo; _candidates.DRAWN=0",
     "neither crossover nor elites of niches: evo; _candidates.CROSSED=0; _candidates.NICHE_BEST=0",
-    "no flattening: evo; _model.HOPELESS=-1e9",
+    "no flattening: evo; _model.FLATTEN_BELOW=-1e9",
     "128 rows: evo; _generations.MODEL_ROWS=128",
     "fit from 192: evo; _model.FIT_ROWS=192",
 )

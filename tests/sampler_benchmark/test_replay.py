@@ -253,7 +253,7 @@ def test_mistakes_are_named_before_anything_runs(arguments: tuple[str, ...], mes
 def test_numbers_out_of_range_are_refused() -> None:
     """The library says so too."""
     for changes in ({"repeats": 0}, {"trials": 0}, {"jobs": 0}, {"window": 0}):
-        with pytest.raises(UsageError, match="; use (at least|a number)"):
+        with pytest.raises(UsageError, match=r"; use (at least|a number)"):
             replay(SMALL, **{"samplers": ("random",), "trials": 3, "repeats": 1, **changes})
     with pytest.raises(StudyError, match="no sampler"):
         replay(SMALL, samplers=("evi",), trials=3, repeats=1)

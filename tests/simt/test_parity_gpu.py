@@ -157,7 +157,7 @@ def test_gates_agree() -> None:
     `EVOKERN_PARITY_CANDIDATES` sets how many are drawn, `EVOKERN_PARITY_SEED` which.
     """
     try:
-        rows = parity_gate.write_head_to_head("attention", "2,8,512,64", GATES, SEED)
+        rows = parity_gate.compared("attention", "2,8,512,64", GATES, SEED)
     except LookupError as reason:
         pytest.skip(str(reason))
     assert len(rows) == GATES

@@ -243,7 +243,11 @@ def test_a_reader_that_outlasts_a_search_is_told_of(tmp_path: Path) -> None:
         study(), db=db, device=TableDevice(small_table()), trials=15, seed=1,
         on_progress=lambda progress: notes.extend(note for note in progress.notes if note not in notes),
     )  # fmt: skip
-    assert [note for note in notes if "another program is reading" in note and f"MB of results are still in {db}-wal" in note]
+    assert [
+        note
+        for note in notes
+        if "another program is reading" in note and f"MB of results are still in {db}-wal" in note
+    ]
     assert log_bytes(db) > 0
     assert len(trials_of(db)) >= 15
     reader.kill()

@@ -209,4 +209,6 @@ def test_a_folder_that_hides_the_package_s_is_said(
         told = CliRunner().invoke(app, ["profile", "rmsnorm", "--device", "sim:nothing"]).stderr
         assert told.count(f"evokern: {own.parent} hides the kernel rmsnorm that comes with evokern (") == times
     own.chmod(0o666)
-    assert "anybody can write to" in CliRunner().invoke(app, ["check", "rmsnorm"]).stderr, "and somebody else's is refused"
+    assert "anybody can write to" in CliRunner().invoke(app, ["check", "rmsnorm"]).stderr, (
+        "and somebody else's is refused"
+    )
