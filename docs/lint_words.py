@@ -4,7 +4,7 @@ python docs/lint_words.py [FILE ...]        without FILE: everything that a pers
 
 Texts are the Markdown pages, the docstrings, comments and sentence-like strings of `evokern/` and `kernels/`, and the
 comments of CUDA sources, studies and templates. To keep a banned word, put `words: REASON` in a comment on the line of
-the text or on the line before it.
+the text or on the line before it. `words, whole file: REASON` in the first three lines excludes a file.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ MAX_WORDS = 25
 MAX_LINE = 120
 """Characters of a line of a page, outside tables and code."""
 MARKER = re.compile(r"\bwords: \S")
+WHOLE_FILE = re.compile(r"\bwords, whole file: \S")
 
 
 class Text(NamedTuple):
@@ -102,6 +103,8 @@ def readable() -> Iterator[Path]:
 def problems(file: Path) -> list[str]:
     """Return a line for each place of a file that breaks a rule."""
     lines = file.read_text(encoding="utf-8").splitlines()
+    if any(WHOLE_FILE.search(line) for line in lines[:3]):
+        return []
     reader = _reader(file)
     found = []
     for one in reader(file, lines) if reader else ():
