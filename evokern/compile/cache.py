@@ -188,7 +188,7 @@ class CompileCache:
             UsageError: the limit is negative or cannot be written.
         """
         if cap_bytes < 0:
-            raise UsageError(f"the cache size limit cannot be {cap_bytes}; use a number of bytes of at least 0")
+            raise UsageError(f"invalid cache size limit {cap_bytes}; use 0 or more bytes")
         try:
             (self.directory / "cap_bytes").write_text(str(cap_bytes))
         except OSError as error:

@@ -118,7 +118,7 @@ def feasible_space(
     """
     space = narrowed(kernel.space, genes or {})
     late = {gene.name: values for gene in space.genes if (values := gene.low_priority_on(chip.name))}
-    return replace(space, feasible=_Feasible(kernel, problems, chip), late=late)
+    return replace(space, feasible=_Feasible(kernel, problems, chip), low_priority=late)
 
 
 class _Values(dict[str, Value]):

@@ -161,7 +161,9 @@ class Gene:
         for value, chips in self.for_chips.items():
             for chip in chips:
                 if chip not in CHIPS:
-                    raise SpaceError(f"gene {self.name}: unknown chip {chip!r} of {value!r}: {suggestion(chip, CHIPS)}")
+                    raise SpaceError(
+                        f"gene {self.name}: unknown chip {chip!r} for value {value!r}: {suggestion(chip, CHIPS)}"
+                    )
         for cause, weight in self.relieves.items():
             if cause not in CAUSES:
                 raise SpaceError(f"gene {self.name}: unknown cause {cause!r} in relieves: {suggestion(cause, CAUSES)}")

@@ -38,7 +38,7 @@ class Space:
     """Predicate for feasible canonical configurations; `evokern.declaration.feasibility` binds problems and chip."""
     table: tuple[Config, ...] | None = field(default=None, compare=False)
     """List of all valid configurations, if known (a recorded space); `feasible` then tests membership."""
-    late: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, compare=False)
+    low_priority: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, compare=False)
     """Gene → low-priority values, bound to a chip by `feasible_space`."""
     starting_points: tuple[Mapping[str, Value], ...] = field(default=(), compare=False)
     """Good candidates known to the kernel's author, each given as changes of the default."""

@@ -182,7 +182,7 @@ class BufferSet:
             self.changes.pop(index, None)
         self._originals.put(touched, self._inputs.memory.view(torch.int64))
         self._unsealed = self._unsealed and len(renewed) < self.sets
-        self.conceal()
+        self.erase_secrets()
 
     def restore_inputs(self) -> None:
         """Restore the original inputs unless `verify` has checked them since the last run."""
@@ -190,7 +190,7 @@ class BufferSet:
             for rows, plain in self._originals.plain():
                 self._inputs.memory[rows].view(torch.int64).copy_(plain)
 
-    def conceal(self) -> None:
+    def erase_secrets(self) -> None:
         """Erase references and results from device memory before a candidate runs."""
         if self._unsealed:
             self._references.conceal()
@@ -210,7 +210,7 @@ class BufferSet:
                     view[row].copy_(self._inputs.views[name][index])
                 continue
             self._scratch.bytes_of(name).copy_(self._poison[name])
-        self.conceal()
+        self.erase_secrets()
 
     def _poison_bytes(self, tensor: Tensor, declared: bool) -> torch.Tensor:
         bytes_ = [
@@ -244,7 +244,9 @@ class BufferSet:
         """Declared slices of a large problem, whose references can be computed separately; empty for other problems."""
         return self._renewal.slices if self.large else ()
 
-    def answers(self, index: int, part: tuple[SlicedTensors, Indices] | None = None) -> dict[str, torch.Tensor]:
+    def current_reference(
+        self, index: int, part: tuple[SlicedTensors, Indices] | None = None
+    ) -> dict[str, torch.Tensor]:
         """Return the unsealed references for the current inputs of a set; call it only while no candidate runs.
 
         Args:

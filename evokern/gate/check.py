@@ -180,7 +180,7 @@ class Gate:
         return judge(bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem)
 
     def keeps_inputs(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Return whether the problem is large, so that candidates share inputs."""
+        """Return whether the problem is so large that candidates share inputs."""
         return self.bench(tensors, self.settings.input_sets, self.settings.runs).large
 
     def prove_slices(self, tensors: Mapping[str, Tensor]) -> None:

@@ -124,7 +124,7 @@ class TimedCalls:
         kept, expected = self._draw_change()
         self._steps = {drawn: 0, drawn + 1: 1}
         # Erase the computed references before the candidate runs.
-        bench.conceal()
+        bench.erase_secrets()
         self._answers = RecordedOutputs(bench, self._index, kept, expected, drawn)
         device = bench.generator.device
         self.executions = torch.zeros((STEPS, MOST_COPIES), dtype=torch.int32, device=device)
@@ -161,7 +161,7 @@ class TimedCalls:
             try:
                 self._write(given, drawn)
                 self._new = drawn | self._in_place_values(given)
-                answers = bench.answers(self._index, part)
+                answers = bench.current_reference(self._index, part)
             finally:
                 self._write(given, self._old)
             kept, expected = self._draw_kept(old, answers)
@@ -285,7 +285,7 @@ class TimedCalls:
 
     # ---- afterwards
 
-    def quiet(self) -> None:
+    def reset_versions(self) -> None:
         """Set both versions of the inputs to the current ones, before the graph runs again on new inputs."""
         if self.active:
             given = self._bench.given(self._index)

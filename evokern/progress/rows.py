@@ -99,7 +99,7 @@ def arm_texts(progress: Progress) -> list[str]:
 
 
 def step_text(progress: Progress) -> str:
-    """Return the current step of a session, or an empty text after the session's first result."""
+    """Return the current step of a session, or an empty string after the session's first result."""
     if progress.event == "opening":
         return progress.step.text if progress.step else "opening the device"
     if progress.trials > progress.resumed or progress.end:

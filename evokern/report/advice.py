@@ -129,7 +129,9 @@ def _more_values(values: GeneValues) -> list[Advice]:
         return []
     ends = ", ".join(f"{edge.gene} {edge.beyond} {edge.value}" for edge in open_[:MAX_NAMED_GENES])
     told = "; ".join(f"{edge.gene} ({edge.last_times}; next value: {edge.next_value})" for edge in open_)
-    words = f"Add values to the kernel's search space. Times fell up to the end of the range of these genes: {told}."
+    words = (
+        f"Add values to the kernel's search space. Times were still falling at the end of these genes' ranges: {told}."
+    )
     return [Advice(f"add values to the kernel ({ends})", words)]
 
 

@@ -193,7 +193,7 @@ def _learning(
         return lambda: known.learned
     if forests is None:
         return partial(learn, record, trials, Forests.fit)
-    return forests.beside(partial(learn, record, trials, forests.fit))
+    return forests.submit(partial(learn, record, trials, forests.fit))
 
 
 def facts_with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:

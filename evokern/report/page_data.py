@@ -135,7 +135,7 @@ def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]]) -> dict[st
         "predicted": record.predicted,
         "unit": facts.unit,
         "columns": COLUMNS,
-        "marks": [[mark.kind, mark.told(record.predicted), mark.lane, mark.path] for mark in MARKS],
+        "marks": [[mark.kind, mark.label_for(record.predicted), mark.lane, mark.path] for mark in MARKS],
         "mark_of": [mark_of(outcome) for outcome in Outcome],
         "outcomes": [outcome_words(outcome, record.predicted) for outcome in Outcome],
         "genes": [{"name": g.name, "values": [str(v) for v in g.values], "doc": g.doc} for g in record.genes],

@@ -25,7 +25,7 @@ class Mark:
     outcomes: tuple[Outcome, ...] = ()
     """Outcomes shown with this mark."""
 
-    def told(self, predicted: bool) -> str:
+    def label_for(self, predicted: bool) -> str:
         """Return the legend text for measured or predicted times."""
         return self.label.replace("measured", TIMED) if predicted else self.label
 

@@ -89,7 +89,7 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
             plot.in_lane(x, mark.lane or lanes[0]) if time_us is None or time_us > high else plot.at(x, time_us)
             for x, time_us in found
         ]
-        plot.draw_marks(places, (mark.kind, mark.path, f"{mark.told(facts.record.predicted)}: {len(places):,}"))
+        plot.draw_marks(places, (mark.kind, mark.path, f"{mark.label_for(facts.record.predicted)}: {len(places):,}"))
     for place, (label, curve) in enumerate(curves.items()):
         line = f"control{place}" if place else "own"
         reached = [
@@ -278,7 +278,7 @@ def _common_slow_values(facts: Facts, slow: Sequence[Trial]) -> str:
 
 
 def slow_meaning(facts: Facts) -> str:
-    """Return the meaning of slow in a study, with the observed factors over the best time."""
+    """Return what `slow` means in a study, with the observed slowdowns relative to the best time."""
     slow = [t.evaluation for t in facts.trials if t.outcome is Outcome.SLOW]
     limits = [
         (e["limit_us"], e["elite_us"]) for e in (t.evidence for t in slow) if e.get("limit_us") and e.get("elite_us")

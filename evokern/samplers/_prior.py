@@ -59,7 +59,7 @@ class Prior:
         found.pop(self.entries[0][0], None)
         return tuple(found)[:LEADERS]
 
-    def beside(self, others: Sequence[Prior]) -> Prior:
+    def with_further(self, others: Sequence[Prior]) -> Prior:
         """Return this prior with the results of further studies.
 
         Args:

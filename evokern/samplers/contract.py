@@ -146,7 +146,7 @@ class History:
         """Proposals so far, by trial number."""
         self.results: list[TrialResult] = []
         """Visible results in number order; lost trials have none."""
-        self.told = 0
+        self.results_seen = 0
         """Number of ended trials that are visible, including lost ones."""
         self.lost: dict[int, bool] = {}
         """Whether the configuration of each lost trial may be proposed again, by trial number."""
@@ -171,9 +171,9 @@ class History:
         A lost trial has no result and frees its configuration. After `MOST_LOSSES` losses the configuration is blocked,
         so that the search can end.
         """
-        if result.number != self.told:
-            raise InternalError(f"result of trial {result.number} arrived after {self.told} results")
-        self.told += 1
+        if result.number != self.results_seen:
+            raise InternalError(f"result of trial {result.number} arrived after {self.results_seen} results")
+        self.results_seen += 1
         if result.outcome is Outcome.LOST:
             self._losses[result.config] += 1
             freed = self.lost[result.number] = self._losses[result.config] < MOST_LOSSES

@@ -43,7 +43,7 @@ class Genome:
             if (when := list(gene.when.items()))
         ]
         self._weights = _weights(self.sizes)
-        self._late = [(column[name], _listed(space.gene(name), values)) for name, values in space.late.items()]
+        self._late = [(column[name], _listed(space.gene(name), values)) for name, values in space.low_priority.items()]
         """Index of each gene with low-priority values, and a mask of these values."""
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Genome:
                 drawn[:, at] = positions[drawn[:, at] % len(positions)]
         return self.canonical(drawn.astype(np.int16))
 
-    def late(self, rows: Rows) -> npt.NDArray[np.intp]:
+    def low_priority_count(self, rows: Rows) -> npt.NDArray[np.intp]:
         """Return the number of active genes with a low-priority value in each canonical row."""
         found = np.zeros(len(rows), dtype=np.intp)
         pins = {column: conditions for column, _, conditions in self._pins}

@@ -98,12 +98,12 @@ class SamplerWorker:
     def handle(self, ask: _ProposalRequest) -> _ProposalAnswer | None:
         """Return the next proposal, or None if this process does not have the expected history."""
         history = self._history
-        if (ask.proposed, ask.told) != (len(history.proposals), history.told):
+        if (ask.proposed, ask.told) != (len(history.proposals), history.results_seen):
             return None
         for known in ask.proposals:
             history.commit(len(history.proposals), known)
         for told in ask.results:
-            number = history.told
+            number = history.results_seen
             config, constraints = history.proposals[number].config, told.constraints or {}
             history.tell(TrialResult(number, config, told.outcome, told.value, told.fingerprint, constraints))
         number = len(history.proposals)
@@ -182,11 +182,11 @@ class SamplerProcess:
         visible = iter(history.results[first:])
         results = [
             _ResultUpdate(Outcome.LOST) if at in history.lost else _told(next(visible))
-            for at in range(told, history.told)
+            for at in range(told, history.results_seen)
         ]
         ask = _ProposalRequest(proposed, told, history.proposals[proposed:], results)
         self._pool.submit(number, ask, DEADLINE_S)
-        self._asked, self._known = number, (len(history.proposals), history.told)
+        self._asked, self._known = number, (len(history.proposals), history.results_seen)
 
     def _answer(self, number: int) -> _ProposalAnswer | None:
         """Return the answer, or None if the process lacks history or exceeded the timeout, so that a retry makes sense.

@@ -80,7 +80,7 @@ class Evidence:
         )
 
     @property
-    def standing(self) -> tuple[bool, bool, bool, bool, int, float]:
+    def rank(self) -> tuple[bool, bool, bool, bool, int, float]:
         """Sort key, larger is better: completed, explained, plain, everything written, buffers explained, low level."""
         explained = sum(1 for found in self.fits.values() if found and found.exact)
         good = self.exact and self.allows_draft
@@ -184,14 +184,14 @@ def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = Fals
             if level > MODEST and best is not None and _enough(best, known_launch):
                 break
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
-            if best is None or found.standing > best.standing:
+            if best is None or found.rank > best.rank:
                 best = found
             if found.exact and found.allows_draft and found.plain:
                 break
         if best is not None and (best.allows_draft or (known_launch and best.ok)):
             return plan, _with_indices(prober, plan, best)
     tried = _by_search(prober, plan)
-    if tried is not None and (best is None or tried[1].standing > best.standing):
+    if tried is not None and (best is None or tried[1].rank > best.rank):
         return tried[0], _with_indices(prober, *tried)
     return plan, best if best is not None and best.ok else None
 
@@ -234,7 +234,7 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
                 if not found.ok:
                     continue
                 blocks = sum(prod(trial.extents(grid, small, problem)) for problem in found.problems)
-                standing = (*found.standing[:-1], -blocks)
+                standing = (*found.rank[:-1], -blocks)
                 if best is None or standing > best[0]:
                     best = standing, trial, found
             if best is not None and best[2].exact and best[2].allows_draft and best[2].plain:
@@ -244,7 +244,7 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
     if best is None:
         return None
     final = evidence(prober, best[1], best[2].level)
-    return best[1], max(final, best[2], key=lambda one: one.standing)
+    return best[1], max(final, best[2], key=lambda one: one.rank)
 
 
 def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:

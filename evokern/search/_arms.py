@@ -113,7 +113,7 @@ class SearchGroup:
             results: trial number in the study → result; complete up to `last`.
             last: last trial to show.
         """
-        local = self._history.told
+        local = self._history.results_seen
         while (number := self._arms * local + self._place) <= last:
             seen = results[number]
             outcome = seen.outcome.as_seen_by_arm(seen.fingerprint, self._programs)

@@ -68,7 +68,7 @@ def nearest_prior(paths: Sequence[Path], record: StudyRecord, target: SearchTarg
     if not found:
         return None
     (place_of_best, study, prior), *others = sorted(found, key=lambda entry: entry[0])
-    prior = prior.beside([other for place, _, other in others if place[0] == place_of_best[0]])
+    prior = prior.with_further([other for place, _, other in others if place[0] == place_of_best[0]])
     where = f"{study.problems_in_words()} on {study.device}"
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     return prior, (

@@ -74,7 +74,7 @@ class ProgressReporter:
             self._trial(self._loop.last, self._loop)
         self._call(self._now(event=name))
 
-    def proved(self, trial: int, passed: bool) -> None:
+    def verified(self, trial: int, passed: bool) -> None:
         """Report a verification's result."""
         self._base = replace(self._base, proofs={**self._base.proofs, trial: passed})
         self._log("verified", f"trial {trial} is {'verified' if passed else 'refuted'}", trial=trial, passed=passed)

@@ -91,7 +91,7 @@ def run(
 
         offer = load_requested_prior(store, None if begins else old, target, request.warm_start, restart_advice)
         planned = plan(store, None if request.fresh else old, target, request, restart_advice)
-        aside = store.set_aside(name) if request.fresh and old else ""
+        aside = store.rename_old_study(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, target)
         killed = store.unfinished_session_start(record)
         session = store.session(record, target.space)
@@ -180,7 +180,7 @@ def _one_session(
         default_us = tuple(session.first_environment(DEFAULT_US) or ())
         task = _task(target, record, trials, reporter.step, default_us)
         report = target.device.start(task)
-        session.began(report)
+        session.write_start_report(report)
         reporter.start(report)
         with _verifying(target, session, loop, reporter, stop, factories) as verification:
 
@@ -262,7 +262,7 @@ def _verifying(
     cores = len(os.sched_getaffinity(0))
     stop.loop = loop
     verification = ChampionVerification(
-        target, session, factories.verifier, reporter.after_loop, reporter.proved, cores=cores
+        target, session, factories.verifier, reporter.after_loop, reporter.verified, cores=cores
     )
     try:
         yield verification

@@ -204,7 +204,9 @@ class ChampionVerification:
             )
             return f"the verifying process failed ({how})"
         record, found = self._session.study, result.value
-        self._session.proved(result.key, {"study": record.name, "trial": result.key, "device": record.device, **found})
+        self._session.write_verification(
+            result.key, {"study": record.name, "trial": result.key, "device": record.device, **found}
+        )
         stages = found["stages"].items()
         failed = [f"{stage_label(name)}: {one['detail']}" for name, one in stages if one["state"] == "failed"]
         self._known[result.key] = not failed

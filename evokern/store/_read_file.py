@@ -148,7 +148,7 @@ class ReadFile:
                 taken[trial][problem] = values
         version = self.version()
         if self._known is not None and self._known[0] == version:
-            self.standing(study)  # reports rows whose study cannot be determined
+            self.trial_statuses(study)  # reports rows whose study cannot be determined
             where = "study = ? AND outcome IS NOT NULL"
             yield from self._rows.read(
                 "evokern_trials", lambda row: trial_of(row, taken.get(row["uuid"])), where, [study.uuid], "number"
@@ -167,7 +167,7 @@ class ReadFile:
             found[uuid].append(standing)
             trials += [made] if made is not None else []
         self._known = version, found
-        self.standing(study)
+        self.trial_statuses(study)
         yield from trials
 
     def count(self, study: StudyRecord) -> int:
@@ -228,7 +228,7 @@ class ReadFile:
                 found[named[trial]] = tuple(values)
         return found
 
-    def standing(self, study: StudyRecord) -> list[TrialStatus]:
+    def trial_statuses(self, study: StudyRecord) -> list[TrialStatus]:
         """Return the states of a study's undamaged trials in number order; report damaged and missing trials."""
         version = self.version()
         if self._known is None or self._known[0] != version:
@@ -267,7 +267,7 @@ class ReadFile:
                         f"trial {number} of study {study.name} has no result yet: no search has finished it; resume "
                         "the study, or wait if a search is running"
                     )
-                self.standing(study)  # reports damaged rows, which may include this trial
+                self.trial_statuses(study)  # reports damaged rows, which may include this trial
                 raise StudyError(f"trial {number} is not in study {study.name}; {span}")
         read = self._rows.read("evokern_samples", _samples_of, "trial = ?", [row["uuid"]])
         samples = {problem: values for _, problem, values in read}

@@ -65,7 +65,7 @@ class Reader(ReadFile):
         """
         proofs = self.proofs(study, "verify")
         refuted = _refuted(proofs)
-        measured = [one for one in self.standing(study) if one.outcome == Outcome.MEASURED.value]
+        measured = [one for one in self.trial_statuses(study) if one.outcome == Outcome.MEASURED.value]
         sound = {one.number: one.time_us for one in measured if one.number not in refuted}
         if not sound:
             return None
@@ -110,12 +110,12 @@ class Reader(ReadFile):
 
     def outcomes(self, study: StudyRecord) -> dict[str, int]:
         """Return the number of trials by outcome, including outcomes that did not occur."""
-        counts = Counter(one.outcome for one in self.standing(study))
+        counts = Counter(one.outcome for one in self.trial_statuses(study))
         return {outcome.value: counts[outcome.value] for outcome in Outcome}
 
     def slow(self, study: StudyRecord) -> dict[str, int]:
         """Return how many slow trials were stopped after the gate (`raced_out`) and before it (`screened`)."""
-        timed = [one.timed for one in self.standing(study) if one.outcome == Outcome.SLOW.value]
+        timed = [one.timed for one in self.trial_statuses(study) if one.outcome == Outcome.SLOW.value]
         return {"raced_out": sum(timed), "screened": len(timed) - sum(timed)}
 
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:

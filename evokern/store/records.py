@@ -91,7 +91,7 @@ class StudyRecord:
         """Return the name, value and description of each field of a problem; empty if the fields are unknown."""
         return meanings_of(self.fields, problem)
 
-    def place_of(self, text: str) -> int:
+    def problem_index(self, text: str) -> int:
         """Return the index of the problem that a text names by its index, its words or its key.
 
         Raises:

@@ -114,7 +114,7 @@ class Store(WrittenFile):
         number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
         return f"{name}.{number}"
 
-    def set_aside(self, name: str) -> str:
+    def rename_old_study(self, name: str) -> str:
         """Rename a study to `next_free_name`, also in Optuna's tables; return the new name."""
         with self.transaction():
             new = self.next_free_name(name)

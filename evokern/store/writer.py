@@ -119,7 +119,7 @@ class Session:
             for result in results:
                 self._optuna.tell(result)
 
-    def began(self, report: StartReport) -> None:
+    def write_start_report(self, report: StartReport) -> None:
         """Write the start report of the device."""
         fastest = fastest_baseline(report.baselines)
         values = {
@@ -193,7 +193,7 @@ class Session:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
                 self._update("evokern_trials", self._trials[trial.number], values)
 
-    def proved(self, trial: int, result: Mapping[str, Any]) -> None:
+    def write_verification(self, trial: int, result: Mapping[str, Any]) -> None:
         """Write the result of a trial's verification."""
         with self.transaction():
             insert_proof(self._db, self.study, "verify", trial, result)

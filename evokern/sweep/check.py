@@ -74,6 +74,6 @@ def _refuse_changed(planned: PlannedStudy, folder: Path) -> None:
         changes = changed_settings(record, planned.study)
         if changes:
             raise StudyError(
-                f"{db} has study {planned.name} with other settings ({'; '.join(changes)}); restore them in "
-                f"{planned.study.path}, choose another folder with --db, or accept the changes with --allow-changes"
+                f"{db} already contains study {planned.name} with different settings ({'; '.join(changes)}); restore "
+                f"them in {planned.study.path}, choose another folder with --db, or accept the changes with --allow-changes"
             )

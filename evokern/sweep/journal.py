@@ -101,7 +101,7 @@ class Journal:
         return self.slices[-1] if self.slices and self.slices[-1].seconds is None else None
 
     def done(self, study: str) -> list[SweepSlice]:
-        """Return the ended slices of a study."""
+        """Return the completed time slices of a study."""
         return [one for one in self.slices if one.study == study and one.seconds is not None]
 
     def opened(self, device: str | None) -> None:

@@ -145,7 +145,7 @@ def database(path: Path, time_us: float, seed: int) -> None:
     with Store(path) as store:
         study = store.create(record(), {"kernel.cu": ""})
         session = store.session(study, table.space())
-        session.began(StartReport((), {"driver": f"58{seed}.95"}))
+        session.write_start_report(StartReport((), {"driver": f"58{seed}.95"}))
         config = table.space().default()
         session.propose(0, Proposal(config, {}, {}), 1.0)
         session.record(Trial(0, Proposal(config), evaluation, 2.0), 2.0)

@@ -154,7 +154,7 @@ def searched(place: Place, seed: int, trials: int, prior: Prior | None) -> list[
 
 def unmarked(place: Place) -> Place:
     """Return a place whose kernel has no marked values."""
-    return replace(place, space=replace(place.space, late={}))
+    return replace(place, space=replace(place.space, low_priority={}))
 
 
 def timed(trials: Sequence[tuple[Config, float | None]]) -> list[tuple[Config, float]]:

@@ -285,7 +285,7 @@ def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
     problems = [kernel.problem("256")]
 
     def late(name: str, **narrowed: tuple[str | int, ...]) -> dict[str, tuple[str | int, ...]]:
-        found = dict(feasible_space(kernel, problems, CHIPS[name], narrowed).late)
+        found = dict(feasible_space(kernel, problems, CHIPS[name], narrowed).low_priority)
         assert found.pop("SUM") == ("fp16",)
         return found
 
@@ -297,7 +297,7 @@ def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
     space = feasible_space(kernel, problems, CHIPS["l4"])
     assert all(space.feasible(config) for config in space.grid())
     assert len(list(space.grid())) == 18
-    assert "SUM" not in feasible_space(kernel, problems, CHIPS["l4"], {"SUM": ("fp16",)}).late
+    assert "SUM" not in feasible_space(kernel, problems, CHIPS["l4"], {"SUM": ("fp16",)}).low_priority
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def timed(tmp_path: Path) -> Path:
     with Store(path) as store:
         kept = store.create(study, {})
         session = store.session(kept, tiny_table().space())
-        session.began(StartReport((BaselineResult("sdpa", (Timing(11.0, (11.0, 11.0), (11.0,)),)),)))
+        session.write_start_report(StartReport((BaselineResult("sdpa", (Timing(11.0, (11.0, 11.0), (11.0,)),)),)))
         wrong = Evaluation(
             Outcome.WRONG, evidence={"check": "tolerance", "message": HOSTILE}, compile_s=0.4, spans=spans_at(2.0)
         )

@@ -378,7 +378,7 @@ def test_a_repeated_graph_leaves_new_inputs_alone() -> None:
     """After the bench drew inputs anew, the graph changes nothing of them once it was told to be quiet."""
     found = run_graph(right)
     found.bench.refresh()
-    found.timed.quiet()
+    found.timed.reset_versions()
     found.clock.replay()
     assert found.left_right()
 

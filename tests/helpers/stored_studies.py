@@ -122,7 +122,7 @@ def write_study(path: Path, trials: int, *, only_wrong: bool = False, **changes:
         session = store.session(study, space)
         samples = tuple(9.2 + 0.01 * n for n in range(20))
         baseline = BaselineResult("sdpa <math>", (Timing(9.3, (9.2, 9.4), samples),))
-        session.began(StartReport((baseline,), {"driver": f"580 {NASTY}"}, (f"note {NASTY}",)))
+        session.write_start_report(StartReport((baseline,), {"driver": f"580 {NASTY}"}, (f"note {NASTY}",)))
         cells = [config for config in space.grid() if space.feasible(config)]
         rng.shuffle(cells)
         for index, config in enumerate((cells * 2)[:trials]):

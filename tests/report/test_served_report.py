@@ -43,7 +43,7 @@ class Searching:
         space = table.space()
         self.study = self.store.create(record(genes=table.genes), {"kernel.cu": f"int a = {table.genes[0].name};\n"})
         self.session = self.store.session(self.study, space)
-        self.session.began(StartReport((), {"driver": "580"}, ()))
+        self.session.write_start_report(StartReport((), {"driver": "580"}, ()))
         self.cells = [config for config in space.grid() if space.feasible(config)]
         self.number = 0
 
@@ -339,7 +339,7 @@ def test_a_study_begun_anew_is_followed(tmp_path: Path) -> None:
     with served(path) as server:
         assert news(server)["since"] == 20
         with Store(path) as store:
-            store.set_aside("small")
+            store.rename_old_study("small")
         write_study(path, 3)
         wait_for(lambda: news(server)["since"] == 3, 5.0)
         with open_readonly(path) as reader:

@@ -67,7 +67,7 @@ def test_a_study_stays_itself(tmp_path: Path) -> None:
     reseal(path)
     assert len(study.trials) == 4, "a trial in flight is none yet"
     with Store(path) as store:
-        store.set_aside("small")
+        store.rename_old_study("small")
     write_study(path, 3)
     assert (len(study.trials), len(evokern.load_study(db=path).trials)) == (4, 3)
     aside = study.summary["study"]

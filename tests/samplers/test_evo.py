@@ -207,9 +207,9 @@ def test_the_rest_of_the_first_generation_is_told_ahead(warm: bool, more: int, s
     sampler, history = EvoSampler(space, 3, 4, prior=prior), History(space)
     told: list[Config] = []
     for number in range(size):
-        while history.told <= number - 4:
-            config = history.pending[history.told]
-            history.tell(TrialResult(history.told, config, *measured(config)[:2]))
+        while history.results_seen <= number - 4:
+            config = history.pending[history.results_seen]
+            history.tell(TrialResult(history.results_seen, config, *measured(config)[:2]))
         proposal = sampler.propose(history, number)
         assert proposal is not None
         assert not number or proposal.config == told[0]
@@ -378,7 +378,7 @@ def test_a_prior_takes_the_genes_that_are_shared_and_names_the_others() -> None:
 
 def _marked(space: Space) -> Space:
     """The same space, the two slowest kinds of loads and a layout marked."""
-    return Space(space.genes, space.feasible, late={"LOAD": ("scalar",), "LAYOUT": ("plain",), "STAGES": (3,)})
+    return Space(space.genes, space.feasible, low_priority={"LOAD": ("scalar",), "LAYOUT": ("plain",), "STAGES": (3,)})
 
 
 @pytest.mark.parametrize("space", [kernel_space, large_space], ids=["small", "large"])
@@ -403,7 +403,7 @@ def test_marked_values_are_tried_late_and_not_never(space: Callable[[], Space]) 
 
 def test_where_nothing_better_is_left_marked_values_are_tried() -> None:
     """The whole space is reached."""
-    space = Space(GENES[:4], late={"LOAD": ("scalar",), "LAYOUT": ("plain",)})
+    space = Space(GENES[:4], low_priority={"LOAD": ("scalar",), "LAYOUT": ("plain",)})
     proposals, _ = search(space, lambda c: (Outcome.MEASURED, math.log(c.TILE_M + c.TILE_N), None), 500)
     assert len(proposals) == space.size
     assert {proposal.config for proposal in proposals} == set(space.grid())
@@ -413,7 +413,7 @@ def test_marks_that_mislead_are_overcome() -> None:
     """The best of a space is found though it has a marked value."""
     space = kernel_space()
     best = min((c for c in space.grid() if space.feasible(c)), key=log_time)
-    marked = Space(space.genes, space.feasible, late={"LOAD": (best["LOAD"],), "LAYOUT": (best["LAYOUT"],)})
+    marked = Space(space.genes, space.feasible, low_priority={"LOAD": (best["LOAD"],), "LAYOUT": (best["LAYOUT"],)})
     proposals, _ = search(marked, measured, 150)
     assert min(log_time(proposal.config) for proposal in proposals) < log_time(best) + 0.05
 

@@ -63,8 +63,8 @@ def _sequence(sampler: Sampler, history: History, trials: int, killed: Sequence[
     """Return what a sampler proposes; the process is killed before the trials that are named."""
     while len(history.proposals) < trials:
         number = len(history.proposals)
-        while history.told <= number - SCHEDULE(number):
-            history.tell(_answer(history.told, history.proposals[history.told].config))
+        while history.results_seen <= number - SCHEDULE(number):
+            history.tell(_answer(history.results_seen, history.proposals[history.results_seen].config))
         if isinstance(sampler, SamplerProcess):
             if number % 3:  # else it is idle until it is asked
                 sampler.prepare(history, number)
@@ -103,8 +103,8 @@ def test_a_process_that_begins_late_is_told_everything(process: SamplerProcess) 
     here, history = _here(plan), History(space)
     _sequence(here, history, 30)
     number = 30
-    while history.told <= number - SCHEDULE(number):
-        history.tell(_answer(history.told, history.proposals[history.told].config))
+    while history.results_seen <= number - SCHEDULE(number):
+        history.tell(_answer(history.results_seen, history.proposals[history.results_seen].config))
     assert process.propose(history, number) == here.propose(history, number)
     assert process.likely()
     assert list(process.likely()) == list(here.likely())  # type: ignore[attr-defined]

@@ -116,7 +116,7 @@ def searched(
     with Store(tmp_path / "a.db") as store:
         study = store.create(record(), {})
         session: Session = store.session(study, tiny_table().space())
-        session.began(StartReport(baselines))
+        session.write_start_report(StartReport(baselines))
         trial = champion()
         session.propose(0, trial.proposal, 1.0)
         session.record(trial, 1.0)

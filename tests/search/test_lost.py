@@ -104,7 +104,7 @@ def test_a_sampler_sees_nothing_of_a_loss() -> None:
     history.commit(0, Proposal(config))
     history.tell(TrialResult(0, config, Outcome.LOST))
     assert (history.results, history.pending, history.seen) == ([], {}, set())
-    assert history.told == 1
+    assert history.results_seen == 1
 
 
 def test_a_loss_on_a_resumed_study_frees_nothing_that_was_proposed_again() -> None:

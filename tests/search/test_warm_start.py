@@ -98,7 +98,7 @@ def test_a_study_keeps_the_warm_start_that_it_began_with(tmp_path: Path, other: 
     with pytest.raises(StudyError, match=r"seed was 0, is 4.*keeps the old study as small\.2.*`--allow-changes`"):
         _search(db, seed=4)
     with Store(db) as store:
-        assert store.set_aside("small") == "small.2"
+        assert store.rename_old_study("small") == "small.2"
 
 
 def test_a_search_beside_a_control_takes_what_is_named(tmp_path: Path, other: Path) -> None:

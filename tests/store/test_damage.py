@@ -196,7 +196,7 @@ def test_writing_hides_no_damage(path: Path) -> None:
     """A row that is damaged gets no new digest by a change of another column."""
     _change(path, "UPDATE evokern_studies SET kernel = 'tinz'")
     with Store(path) as store, pytest.raises(StoreError, match="is damaged"):
-        store.set_aside("small")
+        store.rename_old_study("small")
 
 
 def test_a_row_that_lost_its_digest_is_damaged(path: Path) -> None:

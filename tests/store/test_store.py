@@ -43,7 +43,7 @@ def fill(store: Store, outcomes: list[Evaluation]) -> StudyRecord:
     space = table.space()
     study = store.create(record(), {"kernel.cu": "__global__ void k() {}"})
     session = store.session(study, space)
-    session.began(StartReport(BASELINES, {"driver": "580.95"}, ("a foreign load",)))
+    session.write_start_report(StartReport(BASELINES, {"driver": "580.95"}, ("a foreign load",)))
     cells = [config for config in space.grid() if space.feasible(config)]
     for number, evaluation in enumerate(outcomes):
         proposal = Proposal(cells[number], {"operator": "draw"}, {"rows": 2, "warps": 1})
@@ -108,11 +108,11 @@ def test_a_study_keeps_the_names_of_its_problems_fields(tmp_path: Path) -> None:
     assert named.in_words(problems[0], every=True) == "B=2 H=8 S=512 D=64 causal=0"
     assert named.meanings(problems[1])[3:] == (("D", 128, "head dimension"), ("causal", 1, "hide keys"))
     assert (bare.problems_in_words(), bare.meanings(problems[0])) == (" and ".join(problems), ())
-    assert [named.place_of(text) for text in ("1", problems[1], "D=128 causal=1 B=2 H=8 S=512")] == [1, 1, 1]
-    assert [bare.place_of(text) for text in ("1", problems[1])] == [1, 1]
+    assert [named.problem_index(text) for text in ("1", problems[1], "D=128 causal=1 B=2 H=8 S=512")] == [1, 1, 1]
+    assert [bare.problem_index(text) for text in ("1", problems[1])] == [1, 1]
     for study, text in ((named, "B=2 H=8 S=512 D=64 causal=1"), (named, "2"), (bare, "B=2")):
         with pytest.raises(StudyError, match=rf"has no problem {text}; .*0 \("):
-            study.place_of(text)
+            study.problem_index(text)
 
 
 def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_fresh_sets_the_old_study_aside_in_both_tables(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     with Store(db) as store:
         fill(store, [MEASURED])
-        assert store.set_aside("small") == "small.1"
+        assert store.rename_old_study("small") == "small.1"
         fill(store, [])
-        assert store.set_aside("small") == "small.2"
+        assert store.rename_old_study("small") == "small.2"
     with open_readonly(db) as reader:
         assert [study.name for study in reader.studies()] == ["small.2", "small.1"]
         assert reader.summary(reader.study("small.1"))["trials"] == 1
@@ -602,7 +602,7 @@ def test_trials_and_how_they_stand_are_read_in_one_pass(tmp_path: Path) -> None:
         whole = [one for one in asked if "FROM evokern_trials" in one and ("WHERE 1" in one or "outcome IS NOT" in one)]
         assert len(whole) == 1, whole
         with Store(tmp_path / "r.db") as store:
-            store.set_aside("small")
+            store.rename_old_study("small")
         write_study(tmp_path / "r.db", 3)
         assert len(list(reader.trials(reader.study("small")))) == 3
         assert sum(reader.outcomes(reader.study("small")).values()) == 3

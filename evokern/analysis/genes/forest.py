@@ -88,7 +88,7 @@ class ForestProcess:
         self._thread.shutdown(cancel_futures=True)  # a running fit ends within seconds
         self._pool.close()
 
-    def beside(self, act: Callable[[], _T]) -> Callable[[], _T]:
+    def submit(self, act: Callable[[], _T]) -> Callable[[], _T]:
         """Run a function in a thread; return a function that waits for its result."""
         return self._thread.submit(act).result
 

@@ -103,7 +103,7 @@ def export(
     name = "best.cu" if str(file) == "-" else file.name
     with open_readonly(db) as reader:
         record = reader.study(study)
-        place = 0 if problem is None else record.place_of(problem)
+        place = 0 if problem is None else record.problem_index(problem)
         made = export_trial(reader, study, trial, problem=place, file_name=name, trust=trust, force=force)
     if str(file) == "-":
         output.write(made.text)
@@ -163,7 +163,7 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: str
 
     with open_readonly(db) as reader:
         record = reader.study(study)
-        made = t1(reader, record, problem=0 if problem is None else record.place_of(problem), trust=trust)
+        made = t1(reader, record, problem=0 if problem is None else record.problem_index(problem), trust=trust)
     space = made["ConfigurationSpace"]
     parameters, conditions = len(space["TuningParameters"]), len(space["Conditions"])
     left_out = made["evokern"]["left_out"]

@@ -89,8 +89,9 @@ def replay(
     """Compare samplers on a recorded search space.
 
     Each sampler searches the space many times. The table shows the optimum divided by the best time found after N
-    evaluations. Failed candidates count as evaluations; configurations that are not in the recording do not. A sampler
-    with the score 0 is as good as random search; with the score 1, its first evaluation always finds the optimum.
+    evaluations. Failed candidates count as evaluations; configurations that are not in the recording do not.
+    A score of 0 means that a sampler is as good as random search. A score of 1 means that its first evaluation finds
+    the optimum.
     """
     from evokern.sampler_benchmark import replay as run
 

@@ -124,8 +124,8 @@ def search(
         typer.Option(
             "--max-in-flight",
             metavar="N",
-            help="Maximum number of concurrent trials. It cannot change after the study starts. The search starts with "
-            "4 and increases the number. Default: enough to keep the device busy.",
+            help="Maximum number of concurrent trials; fixed once the study has started. The search begins with 4 at a "
+            "time and increases to this maximum. Default: enough to keep the device busy.",
         ),
     ] = None,
     control: Annotated[
@@ -145,8 +145,8 @@ def search(
             metavar="auto|none|sim|DB:STUDY|FILE",
             help="Earlier results that seed a new study: auto, none, sim, another study (DB:STUDY) or a recording "
             "(FILE). With auto, studies of the same kernel in the database are used, nearest problem first. With "
-            "sim, a simulation of this GPU is searched first. Default: auto, but none with a control or on a "
-            "recording.",
+            "sim, a simulation of this GPU is searched first. Default: auto; none "
+            "with a control (--control) or on a recording (replay:FILE).",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,

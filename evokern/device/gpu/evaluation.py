@@ -253,7 +253,7 @@ class CandidateEvaluator:
             self._once(prepared)
         else:
             if clock.timed is not None:
-                clock.timed.quiet()
+                clock.timed.reset_versions()
             clock.replay()
 
     def _once(self, prepared: Sequence[PreparedCall]) -> None:

@@ -126,7 +126,7 @@ class GraphClock:
         self.settle()
 
     def settle(self) -> None:
-        """Run the timed graph again if its last run left changed inputs; wait.
+        """Rerun the timed graph if its last run left the inputs changed, and wait for it.
 
         Raises:
             RunFailed: a call crashed or hung.

@@ -139,7 +139,7 @@ class Generations:
             weight = np.log(validity(made.rows) + 1e-9)
             if isinstance(self._prior, TimeModelPrior):
                 weight += np.log(self._prior.preference(made.rows, finished))
-            weight -= LATE * LATE_FADES / (LATE_FADES + finished) * self._genome.late(made.rows)
+            weight -= LATE * LATE_FADES / (LATE_FADES + finished) * self._genome.low_priority_count(made.rows)
             return weight
 
         made, looked = self._found(model, then, inert, weight_of, rng)

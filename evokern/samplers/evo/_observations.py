@@ -114,9 +114,9 @@ class Ledger:
         begin, end = len(self._seen), len(history.proposals)
         if end > begin:
             self._seen = _joined(self._seen, self._proposed(range(begin, end), history.proposals[begin:]))
-        if history.told > self._told:
+        if history.results_seen > self._told:
             self._seen = self._with_results(history)
-            self._told, self._taken = history.told, len(history.results)
+            self._told, self._taken = history.results_seen, len(history.results)
         return self._seen
 
     def with_pending(self, seen: Observations, number: int, proposal: Proposal) -> Observations:
@@ -154,7 +154,7 @@ class Ledger:
             finished[at] = True
             codes[at] = self._code(result.fingerprint)
             slow[at] = result.outcome is Outcome.SLOW
-        for at in range(self._told, history.told):
+        for at in range(self._told, history.results_seen):
             lost[at] = history.lost.get(at, False)
         for late in np.flatnonzero(slow[self._told :] & ~np.isnan(values[self._told :])) + self._told:
             raced = ~np.isnan(values) & ~slow & (old.numbers <= late - self._in_flight(int(late)))

@@ -86,7 +86,7 @@ class Pool:
         """
         if self.everything is not None:
             left = self.anywhere(rng, len(self.everything), taken)
-            early = left[self.genome.late(left) == 0]
+            early = left[self.genome.low_priority_count(left) == 0]
             return (early if len(early) else left)[:count]
         found = np.empty((0, len(self.genome)), dtype=np.int16)
         for _ in range(ROUNDS):

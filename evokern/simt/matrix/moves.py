@@ -54,7 +54,7 @@ class MatrixMove:
         return addresses
 
     def registers(self, pieces: Array) -> Array:
-        """Join pieces, uint16 or uint32 [registers, warps, 32, parts], to uint32 registers [registers, warps, 32]."""
+        """Join uint16 or uint32 pieces [registers, warps, 32, parts] into uint32 registers [registers, warps, 32]."""
         packed: Array = np.ascontiguousarray(pieces).view(np.uint32)[..., 0]
         return packed
 

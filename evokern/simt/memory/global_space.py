@@ -71,7 +71,7 @@ class GlobalSpace:
         return self.shadow.last_stamp
 
     def view(self, width: int) -> Array:
-        """View the storage as elements of a width."""
+        """View the storage as elements of the given width, bytes."""
         return self.memory.view(width)
 
     def locate(

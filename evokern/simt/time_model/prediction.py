@@ -99,7 +99,7 @@ class Prediction:
 
     @property
     def cause(self) -> str:
-        """Name for a kernel with this bound."""
+        """Label for a kernel limited by this bound, such as `memory-bound`."""
         return CAUSES[self.bound]
 
 
