@@ -75,5 +75,6 @@ def _refuse_changed(planned: PlannedStudy, folder: Path) -> None:
         if changes:
             raise StudyError(
                 f"{db} already contains study {planned.name} with different settings ({'; '.join(changes)}); restore "
-                f"them in {planned.study.path}, choose another folder with --db, or accept the changes with --allow-changes"
+                f"them in {planned.study.path}, choose another folder with --db, or accept the changes with "
+                "--allow-changes"
             )
