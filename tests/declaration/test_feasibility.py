@@ -257,7 +257,7 @@ def test_violations_read_naturally() -> None:
         ({"less_precise": ("bulky",)}, "gene G .*'bulky': did you mean 'bulk'"),
         ({"for_chips": {"bulky": ("h200",)}}, "gene G .*'bulky': did you mean 'bulk'"),
         ({"for_chips": {"bulk": "h200"}}, r'for_chips\[.bulk.\] .*; write \("h200",\)'),
-        ({"for_chips": {"bulk": ("h20",)}}, "unknown chip 'h20' of 'bulk': did you mean 'h200'"),
+        ({"for_chips": {"bulk": ("h20",)}}, "unknown chip 'h20' for value 'bulk': did you mean 'h200'"),
     ],
 )
 def test_marks_name_values_and_chips_that_there_are(given: dict[str, Any], told: str) -> None:
