@@ -107,8 +107,8 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
     configs: list[Config] = []
     spent = 0.0
     for number in range(trials):
-        while history.told <= number - in_flight(number):
-            told = history.told
+        while history.results_seen <= number - in_flight(number):
+            told = history.results_seen
             config = history.pending[told]
             outcome, value = case.answer(config)
             history.tell(TrialResult(told, config, outcome, value))

@@ -140,8 +140,8 @@ def searched(place: Place, seed: int, trials: int, prior: Prior | None) -> list[
     history = History(place.space)
     found: list[tuple[Config, float | None]] = []
     for number in range(trials):
-        while history.told <= number - in_flight(number):
-            told = history.told
+        while history.results_seen <= number - in_flight(number):
+            told = history.results_seen
             outcome, value = place.answer(history.pending[told])
             history.tell(TrialResult(told, history.pending[told], outcome, value))
         proposal = sampler.propose(history, number)

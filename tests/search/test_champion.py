@@ -149,7 +149,7 @@ class Recorded:
     def recorded_trials(self) -> tuple[list[Any], list[Trial]]:
         return [], self.trials
 
-    def proved(self, number: int, found: dict[str, Any]) -> None:
+    def write_verification(self, number: int, found: dict[str, Any]) -> None:
         self.kept.append(number)
 
     def write_unfinished_verification(self, number: int, why: str) -> None:
