@@ -290,7 +290,8 @@ def test_a_folder_is_one_sweep_s(tmp_path: Path) -> None:
 def test_other_settings_are_refused(undisturbed: Path, tmp_path: Path) -> None:
     """The message says which; nothing is changed."""
     sweep = sweep_of(tmp_path, f"{RECORDED}seed = 4\n")
-    with pytest.raises(StudyError, match=r"study .* with different settings \(seed was 0, is 4\); restore"):
+    settings = r"contains study .* with different settings \(seed was 0, is 4\); restore them in "
+    with pytest.raises(StudyError, match=settings):
         ran(sweep, undisturbed)
 
 
