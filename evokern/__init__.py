@@ -5,6 +5,16 @@ from typing import Any
 
 from evokern.analysis.evaluate import Evaluator, SourceResult
 from evokern.api import evaluate, resume, search
+from evokern.declaration.bounds import (
+    Attention,
+    Elementwise,
+    ErrorBound,
+    Mean,
+    RmsNorm,
+    Softmax,
+    Sum,
+    SumOfProducts,
+)
 from evokern.declaration.foreign import ForeignSource
 from evokern.declaration.genes import Config, Gene, Mutation, Parameter
 from evokern.declaration.kernel import (
@@ -47,9 +57,12 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AtMost",
+    "Attention",
     "Baseline",
     "Config",
     "Constraint",
+    "Elementwise",
+    "ErrorBound",
     "Evaluator",
     "EvokernError",
     "ForeignSource",
@@ -57,16 +70,21 @@ __all__ = [
     "Kernel",
     "L2Window",
     "Launch",
+    "Mean",
     "Mutation",
     "Parameter",
     "Problem",
     "ProblemField",
     "Progress",
+    "RmsNorm",
     "Scalar",
     "SearchResult",
     "Slice",
+    "Softmax",
     "SourceResult",
     "StudyResults",
+    "Sum",
+    "SumOfProducts",
     "Tensor",
     "Tolerance",
     "UsageError",

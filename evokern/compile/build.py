@@ -154,7 +154,7 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
         KernelError: `tensors` raised, or does not declare a buffer that a launch uses.
     """
     try:
-        tensors = dict(kernel.workload.tensors(problem, config))
+        tensors = kernel.workload.buffers(problem, config)
     except KERNEL_CODE_EXCEPTIONS as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 # Imports with `as` are re-exported, for modules that declare or read kernels.
+from evokern.declaration.bounds import CustomBound, ErrorBound
 from evokern.declaration.constraint import AtMost as AtMost
 from evokern.declaration.constraint import Constraint as Constraint
 from evokern.declaration.constraint import VectorAccess as VectorAccess
@@ -63,6 +64,12 @@ def unit_roundoff(dtype: str) -> float:
     return float(2.0 ** -SIGNIFICAND_BITS[dtype])
 
 
+_SMALLEST: Mapping[str, float] = {"f64": 2.0**-1074, "f16": 2.0**-24, "e4m3": 2.0**-9, "e5m2": 2.0**-16}
+"""Smallest positive number of the types with subnormal numbers that float32 arithmetic does not flush."""
+_FLUSHED: Mapping[str, float] = {"f32": 2.0**-126, "bf16": 2.0**-126}
+"""Smallest normal number of the types whose smaller results may be flushed to 0 (PTX ISA, ".ftz")."""
+
+
 Role = Literal["input", "output", "inout", "workspace", "constant"]
 
 
@@ -102,6 +109,14 @@ class Tensor:
 
     `elements` replaces some elements independently, and `nothing` keeps values that depend on each other. A function
     gets the values and a `torch.Generator`, and returns the changed values."""
+
+    exact_share: float | None = field(default=None, compare=False, repr=False)
+    """Share of nonzero elements in `exact` inputs; None if no inputs make the arithmetic exact. `Workload.buffers` sets
+    it from the bounds."""
+    factors: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    """Factors of the bound of an output for one candidate, set by `Workload.buffers`."""
+    flushed: float = field(default=0.0, compare=False, repr=False)
+    """Absolute error that the bound of an output allows for subnormal numbers, set by `Workload.buffers`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(whole(extent) for extent in self.shape))
@@ -153,6 +168,10 @@ class Tolerance:
     as in a weighted sum of normal inputs: the worst error grows like the largest of n normal values. That value is
     about sqrt(2 ln n) deviations (Cramér, Mathematical Methods of Statistics, 1946, 28.6).
     """
+    bound: ErrorBound | None = None
+    """Bound on the error before the output is rounded (`Workload.error`); None for a plain tolerance."""
+    factors: tuple[float, ...] = ()
+    """Factors of the bound's magnitudes for one problem and candidate; set by `for_tensor`."""
 
     def __post_init__(self) -> None:
         for dtype in self.by_dtype:
@@ -173,7 +192,14 @@ class Tolerance:
         return found if found.elements else replace(found, elements=self.elements)
 
     def for_tensor(self, tensor: Tensor) -> Tolerance:
-        """Return the tolerance for an output with its dtype and number of elements."""
+        """Return the tolerance for an output with its dtype and number of elements.
+
+        With a bound, it is the part that rounds the output, and `factors` give the part of the arithmetic.
+        """
+        if self.bound is not None:
+            roundoff = unit_roundoff(tensor.dtype)
+            factors = tuple(factor * (1 + roundoff) for factor in tensor.factors)
+            return Tolerance(tensor.flushed, roundoff, bound=self.bound, factors=factors)
         found = self.of(tensor.dtype)
         if found.elements is None or tensor.elements <= found.elements:
             return Tolerance(found.atol, found.rtol)
@@ -217,6 +243,11 @@ class Baseline:
         return inputs if self.prepare is None else self.prepare(problem, inputs)
 
 
+def _undeclared(problem: Problem) -> float:
+    """Stand for a missing declaration, which `Workload` rejects."""
+    raise KernelError("not declared")
+
+
 @dataclass(frozen=True)
 class Workload:
     """Computation of a kernel: its buffers, reference, tolerance and cost."""
@@ -225,12 +256,15 @@ class Workload:
     """Function that returns all buffers by name, in the order of `reference.h`: inputs, outputs, workspaces."""
     reference: Callable[[Problem, Inputs], Mapping[str, torch.Tensor]]
     """Function that returns float64 outputs for float64 inputs: torch tensors of the declared shapes, on any device."""
-    tolerance: Mapping[str, Tolerance]
-    """Tolerance of each output."""
-    flops: Callable[[Problem], float]
+    tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
+    """Tolerance of each output without a bound."""
+    flops: Callable[[Problem], float] = _undeclared
     """Floating-point operations of one call; an FMA counts as two."""
-    bytes: Callable[[Problem], float]
+    bytes: Callable[[Problem], float] = _undeclared
     """Minimum device memory traffic of one call, in bytes."""
+    error: Mapping[str, ErrorBound | Callable[[Problem, Inputs], torch.Tensor]] = field(default_factory=dict)
+    """Bound on the rounding error of each output, which holds at every shape: a bound of `evokern.declaration.bounds`,
+    or a function of the problem and the float64 inputs that returns the largest absolute error of each element."""
     baselines: tuple[Baseline, ...] = ()
     """Existing implementations to compare with; the fastest correct one is used."""
     small_problems: tuple[str, ...] = ()
@@ -267,8 +301,48 @@ class Workload:
             )
         if not callable(self.slices):
             object.__setattr__(self, "slices", tuple(self.slices))
+        for required in ("flops", "bytes"):
+            if getattr(self, required) is _undeclared:
+                raise KernelError(f"the workload declares no `{required}`; add a function of the problem")
+        limits = dict(self.tolerance)
+        for name, bound in self.error.items():
+            if name in limits and limits[name].bound is None:
+                raise KernelError(f"output {name!r} has a bound and a tolerance; remove it from `tolerance`")
+            if not (isinstance(bound, ErrorBound) or callable(bound)):
+                raise KernelError(
+                    f"error of {name!r} is {bound!r}; use a bound such as SumOfProducts(terms=...), or a function"
+                )
+            own = bound if isinstance(bound, ErrorBound) else CustomBound(bound)
+            limits[name] = Tolerance(0.0, 0.0, bound=own)
+        object.__setattr__(self, "tolerance", limits)
         given = (self.nonfinite,) if isinstance(self.nonfinite, str) else tuple(self.nonfinite)
         object.__setattr__(self, "nonfinite", given)
+
+    def buffers(self, problem: Problem, config: Config) -> dict[str, Tensor]:
+        """Return the buffers of a candidate, with the factors of its bounds and the share of `exact` inputs.
+
+        Raises:
+            KernelError: a bound names an unknown tensor, or its number of terms or a precision is wrong.
+        """
+        tensors = dict(self.tensors(problem, config))
+        bounds = {name: one.bound for name, one in self.tolerance.items() if one.bound is not None and name in tensors}
+        if not bounds:
+            return tensors
+        given = {name: tensor for name, tensor in tensors.items() if tensor.given}
+        narrow = all(DTYPE_BYTES[tensor.dtype] <= 2 for tensor in given.values())
+        for name, bound in bounds.items():
+            dtype = tensors[name].dtype
+            if dtype not in SIGNIFICAND_BITS:
+                raise KernelError(f"output {name!r} has type {dtype}, which does not round; give it a tolerance")
+            flushed = bound.count(problem) * _FLUSHED[dtype] if dtype in _FLUSHED else _SMALLEST[dtype] / 2
+            tensors[name] = replace(tensors[name], factors=bound.factors(problem, config, narrow), flushed=flushed)
+        shares = [bound.density(problem) for bound in bounds.values()]
+        drawn = all(t.draw is None and (t.dtype in SIGNIFICAND_BITS or t.low <= 0 < t.high) for t in given.values())
+        if drawn and len(bounds) == len(self.tolerance) and None not in shares:
+            share = min(share for share in shares if share is not None)
+            for name in given:
+                tensors[name] = replace(tensors[name], exact_share=share)
+        return tensors
 
     def slices_at(self, problem: Problem) -> tuple[Slice, ...]:
         """Return the declared slices for a problem.

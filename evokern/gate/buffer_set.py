@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from evokern.gate.comparison import (
 from evokern.gate.data import can_be_zero, poison_byte
 from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.guarded_buffers import GuardedBuffers
-from evokern.gate.references import References
+from evokern.gate.references import Answers, References
 from evokern.gate.renewal import Renewal
 from evokern.gate.sealed import Sealed, wipe_free_memory
 from evokern.gate.slicing import Indices, SlicedTensors
@@ -111,7 +112,9 @@ class BufferSet:
                     f"kernel {kernel.name}: nonfinite names {name!r}, which is not an input; use {', '.join(given)}"
                 )
         declared = bool(kernel.workload.nonfinite)
-        self._rules = {n: Rule(t, tolerance[n].for_tensor(t), nonfinite=declared) for n, t in self._results.items()}
+        limits = {n: tolerance[n].for_tensor(t) for n, t in self._results.items()}
+        self._tolerance = dict(tolerance)
+        self._rules = {n: Rule(t, limits[n], nonfinite=declared) for n, t in self._results.items()}
         self._inputs = GuardedBuffers(given, self.sets, guard_bytes, device)
         self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
         sealed = device.type in EXPOSED_DEVICES
@@ -120,7 +123,8 @@ class BufferSet:
         self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
         self._references = References(
             kernel, problem, self._results, self._inputs.set, [kind != "edges" for kind in self.kinds], device, secret,
-            kept=self._renewal.large, sealed=sealed, own=own,
+            kept=self._renewal.large, sealed=sealed, limits=limits, exact=[kind == "exact" for kind in self.kinds],
+            own=own,
         )  # fmt: skip
         self._poison = {n: self._poison_bytes(t, declared) for n, t in written.items() if t.role != "inout"}
         self._damage: dict[int, str] = {}
@@ -151,6 +155,16 @@ class BufferSet:
     def large(self) -> bool:
         """Whether candidates share inputs and references, except for renewed slices or sets."""
         return self._renewal.large
+
+    def judge_as(self, tensors: Mapping[str, Tensor]) -> None:
+        """Judge the outputs by the bounds of another candidate with the same buffers.
+
+        Its genes may select another precision of the arithmetic.
+        """
+        limits = {n: self._tolerance[n].for_tensor(tensors[n]) for n in self._results}
+        if limits != self._references.limits:
+            self._references.limits = limits
+            self._rules = {n: replace(rule, tolerance=limits[n]) for n, rule in self._rules.items()}
 
     # ---- inputs
 
@@ -230,7 +244,7 @@ class BufferSet:
 
     # ---- references
 
-    def reference(self, index: int) -> dict[str, torch.Tensor]:
+    def reference(self, index: int) -> Answers:
         """Return the unsealed float64 reference of a set by output; call it only while no candidate runs."""
         self._unsealed = True
         return self._references.of(index)
@@ -244,9 +258,7 @@ class BufferSet:
         """Declared slices of a large problem, whose references can be computed separately; empty for other problems."""
         return self._renewal.slices if self.large else ()
 
-    def current_reference(
-        self, index: int, part: tuple[SlicedTensors, Indices] | None = None
-    ) -> dict[str, torch.Tensor]:
+    def current_reference(self, index: int, part: tuple[SlicedTensors, Indices] | None = None) -> Answers:
         """Return the unsealed references for the current inputs of a set; call it only while no candidate runs.
 
         Args:
@@ -256,11 +268,7 @@ class BufferSet:
         self._unsealed = True
         if part is None:
             return self._references.whole(self._inputs.set(index))
-        found = {name: value.clone() for name, value in self._references.of(index).items()}
-        sliced, at = part
-        for name, values in self._references.sliced(sliced, at, self._inputs.set(index)).items():
-            sliced.put(name, found[name], values, sliced.indices(at, self._device))
-        return found
+        return self._references.with_slice(index, *part, self._inputs.set(index))
 
     def rule(self, name: str) -> Rule:
         """Return the rule for judging an output."""
@@ -335,7 +343,8 @@ class BufferSet:
 
         An event is an element, or a row if inputs are equal along rows, because the results in such a row are alike.
         """
-        over = self._rules[name].over(self.outputs()[name][index], self.reference(index)[name])
+        answer = self.reference(index)
+        over = self._rules[name].over(self.outputs()[name][index], answer[name], answer.errors.get(name))
         return independent_errors(over, self.kinds[index])
 
     def guard_violation(self, call: int) -> str:

@@ -13,6 +13,7 @@ import torch
 from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.gate.buffer_set import BufferSet
 from evokern.gate.comparison import tolerances
+from evokern.gate.data import exact_kinds
 from evokern.gate.device_kernels import DeviceKernels
 from evokern.gate.tail_risk import MARGINAL, margin_evidence, tail_risk
 from evokern.gate.verdict import Verdict, judge
@@ -118,6 +119,10 @@ class Gate:
         self._own = own
         self._benches: dict[tuple[Any, ...], BufferSet] = {}
 
+    def kinds(self, tensors: Mapping[str, Tensor]) -> tuple[InputSet, ...]:
+        """Return the kinds of inputs of a check: those of the settings, and exact inputs if the bounds support them."""
+        return exact_kinds(self.settings.input_sets, tensors)
+
     def bench(
         self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int, *, fresh: bool = False
     ) -> BufferSet:
@@ -137,6 +142,7 @@ class Gate:
                 bench = self._new_bench(tensors, kinds, runs)
         if not fresh:
             self._benches[key] = bench
+        bench.judge_as(tensors)
         return bench
 
     def forget(self) -> None:
@@ -173,7 +179,7 @@ class Gate:
             RunFailed: the candidate crashed or hung.
             KernelError: the reference raised, or is not finite.
         """
-        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench = self.bench(tensors, self.kinds(tensors), self.settings.runs)
         bench.refresh(whole=whole)
         bench.poison()
         runner.run(calls(bench, launches))
@@ -181,7 +187,7 @@ class Gate:
 
     def keeps_inputs(self, tensors: Mapping[str, Tensor]) -> bool:
         """Return whether the problem is so large that candidates share inputs."""
-        return self.bench(tensors, self.settings.input_sets, self.settings.runs).large
+        return self.bench(tensors, self.kinds(tensors), self.settings.runs).large
 
     def prove_slices(self, tensors: Mapping[str, Tensor]) -> None:
         """Check that each declared slice changes only its own outputs and that its reference is correct.
@@ -200,20 +206,21 @@ class Gate:
         Raises:
             RunFailed: the candidate crashed or hung.
         """
-        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench = self.bench(tensors, self.kinds(tensors), self.settings.runs)
         return repeated(bench, lambda _: runner.run(calls(bench, launches)), problem=self.problem)
 
     def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
         """Return the errors of the last check divided by the tolerance, by input set and output (`BufferSet.errors`).
 
         `edges` inputs are omitted: sums of zeros are exact, so their errors do not predict errors on other inputs.
+        Outputs with a bound are omitted too: no correct result exceeds it on any inputs.
         """
-        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench = self.bench(tensors, self.kinds(tensors), self.settings.runs)
         return {
             (kind, name): bench.errors(name, n)
             for n, kind in enumerate(bench.kinds)
             for name in bench.results
-            if kind != "edges"
+            if kind != "edges" and bench.rule(name).tolerance.bound is None
         }
 
     def retest(
@@ -235,8 +242,10 @@ class Gate:
         reached = verdict.report["checks"]["of_tolerance"] if verdict.passed else {}
         if max((most for kind, most in reached.items() if kind != "edges"), default=0.0) < MARGINAL:
             return verdict
-        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench = self.bench(tensors, self.kinds(tensors), self.settings.runs)
         seen = self.errors(tensors)
+        if not seen:
+            return verdict
         of = {key: errors.numel() for key, errors in seen.items()}
         for left in reversed(range(MAX_DRAWS)):
             found = {key: tail_risk(errors, of[key]) for key, errors in seen.items()}
@@ -257,7 +266,7 @@ class Gate:
 
         A candidate that writes far outside its buffers can corrupt the gate, which then rejects all later candidates.
         """
-        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench = self.bench(tensors, self.kinds(tensors), self.settings.runs)
         if bench.refreshes:
             bench.restore_inputs()
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,6 +13,9 @@ from evokern.declaration.kernel import Kernel, Tensor, Tolerance
 from evokern.gate.data import is_float, largest_finite
 from evokern.gate.device_kernels import DeviceKernels, NonFinite
 from evokern.study.settings import InputSet
+
+if TYPE_CHECKING:
+    from evokern.gate.references import Answers
 
 ELEMENTS_AT_ONCE = 1 << 24
 """Maximum number of elements in one comparison, which needs about 60 bytes per element."""
@@ -93,9 +97,14 @@ class Rule:
         """Treatment of elements of `edges` inputs whose reference is an infinity or NaN."""
         return "judged" if self.nonfinite and is_float(self.tensor.dtype) else "passed_over"
 
-    def allowed(self, expected: torch.Tensor) -> torch.Tensor:
-        """Return the largest allowed error of each element."""
-        return expected.abs().mul_(self.tolerance.rtol).add_(self.tolerance.atol)
+    def allowed(self, expected: torch.Tensor, error: torch.Tensor | None) -> torch.Tensor:
+        """Return the largest allowed error of each element.
+
+        Args:
+            expected: the reference, in float64.
+            error: the bound on the error before rounding (`evokern.gate.references.Answers`); None for 0.
+        """
+        return allowed_error(self.tolerance, expected, error)
 
     def prepare_pair(
         self, got: torch.Tensor, expected: torch.Tensor, edges: torch.Tensor | None
@@ -131,10 +140,16 @@ class Rule:
         limit = largest_finite(self.tensor.dtype)
         return torch.where(expected.isfinite(), expected.clamp(-limit, limit), expected)
 
-    def over(self, got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    def over(self, got: torch.Tensor, expected: torch.Tensor, error: torch.Tensor | None) -> torch.Tensor:
         """Return the error of each element divided by its tolerance, for a call with a finite reference."""
         value, exact = self.prepare_pair(got, expected, None)
-        return error_over_tolerance(value, exact, self.allowed(exact))
+        return error_over_tolerance(value, exact, self.allowed(exact, error))
+
+
+def allowed_error(tolerance: Tolerance, expected: torch.Tensor, error: torch.Tensor | None) -> torch.Tensor:
+    """Return the largest allowed error of each element; see `Rule.allowed`."""
+    allowed = expected.abs().mul_(tolerance.rtol).add_(tolerance.atol)
+    return allowed if error is None else allowed.add_(error)
 
 
 def compare_calls(
@@ -142,7 +157,7 @@ def compare_calls(
     rules: Mapping[str, Rule],
     calls: Sequence[tuple[int, int]],
     edges: Sequence[bool],
-    reference: Callable[[int], Mapping[str, torch.Tensor]],
+    reference: Callable[[int], Answers],
     own: DeviceKernels | None = None,
 ) -> list[torch.Tensor]:
     """Compare every output of every call with the reference of its input set; large outputs one set at a time.
@@ -152,7 +167,7 @@ def compare_calls(
         rules: rule of each output.
         calls: run and input set of each call: the sets of the first run in order, then the sets of later runs.
         edges: whether each input set is of kind `edges`.
-        reference: function that returns the references of an input set by output.
+        reference: function that returns the references of an input set.
         own: evokern's kernels for this device, which take one call at a time; None uses torch.
 
     Returns:
@@ -164,10 +179,11 @@ def compare_calls(
         sets = [index for _, index in calls]
         found = []
         for name, view in outputs.items():
-            whole = torch.stack([one[name].flatten() for one in references])
-            rows = whole if len(calls) == len(edges) else whole[sets]
+            whole, bounds = torch.stack([one[name].flatten() for one in references]), _stacked_errors(name, references)
+            if len(calls) != len(edges):
+                whole, bounds = whole[sets], None if bounds is None else bounds[sets]
             flag = flags.to(view.device) if any(edges) else None
-            found.append(compare(view.flatten(1), lambda part, rows=rows: rows[:, part], rules[name], flag))  # type: ignore[misc]
+            found.append(compare(view.flatten(1), whole, bounds, rules[name], flag))
         return found
     columns: dict[tuple[str, int], torch.Tensor] = {}
     for index in range(len(edges)):
@@ -176,15 +192,29 @@ def compare_calls(
             for name, view in outputs.items():
                 flag = flags[row : row + 1].to(view.device) if edges[index] else None
                 flat, expected = view[row].view(1, -1), one[name].reshape(1, -1)
+                error = one.errors.get(name)
+                bounds = None if error is None else error.reshape(1, -1)
                 parts, rule = None, rules[name]
                 if own is not None:
                     asked = rule.nonfinite_treatment if edges[index] else "unexpected"
-                    parts = own.compare(flat[0], expected[0], rule.tensor.dtype, rule.tolerance, nonfinite=asked)
+                    parts = own.compare(
+                        flat[0], expected[0], None if bounds is None else bounds[0], rule.tensor.dtype, rule.tolerance,
+                        nonfinite=asked,
+                    )  # fmt: skip
                 if parts is not None:
                     columns[name, row] = _joined(parts.unsqueeze(-1), flat.shape[1])
                 else:
-                    columns[name, row] = compare(flat, lambda part, e=expected: e[:, part], rules[name], flag)  # type: ignore[misc]
+                    columns[name, row] = compare(flat, expected, bounds, rule, flag)
     return [torch.cat([columns[name, row] for row in range(len(calls))], 1) for name in outputs]
+
+
+def _stacked_errors(name: str, references: Sequence[Answers]) -> torch.Tensor | None:
+    """Return the bounds of an output for all sets, shape (sets, elements); None if all are 0."""
+    found = [one.errors.get(name) for one in references]
+    like = next((one for one in found if one is not None), None)
+    if like is None:
+        return None
+    return torch.stack([torch.zeros_like(like).flatten() if one is None else one.flatten() for one in found])
 
 
 def found_worst(
@@ -203,13 +233,18 @@ def found_worst(
 
 
 def compare(
-    got: torch.Tensor, expected: Callable[[slice], torch.Tensor], rule: Rule, edges: torch.Tensor | None
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    error: torch.Tensor | None,
+    rule: Rule,
+    edges: torch.Tensor | None,
 ) -> torch.Tensor:
     """Compare one output of several calls with the reference.
 
     Args:
         got: the output, shape (calls, elements).
-        expected: function from a range of elements to the reference, shape (calls or 1, elements of the range).
+        expected: the reference, shape (calls or 1, elements).
+        error: bound on the error before rounding, shape (calls or 1, elements); None for 0.
         rule: rule of the output.
         edges: mask of the calls with `edges` inputs, shape (calls, 1); None if there are none.
 
@@ -218,10 +253,11 @@ def compare(
     """
     calls, elements = got.shape
     step = max(1, ELEMENTS_AT_ONCE // calls)
-    parts = [
-        _compare_part(got[:, start : start + step], expected(slice(start, start + step)), rule, edges, start)
-        for start in range(0, elements, step)
-    ]
+    parts = []
+    for start in range(0, elements, step):
+        part = slice(start, start + step)
+        bound = None if error is None else error[:, part]
+        parts.append(_compare_part(got[:, part], expected[:, part], bound, rule, edges, start))
     return _joined(torch.stack(parts, 1), elements)
 
 
@@ -237,11 +273,16 @@ def _joined(parts: torch.Tensor, elements: int) -> torch.Tensor:
 
 
 def _compare_part(
-    got: torch.Tensor, expected: torch.Tensor, rule: Rule, edges: torch.Tensor | None, start: int
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    bound: torch.Tensor | None,
+    rule: Rule,
+    edges: torch.Tensor | None,
+    start: int,
 ) -> torch.Tensor:
     value, exact = rule.prepare_pair(got, expected, edges)
     exact = exact.expand_as(value)
-    allowed = rule.allowed(exact).nan_to_num_(nan=0.0)
+    allowed = rule.allowed(exact, bound).nan_to_num_(nan=0.0)
     error = (value - exact).abs_()
     if edges is not None:
         # Report the original values of these elements, not the replacements that make the error NaN.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -50,6 +51,8 @@ def largest_finite(name: str) -> float:
     return float(torch.finfo(dtype).max) if is_float(name) else float(torch.iinfo(dtype).max)
 
 
+EXACT_MOST = 2
+"""Largest absolute integer in `exact` inputs."""
 EDGE_SHARE = 8
 """One in this many rows of `edges` inputs, at least one, is zero; as many are one-hot, as many start with a zero."""
 _ZERO_ELEMENTS = 1 / 16
@@ -79,7 +82,8 @@ def draw(
         tensor: declaration of the buffer: dtype, scale, large, low, high, draw.
         kind: `normal` has mean 0 and deviation `scale`. `large` has deviation `large`. `equal_rows` is normal with one
             value along the last axis. `denormal` has subnormal numbers of both signs. `edges` is normal with zeros and
-            one-hot rows. Integers are uniform from `low` to `high`, with one value per row for `equal_rows`.
+            one-hot rows. `exact` has -2, -1, 1, 2 times a power of two, and zeros. Integers are uniform from `low`
+            to `high`, with one value per row for `equal_rows`.
         out: the buffer, of the declared shape, or shape (buffers, *shape).
         generator: private source of randomness on the buffer's device.
         nonfinite: whether `edges` inputs include infinities and NaN.
@@ -90,6 +94,9 @@ def draw(
     if tensor.draw is not None:
         for one in out if out.ndim > len(tensor.shape) else (out,):
             one.copy_(declared_values(tensor, "draw", one, generator))
+        return
+    if kind == "exact" and tensor.exact_share is not None:
+        _draw_exact(tensor, out, generator)
         return
     if kind == "edges":
         _draw_edges(tensor, out, generator, nonfinite=nonfinite)
@@ -120,6 +127,23 @@ def _draw_subnormal(tensor: Tensor, out: torch.Tensor, generator: torch.Generato
     # A subnormal number is a mantissa without an exponent. The sign is the top bit, already set in negative numbers.
     sign = 128 if size == 1 else -(1 << (8 * size - 1))
     out.view(_BITS_DTYPE[size]).copy_(torch.where(bits < 0, -bits + sign, bits))
+
+
+def _draw_exact(tensor: Tensor, out: torch.Tensor, generator: torch.Generator) -> None:
+    """Draw -2, -1, 1 and 2 times a power of two, and zeros, so that sums are exact."""
+    low, high = (-EXACT_MOST, EXACT_MOST) if is_float(tensor.dtype) else (tensor.low, tensor.high)
+    scale = 2.0 ** round(math.log2(tensor.scale)) if is_float(tensor.dtype) and tensor.scale > 0 else 1.0
+    device = generator.device
+    values = torch.randint(1, EXACT_MOST + 1, out.shape, generator=generator, device=device, dtype=torch.float32)
+    values *= torch.randint(0, 2, out.shape, generator=generator, device=device).mul_(2).sub_(1)
+    kept = torch.rand(out.shape, generator=generator, device=device) < (tensor.exact_share or 0.0)
+    out.copy_((values.clamp_(low, high) * kept * scale).to(out.dtype))
+
+
+def exact_kinds(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> tuple[InputSet, ...]:
+    """Return the kinds of inputs of a check: the given ones, and `exact` if the tensors support it."""
+    shares = [tensor.exact_share for tensor in tensors.values() if tensor.given]
+    return tuple(kinds) if "exact" in kinds or not shares or None in shares else (*kinds, "exact")
 
 
 def can_be_zero(tensor: Tensor) -> bool:

@@ -24,6 +24,7 @@ class DeviceKernels(Protocol):
         self,
         got: torch.Tensor,
         expected: torch.Tensor,
+        error: torch.Tensor | None,
         dtype: str,
         tolerance: Tolerance,
         *,
@@ -34,6 +35,7 @@ class DeviceKernels(Protocol):
         Args:
             got: the output, flat.
             expected: the reference, float64, flat.
+            error: bound on the error before rounding, bfloat16 or float64, flat; None for 0.
             dtype: dtype of the output.
             tolerance: tolerance of the output.
             nonfinite: treatment of elements whose reference is an infinity or NaN.

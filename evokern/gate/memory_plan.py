@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evokern.declaration.kernel import Kernel, Problem, Tensor
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor
 from evokern.gate.buffer_set import calls_of, kinds_of_sets
+from evokern.gate.data import exact_kinds
 from evokern.gate.renewal import is_large
 from evokern.study.settings import GateSettings, InputSet, TimingSettings
 
@@ -28,7 +29,9 @@ def planned_bytes(
         timing: settings with the input sets of the timed runs.
     """
     rotated: list[InputSet] = ["normal"] * (timing.rotate_sets if timing.cache == "rotate" else 1)
-    checked = _bench_bytes(kernel, problem, tensors, kinds_of_sets(gate.input_sets, tensors), gate.runs)
+    checked = _bench_bytes(
+        kernel, problem, tensors, kinds_of_sets(exact_kinds(gate.input_sets, tensors), tensors), gate.runs
+    )
     timed = _bench_bytes(kernel, problem, tensors, rotated, 1)
     given = sum(tensor.elements for tensor in tensors.values() if tensor.given)
     results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
@@ -44,7 +47,11 @@ def _bench_bytes(
     written = sum(tensor.bytes for tensor in tensors.values() if not tensor.kept)
     results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
     kept = sets if is_large(kernel.workload, problem, tensors) else 0
-    return 2 * sets * given + len(calls_of(runs, sets)) * written + FLOAT64_BYTES * kept * results
+    # Narrow outputs store 2 bytes for each magnitude of their bound (`evokern.gate.references`).
+    bounded = sum(len(t.factors) * t.elements * (2 if DTYPE_BYTES[t.dtype] <= 2 else 8) for t in tensors.values())
+    return (
+        2 * sets * given + len(calls_of(runs, sets)) * written + kept * (FLOAT64_BYTES * results + -(-bounded // 8) * 8)
+    )
 
 
 def _is_result(tensor: Tensor) -> bool:

@@ -199,10 +199,16 @@ def pick(values: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
     return values.flatten()[starts[:, None] + torch.arange(pieces[0].count, device=values.device)]
 
 
-def expectation(rule: Rule, reference: torch.Tensor) -> ExpectedValues:
-    """Return the expected values, clamped to the range of the dtype, and the allowed errors."""
+def expectation(rule: Rule, reference: torch.Tensor, error: torch.Tensor | None) -> ExpectedValues:
+    """Return the expected values, clamped to the range of the dtype, and the allowed errors.
+
+    Args:
+        rule: rule of the output.
+        reference: the reference.
+        error: bound on the error before rounding; None for 0.
+    """
     expected = rule.clamp_reference(reference.to(torch.float64))
-    return expected, rule.allowed(expected)
+    return expected, rule.allowed(expected, error)
 
 
 def _room(count: int) -> int:

@@ -43,6 +43,7 @@ from evokern.gate.recorded_outputs import (
     expectation,
     pick,
 )
+from evokern.gate.references import Answers
 from evokern.measurement.timing import STEPS
 from evokern.study.settings import InputSet
 
@@ -172,12 +173,14 @@ class TimedCalls:
                 return kept, expected
             bench.reach[name] = level + 1
         self._old, self._new = self._values(given), self._values(given)
-        return self._draw_kept(old, {})
+        return self._draw_kept(old, Answers({}))
 
     def _drawn_values(self, name: str, kind: InputSet) -> dict[Piece | str, torch.Tensor]:
         """Return new bytes for the pieces, which all belong to one input."""
         tensor, count = self._bench.tensors[name], sum(piece.count for piece in self._pieces)
         drawn = torch.empty(count, dtype=torch_dtype(tensor.dtype), device=self._bench.generator.device)
+        if self._bench.kinds[self._index] == "exact":
+            kind = "exact"  # its references have no error bound
         draw(replace(tensor, shape=(count,)), kind, drawn, self._bench.generator)
         parts = drawn.split([piece.count for piece in self._pieces])  # type: ignore[no-untyped-call]
         return {piece: _flat(part) for piece, part in zip(self._pieces, parts, strict=True)}
@@ -194,9 +197,7 @@ class TimedCalls:
     def _in_place_values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
         return {name: _flat(given[name]).clone() for name in self._in_place}
 
-    def _draw_kept(
-        self, old: Mapping[str, torch.Tensor], answers: Mapping[str, torch.Tensor]
-    ) -> tuple[dict[str, list[Piece]], Expected]:
+    def _draw_kept(self, old: Answers, answers: Answers) -> tuple[dict[str, list[Piece]], Expected]:
         """Draw the recorded pieces and their expected values; set `_change_visible` if the change shows in them.
 
         Args:
@@ -212,14 +213,18 @@ class TimedCalls:
             length = kept[name][0].count
             starts = self._poisoned_elements(name, tensor, length, count // 6)
             if name in answers and finite:
-                starts += self._changed_elements(name, old[name], answers[name], count // 6)
+                starts += self._changed_elements(name, old, answers, count // 6)
             kept[name] += [Piece(name, min(start, tensor.elements - length), length) for start in starts]
-        versions: dict[Version, Mapping[str, torch.Tensor]] = {"old": old}
+        versions: dict[Version, Answers] = {"old": old}
         if answers:
             versions["new"] = answers
         expected: Expected = {
             name: {
-                version: expectation(self._bench.rule(name), pick(answer[name], pieces).to("cpu"))
+                version: expectation(
+                    self._bench.rule(name),
+                    pick(answer[name], pieces).to("cpu"),
+                    None if name not in answer.errors else pick(answer.errors[name], pieces).to("cpu"),
+                )
                 for version, answer in versions.items()
             }
             for name, pieces in kept.items()
@@ -233,10 +238,11 @@ class TimedCalls:
         chosen = [own[number] for number in self._draw.distinct(len(own), count)] if own else []
         return [at // width + self._draw.integer(size // width - length + 1) for at, size in chosen]
 
-    def _changed_elements(self, name: str, before: torch.Tensor, after: torch.Tensor, count: int) -> list[int]:
+    def _changed_elements(self, name: str, before: Answers, after: Answers, count: int) -> list[int]:
         """Return elements of an output in which the change shows: half with the largest change, half random."""
         rule = self._bench.rule(name)
-        (old, old_room), (new, new_room) = expectation(rule, before), expectation(rule, after)
+        old, old_room = expectation(rule, before[name], before.errors.get(name))
+        new, new_room = expectation(rule, after[name], after.errors.get(name))
         over = ((new - old).abs_() - _VISIBLE_FACTOR * (new_room + old_room)).flatten()
         most = over.topk(min(count // 2, over.numel())).indices
         where = (over > 0).nonzero().flatten()

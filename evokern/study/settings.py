@@ -26,10 +26,12 @@ CONTROLS = ("none", "random")
 SAMPLERS = ("evo", "tpe", "nsga2", "gp", "random", "grid")
 """Valid samplers, implemented in `evokern.samplers`."""
 
-InputSet = Literal["normal", "large", "equal_rows", "denormal", "edges"]
-"""Kinds of generated inputs: normal, large values, equal values within each row, subnormal numbers, and edge cases.
+InputSet = Literal["normal", "large", "equal_rows", "denormal", "edges", "exact"]
+"""Kinds of generated inputs: normal, large values, equal values within each row, subnormal numbers, edge cases, and
+inputs on which the arithmetic is exact.
 
-Edge cases are zeros and one-hot rows, and infinities and NaN if the kernel defines their results.
+Exact inputs are small integers and zeros, added for outputs whose bound supports them. Edge cases are zeros and one-hot
+rows, and infinities and NaN if the kernel defines their results.
 """
 
 

@@ -10,8 +10,8 @@ from evokern import (
     Parameter,
     ProblemField,
     Slice,
+    SumOfProducts,
     Tensor,
-    Tolerance,
     VectorAccess,
     Workload,
     divides,
@@ -653,9 +653,12 @@ kernel = Kernel(
     workload=Workload(
         tensors=tensors,
         reference=reference,
-        # Products of bf16 are exact in fp32 (16 bits of 24), so sums round as with fp16 and have the same tolerance.
-        # Then c is rounded once, by u |c|. The tolerance is twice that, because errors above half of it are marginal.
-        tolerance={"c": Tolerance(0.05, 2e-3, {"bf16": Tolerance(0.05, 2 * BF16_ROUNDOFF)})},
+        # Products of two 16-bit numbers are exact in fp32.
+        error={
+            "c": SumOfProducts(
+                terms=lambda p: p.K, accumulate=lambda c, p: "f16" if c["ACCUMULATOR"] == "fp16" else "f32"
+            )
+        },
         flops=lambda p: 2 * p.M * p.N * p.K,
         bytes=lambda p: 2 * (p.M * p.K + p.K * p.N + p.M * p.N),
         baselines=(Baseline("cuBLAS", cublas),),

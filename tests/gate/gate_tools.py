@@ -19,7 +19,7 @@ KERNEL = load_kernel(DATA / "kernels" / "scale_rows")
 PROBLEM = KERNEL.problem("5,96")
 CONFIG = KERNEL.space.default()
 LAUNCHES = tuple(KERNEL.launches(CONFIG, PROBLEM))
-TENSORS = dict(KERNEL.workload.tensors(PROBLEM, CONFIG))
+TENSORS = KERNEL.workload.buffers(PROBLEM, CONFIG)
 
 
 @dataclass

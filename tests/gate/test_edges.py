@@ -65,7 +65,7 @@ def kernel_of(reference: Callable[..., object], *nonfinite: str, kind: str = "f3
 
 
 def checked(kernel: Kernel, run: Callable[[Buffers, int], None], seed: int = 0) -> Verdict:
-    tensors = dict(kernel.workload.tensors(Problem({}), CONFIG))
+    tensors = dict(kernel.workload.buffers(Problem({}), CONFIG))
     verdict = Gate(kernel, Problem({}), SETTINGS, CPU, seed).check(Fake(run), LAUNCH, tensors)
     json.dumps([dict(verdict.evidence), dict(verdict.report)], allow_nan=False)
     return verdict
@@ -231,7 +231,7 @@ def test_cheats_of_zeros_and_infinities_fall_on_the_simulated_chip(case: str, ri
     problem, config = row_sums.problem("9,40"), row_sums.space.default().replace(CASE=case)
     program = compile_simulated(render(row_sums, config, problem), chip("l4"))
     assert isinstance(program, SimulatedProgram)
-    tensors = row_sums.workload.tensors(problem, config)
+    tensors = row_sums.workload.buffers(problem, config)
     for seed in range(3):
         gate = Gate(row_sums, problem, replace(SETTINGS, runs=1), CPU, seed)
         runner = SimRunner(program, problem, 1_000_000)

@@ -23,10 +23,12 @@ from evokern.study.discovery import load_kernel
 from evokern.study.settings import GateSettings
 
 Buffers = dict[str, torch.Tensor]
-MATMUL = load_kernel(ROOT / "kernels" / "matmul")
+_LOADED = load_kernel(ROOT / "kernels" / "matmul")
+MATMUL = replace(_LOADED, workload=replace(_LOADED.workload, error={}, tolerance={"c": Tolerance(0.05, 2e-3)}))
+"""The packaged kernel with a plain tolerance; tests/gate/test_bounds.py covers bounds."""
 PROBLEM = MATMUL.problem("300,130,24")
 CONFIG = MATMUL.space.default()
-TENSORS = dict(MATMUL.workload.tensors(PROBLEM, CONFIG))
+TENSORS = MATMUL.workload.buffers(PROBLEM, CONFIG)
 LAUNCHES = tuple(MATMUL.launches(CONFIG, PROBLEM))
 
 
@@ -79,7 +81,7 @@ def test_slices_of_packaged_kernels_are_the_whole_reference(folder: str, problem
     """New inputs in a slice change the outputs that it names, to what its reference says, and no others."""
     kernel = load_kernel(ROOT / folder)
     at = kernel.problem(problem)
-    tensors = kernel.workload.tensors(at, kernel.space.default())
+    tensors = kernel.workload.buffers(at, kernel.space.default())
     named = {name for one in kernel.workload.slices_at(at) for name in one.axes}
     assert {name for name, tensor in tensors.items() if tensor.given} <= named
     for seed in range(2):
@@ -107,7 +109,7 @@ def test_a_slice_that_is_declared_wrong_is_refused(wrong: Slice, message: str) -
 def test_slices_may_depend_on_the_problem() -> None:
     """Those of one layout are refused at the other, and a function that raises is named with the problem."""
     weights = MATMUL.problem("72,48,40,layout=nt")
-    tensors = MATMUL.workload.tensors(weights, CONFIG)
+    tensors = MATMUL.workload.buffers(weights, CONFIG)
     assert [one.axes for one in MATMUL.workload.slices_at(weights)] == [{"a": 0, "c": 0}, {"b": 0, "c": 1}]
     fixed = replace(MATMUL, workload=replace(MATMUL.workload, slices=MATMUL.workload.slices_at(PROBLEM)))
     with pytest.raises(KernelError, match="extent"):
@@ -129,7 +131,7 @@ def test_a_slice_that_reaches_more_than_it_says_is_refused() -> None:
     )
     kernel = replace(MATMUL, workload=workload)
     with pytest.raises(KernelError, match="slice of x is incorrect"):
-        gate_of(kernel).prove_slices(workload.tensors(PROBLEM, CONFIG))
+        gate_of(kernel).prove_slices(workload.buffers(PROBLEM, CONFIG))
 
 
 @pytest.mark.parametrize("axes", [{}, {"a": (0, 0), "c": (0, 1)}, {"a": 0, "c": (0, 1)}, {"a": -1, "c": 0}])
@@ -165,7 +167,7 @@ def test_one_in_a_hundred_outputs_where_that_is_more() -> None:
     """Of 20,000 rows 200 are renewed; with few rows as many as there are."""
     for rows, expected in (("20000,8,8", 200), ("9,8,8", 9), ("100,8,8", 64)):
         at = MATMUL.problem(rows)
-        tensors = MATMUL.workload.tensors(at, CONFIG)
+        tensors = MATMUL.workload.buffers(at, CONFIG)
         bench = Gate(MATMUL, at, SETTINGS, CPU, 1).bench(tensors, ("normal",), 1)
         bench.refresh()
         before = bench.arguments(0)["a"].clone()

@@ -48,7 +48,7 @@ def parts(name: str, text: str) -> tuple[Gate, dict[str, Tensor], Sequence[Launc
     kernel = load_kernel(ROOT / "kernels" / name)
     problem, config = kernel.problem(text), kernel.space.default()
     gate = Gate(kernel, problem, GateSettings(), torch.device("cuda", 0), seed=1)
-    return gate, dict(kernel.workload.tensors(problem, config)), kernel.launches(config, problem)
+    return gate, kernel.workload.buffers(problem, config), kernel.launches(config, problem)
 
 
 @pytest.mark.timeout(300)

@@ -157,7 +157,7 @@ def test_inputs_are_new_for_every_candidate() -> None:
 
 
 def check(kernel: Kernel, run: Callable[[dict[str, torch.Tensor], int], None]) -> Verdict:
-    tensors = dict(kernel.workload.tensors(Problem({}), CONFIG))
+    tensors = dict(kernel.workload.buffers(Problem({}), CONFIG))
     return Gate(kernel, Problem({}), SETTINGS, CPU).check(Fake(run), (Launch("k", (1,), (1,), ("x", "y")),), tensors)
 
 
@@ -246,7 +246,7 @@ def test_the_gate_proves_its_power_or_names_the_tolerance() -> None:
         prove_power(
             Gate(copying, Problem({}), SETTINGS, CPU),
             (Launch("k", (1,), (1,), ("x", "y")),),
-            copying.workload.tensors(Problem({}), CONFIG),
+            copying.workload.buffers(Problem({}), CONFIG),
         )
 
 
@@ -256,7 +256,7 @@ def test_a_kernel_that_copies_may_be_searched() -> None:
     prove_power(
         Gate(copying, Problem({}), SETTINGS, CPU),
         (Launch("k", (1,), (1,), ("x", "y")),),
-        copying.workload.tensors(Problem({}), CONFIG),
+        copying.workload.buffers(Problem({}), CONFIG),
     )
 
 

@@ -193,7 +193,7 @@ def faults(name: str, problem: str, device: torch.device) -> Iterator[tuple[Faul
     kernel = load_kernel(ROOT / "kernels" / name)
     at, config = kernel.problem(problem), kernel.space.default()
     gate = Gate(kernel, at, GateSettings(), device, seed=1)
-    tensors, launches = dict(kernel.workload.tensors(at, config)), kernel.launches(config, at)
+    tensors, launches = kernel.workload.buffers(at, config), kernel.launches(config, at)
     for fault in (None, *planted):
         verdict = gate.check(PlantedFault(right, fault), launches, tensors)
         yield fault, verdict.passed, "" if verdict.passed else f"{verdict.evidence}"

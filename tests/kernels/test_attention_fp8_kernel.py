@@ -139,7 +139,7 @@ def test_fp16_attention_on_the_same_numbers_is_right(dtype: str) -> None:
     p = KERNEL.problem(f"1,4,64,64,dtype={dtype}")
     torch.manual_seed(0)
     inputs: dict[str, torch.Tensor] = {}
-    for name, tensor in KERNEL.workload.tensors(p, KERNEL.space.default()).items():
+    for name, tensor in KERNEL.workload.buffers(p, KERNEL.space.default()).items():
         if tensor.role == "input" and tensor.dtype == "u8":
             inputs[name] = torch.randint(tensor.low, tensor.high + 1, tensor.shape, dtype=torch.uint8)
         elif tensor.role == "input":

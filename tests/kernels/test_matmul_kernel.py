@@ -223,7 +223,7 @@ def test_baselines_compute_what_the_layout_says() -> None:
     torch.manual_seed(0)
     for text in ("24,40,56", "24,40,56,layout=nt", "24,40,56,dtype=bf16", "24,40,56,dtype=bf16,layout=nt"):
         problem = KERNEL.problem(text)
-        tensors = KERNEL.workload.tensors(problem, KERNEL.space.default())
+        tensors = KERNEL.workload.buffers(problem, KERNEL.space.default())
         dtype = torch_dtype(tensors["a"].dtype)
         inputs = {name: torch.randn(tensors[name].shape).to(dtype) for name in "ab"}
         (baseline,) = KERNEL.workload.baselines

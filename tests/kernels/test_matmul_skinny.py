@@ -221,7 +221,7 @@ def test_a_ticket_saves_the_second_launch(path: str, entry: str) -> None:
     first, second = launches_of(KERNEL, two, p)
     (only,) = launches_of(KERNEL, one, p)
     assert (first.entry, second.entry, only) == (entry, "add_partial_sums", first)
-    assert KERNEL.workload.tensors(p, one)["partial"] == KERNEL.workload.tensors(p, two)["partial"]
+    assert KERNEL.workload.buffers(p, one)["partial"] == KERNEL.workload.tensors(p, two)["partial"]
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ OPTIONS = ("", ",dtype=bf16", ",residual=add", f",{ADD}")
 def test_both_references_round_the_sum_alike() -> None:
     """reference.h gives the Python reference's numbers, of both dtypes and with and without a residual."""
     problems = [KERNEL.problem(f"7,33{options}") for options in OPTIONS]
-    tensors = {p: KERNEL.workload.tensors(p, KERNEL.space.default()) for p in problems}
+    tensors = {p: KERNEL.workload.buffers(p, KERNEL.space.default()) for p in problems}
     expected = {p: python_reference(KERNEL, p, tensors[p]) for p in problems}
     assert compare_with_cpp(KERNEL, expected, str(host_compiler())) < 1e-12
 
@@ -246,7 +246,7 @@ def test_both_references_round_the_sum_alike() -> None:
 def test_the_layer_of_torch_computes_the_same(options: str) -> None:
     """The eager baseline is within the tolerance of the reference, and its sum has the reference's bits."""
     problem = KERNEL.problem(f"40,1000{options}")
-    tensors = KERNEL.workload.tensors(problem, KERNEL.space.default())
+    tensors = KERNEL.workload.buffers(problem, KERNEL.space.default())
     torch.manual_seed(0)
     dtype = torch_dtype(str(problem["dtype"]))
     inputs = {name: torch.randn(one.shape).to(dtype) for name, one in tensors.items() if one.given}

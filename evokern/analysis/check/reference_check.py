@@ -25,7 +25,7 @@ def workload_tensors(kernel: Kernel, problem: Problem) -> dict[str, Tensor]:
         KernelError: the kernel's `tensors` raised.
     """
     try:
-        return dict(kernel.workload.tensors(problem, kernel.space.default()))
+        return kernel.workload.buffers(problem, kernel.space.default())
     except KernelError:
         raise
     except KERNEL_CODE_EXCEPTIONS as error:

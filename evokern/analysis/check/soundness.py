@@ -131,7 +131,7 @@ def _functions(folder: Folder) -> Results:
     for problem in folder.problems:
         for config in sample[:50]:
             if check_feasible(kernel, config, [problem], CHIPS["h200"]) is None:
-                kernel.workload.tensors(problem, config)
+                kernel.workload.buffers(problem, config)
                 macros(kernel, config, problem)
     shares = ", ".join(f"{name} {100 * count / len(sample):.0f} %" for name, count in feasible.items())
     if negative:

@@ -25,7 +25,7 @@ def entries(folder: Folder) -> Results:
     for config, problem in ((c, p) for c in configs for p in folder.problems[:1]):
         if config != configs[0] and check_feasible(kernel, config, [problem], chip) is not None:
             continue
-        tensors = kernel.workload.tensors(problem, config)
+        tensors = kernel.workload.buffers(problem, config)
         for name in (name for name, tensor in tensors.items() if tensor.role == "constant"):
             text = "\n".join([folder.source.text, *folder.source.headers.values()])
             if not re.search(rf"__constant__[^;]*\b{re.escape(name)}\b\s*(?:\[|;|=)", text):

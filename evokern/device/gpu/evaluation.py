@@ -164,7 +164,7 @@ class CandidateEvaluator:
             ) from failed
         if verdict.passed:
             return verdict
-        bench = gate.bench(tensors, self._settings.gate.input_sets, self._settings.gate.runs)
+        bench = gate.bench(tensors, gate.kinds(tensors), self._settings.gate.runs)
         first = candidate.prepare(program, calls(bench, launches)[0])
         return between.blamed(verdict, bench, lambda: self._once([first]))
 

@@ -80,7 +80,8 @@ __device__ __forceinline__ double clamped(double value, double limit) {
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) compare(
-    const void* values, const double* references, unsigned long long count, unsigned dtype, double atol, double rtol,
+    const void* values, const double* references, const void* errors, unsigned error_bytes, unsigned long long count,
+    unsigned dtype, double atol, double rtol,
     double limit, unsigned nonfinite, double* out) {
     constexpr double kTiny = 2.2250738585072014e-308;  // the smallest normal number
     const double infinity = __longlong_as_double(0x7FF0000000000000ll), nan = infinity - infinity;
@@ -95,6 +96,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) compare(
         double got = alike ? 0.0 : clamped(value, limit);
         double expected = alike ? 0.0 : odd ? nan : clamped(reference, limit);
         double allowed = __dadd_rn(__dmul_rn(fabs(expected), rtol), atol);  // rounded twice, as torch does
+        if (error_bytes == 2) allowed = __dadd_rn(allowed, value_at(errors, i, kBF16));
+        if (error_bytes == 8) allowed = __dadd_rn(allowed, static_cast<const double*>(errors)[i]);
         if (allowed != allowed) allowed = 0.0;
         const double error = fabs(got - expected), share = error / fmax(allowed, kTiny);
         if (nonfinite != kUnexpected && error != error) got = value, expected = reference;  // report the original values

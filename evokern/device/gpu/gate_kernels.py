@@ -27,6 +27,7 @@ DTYPES = {"f16": 0, "bf16": 1, "f32": 2}
 """Output dtypes that `compare` supports, with their numbers in the kernel."""
 NONFINITE: Mapping[NonFinite, int] = {"unexpected": 0, "passed_over": 1, "judged": 2}
 """Numbers in the kernel for the check of elements whose reference is an infinity or NaN."""
+_ERROR_DTYPES = (torch.bfloat16, torch.float64)
 _THREADS = 256
 _BLOCKS_AN_SM = 16
 """Blocks per SM, enough to hide memory latency; blocks loop over the remaining elements."""
@@ -65,6 +66,7 @@ class GateKernels:
         self,
         got: torch.Tensor,
         expected: torch.Tensor,
+        error: torch.Tensor | None,
         dtype: str,
         tolerance: Tolerance,
         *,
@@ -74,10 +76,15 @@ class GateKernels:
         if dtype not in DTYPES:
             return None
         got, expected = got.contiguous(), expected.contiguous()
+        bound = None if error is None else error.contiguous()
+        if bound is not None and bound.dtype not in _ERROR_DTYPES:
+            return None
         count = got.numel()
         blocks = self._blocks_for(-(-count // _THREADS))
         out = torch.empty((NUMBERS_PER_PART, blocks), dtype=torch.float64, device=got.device)
-        arguments = (ctypes.c_void_p(got.data_ptr()), ctypes.c_void_p(expected.data_ptr()), ctypes.c_uint64(count),
+        arguments = (ctypes.c_void_p(got.data_ptr()), ctypes.c_void_p(expected.data_ptr()),
+                     ctypes.c_void_p(0 if bound is None else bound.data_ptr()),
+                     ctypes.c_uint32(0 if bound is None else bound.element_size()), ctypes.c_uint64(count),
                      ctypes.c_uint32(DTYPES[dtype]), ctypes.c_double(tolerance.atol), ctypes.c_double(tolerance.rtol),
                      ctypes.c_double(largest_finite(dtype)), ctypes.c_uint32(NONFINITE[nonfinite]),
                      ctypes.c_void_p(out.data_ptr()))  # fmt: skip

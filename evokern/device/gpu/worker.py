@@ -307,7 +307,7 @@ class GpuWorker:
             taken = []
             for problem, gate in self._gates.items():
                 tensors, launches = self._runs.workload(job.config, problem)
-                bench = gate.bench(tensors, self._settings.gate.input_sets, self._settings.gate.runs)
+                bench = gate.bench(tensors, gate.kinds(tensors), self._settings.gate.runs)
                 bench.refresh()
                 bench.poison()
                 runner = GpuRunner(candidate, job.built.build(problem).program, self._settings.timing.hang_s)
@@ -327,8 +327,7 @@ class GpuWorker:
             for problem, gate in self._gates.items():
                 tensors, launches = self._runs.workload(self._settings.warm_config, problem)
                 runner = BaselineRunner(baseline, problem, self._settings.timing.hang_s)
-                settings = replace(self._settings.gate, runs=1)
-                checked = gate.bench(tensors, settings.input_sets, runs=1)
+                checked = gate.bench(tensors, gate.kinds(tensors), runs=1)
                 checked.refresh()
                 checked.poison()
                 runner.run(calls(checked, launches))

@@ -251,6 +251,7 @@ class OwnProblemRuns:
                 self._stages.clear()  # free the old buffers before allocating new ones
             seed = int.from_bytes(hashlib.sha256(f"{self.secret} inputs".encode()).digest()[:7], "big")
             stage = self._stages[problem] = ProblemBuffers(problem, tensors, seed=seed)
+        stage.tensors = dict(tensors)  # the candidate's bounds
         stage.reset()
         return stage
 

@@ -149,6 +149,7 @@ class Predictor:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
             self._stage = None  # free the old buffers before allocating new ones
             self._stage = ProblemBuffers(problem, tensors)
+        self._stage.tensors = dict(tensors)  # the candidate's bounds
         return self._stage
 
     def _launch(

@@ -20,6 +20,7 @@ from evokern.device.sim.failure import failure
 from evokern.device.sim.predict import Predictor
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.device.sim.tail_risk import tail_risks
+from evokern.gate.data import exact_kinds
 from evokern.gate.tail_risk import margin_evidence
 from evokern.study.settings import InputSet, SimulationSettings
 
@@ -90,5 +91,8 @@ class SpotCheck:
             if sum(stage.bytes for stages in self._stages.values() for stage in stages.values()) > MOST_BYTES:
                 self._stages.clear()
             memory = simt.Memory()
-            self._stages[key] = {kind: ProblemBuffers(problem, tensors, kind, memory=memory) for kind in self._kinds}
+            kinds = exact_kinds(self._kinds, tensors)
+            self._stages[key] = {kind: ProblemBuffers(problem, tensors, kind, memory=memory) for kind in kinds}
+        for stage in self._stages[key].values():
+            stage.tensors = dict(tensors)  # the candidate's bounds
         return self._stages[key]

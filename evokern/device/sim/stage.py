@@ -14,7 +14,9 @@ from evokern import simt
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
+from evokern.gate.comparison import allowed_error
 from evokern.gate.data import torch_dtype
+from evokern.gate.references import Answers, answers_of
 from evokern.simt.memory.access_record import WriteRecord
 from evokern.study.settings import InputSet
 from evokern.wording import distinguishing_digits
@@ -52,7 +54,8 @@ class ProblemBuffers:
         self.tensors = dict(tensors)
         self._inputs: dict[str, torch.Tensor] = {}
         self._raw: dict[str, Any] = {}
-        self._reference: Mapping[str, torch.Tensor] | None = None
+        self._kind = kind
+        self._answers: dict[tuple[tuple[float, ...], ...], Answers] = {}
         self.memory = memory or simt.Memory()
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
         self.buffers: dict[str, simt.Buffer] = {}
@@ -103,24 +106,37 @@ class ProblemBuffers:
             self.memory.storage[:] = before
 
     def results(
-        self, kernel: Kernel, marks: Mapping[str, npt.NDArray[np.bool_]] | None = None
-    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield each output as its name, its elements, the reference, and which elements were written.
+        self,
+        kernel: Kernel,
+        tolerances: Mapping[str, Tolerance],
+        marks: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Yield each output as its name, its elements, the reference, the allowed errors, and which were written.
 
         Args:
             kernel: kernel with the reference.
+            tolerances: tolerance of each output.
             marks: which elements were written; None derives it from the remaining poison.
         """
-        if self._reference is None:
-            wide = {name: data.to(torch.float64) for name, data in self._inputs.items()}
-            self._reference = kernel.workload.reference(self.problem, wide)
-        for name, reference in self._reference.items():
+        answers = self._answer(kernel, tolerances)
+        for name, reference in answers.items():
             tensor = self.tensors[name]
             raw = self.buffers[name].read().reshape(tensor.elements, -1)
             changed = (raw != POISON).any(1) if marks is None else marks[name]
             written = torch.from_numpy(changed).view(tensor.shape)
             got = torch.from_numpy(raw.reshape(-1)).view(torch_dtype(tensor.dtype)).to(torch.float64)
-            yield name, got.view(tensor.shape), reference, written
+            allowed = allowed_error(tolerances[name].for_tensor(tensor), reference, answers.errors.get(name))
+            yield name, got.view(tensor.shape), reference, allowed, written
+
+    def _answer(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> Answers:
+        """Return the references with the bounds for the current candidate."""
+        factors = tuple(tensor.factors for tensor in self.tensors.values())
+        if factors not in self._answers:
+            self._answers.clear()
+            self._answers[factors] = answers_of(
+                kernel, self.problem, self.tensors, tolerances, self._inputs, exact=self._kind == "exact"
+            )
+        return self._answers[factors]
 
     def fault(
         self,
@@ -144,11 +160,10 @@ class ProblemBuffers:
             idle: whether blocks may write nothing.
         """
         written_at_all = idle
-        for name, everything, reference, written in self.results(kernel, marks):
+        for name, everything, reference, allowed, written in self.results(kernel, tolerances, marks):
             written_at_all |= bool(written.any())
             got, expected = everything[written], reference[written]
-            tolerance = tolerances[name].for_tensor(self.tensors[name])
-            wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
+            wrong = ~((got - expected).abs() <= allowed[written])
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])
                 shown = distinguishing_digits(float(got[first]), float(expected[first]))

@@ -115,7 +115,7 @@ def tail_risks(
 ) -> dict[str, tuple[TailRisk | None, int]]:
     """Return the tail risk of each output from the blocks that ran, and its number of independent errors."""
     return {
-        name: (tail_risk(units[units >= 0], units.numel()), units.numel())
+        name: (None if tolerance[name].bound else tail_risk(units[units >= 0], units.numel()), units.numel())
         for name, units in _errors(kernel, stage, kind, tolerance)
     }
 
@@ -124,9 +124,8 @@ def _errors(
     kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each output with the ratio of error to tolerance for each unit; -1 for unwritten ones."""
-    for name, got, reference, written in stage.results(kernel):
-        allowed = tolerance[name].for_tensor(stage.tensors[name])
-        errors = error_over_tolerance(got, reference, allowed.atol + allowed.rtol * reference.abs())
+    for name, got, reference, allowed, written in stage.results(kernel, tolerance):
+        errors = error_over_tolerance(got, reference, allowed)
         yield name, independent_errors(torch.where(written, errors, -1.0), kind)
 
 

@@ -1,0 +1,380 @@
+"""Bounds on rounding errors: how far a correct output may differ from the float64 reference.
+
+A bound is computed for each element from the inputs, so it holds at every shape and for every order of the additions:
+
+    |output - reference| <= u (|reference| + E) + E + eta
+
+u is the unit roundoff of the output's type, and eta covers its subnormal numbers. E is the error of the arithmetic
+before the output is rounded. For a sum of n products it is gamma(n) times the sum of the absolute products (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd ed., equations 3.5 and 4.4). That sum is the reference itself,
+computed on absolute values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from evokern.declaration.genes import Config
+from evokern.declaration.problem import Problem
+from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, suggestion
+
+if TYPE_CHECKING:
+    import torch
+
+Inputs = Mapping[str, "torch.Tensor"]
+Reference = Callable[[Inputs], "torch.Tensor"]
+"""Function from float64 inputs to the float64 output of the bound."""
+Count = int | Callable[[Problem], int]
+"""Number of terms of a sum, or a function of the problem."""
+Precision = Literal["f16", "bf16", "f32", "f64"]
+"""Type of an intermediate result."""
+PerCandidate = Precision | Callable[[Config, Problem], Precision]
+"""Type of an intermediate result, or a function of the candidate and the problem that select it."""
+
+ROUNDOFF: Mapping[str, float] = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
+"""Unit roundoff of each type of intermediate results (IEEE 754, table 3.5)."""
+MMA_DEPTH = 8
+"""Products that a tensor core adds in one step: the smallest depth of 16-bit `mma` instructions (PTX ISA, "mma")."""
+TRUNCATION = 2.0**-23
+"""Largest relative error of one float32 addition in a tensor core, which truncates (docs/lab/2026-11-27-bounds.md)."""
+EXACT_SUM = 320
+"""Expected sum of the absolute terms of `exact` inputs; sums stay below 2048, which float16 represents exactly."""
+EXACT_PRODUCT = 2.25
+"""Expected absolute product of two nonzero `exact` inputs, which are -2, -1, 1 or 2 (`evokern.gate.data`)."""
+
+
+LOG2_E = 1.4426950408889634
+"""Factor of arguments of base-2 exponentials."""
+
+
+class ErrorBound(ABC):
+    """Bound on the error of one output before the output is rounded to its type."""
+
+    @abstractmethod
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return the factors of the magnitudes.
+
+        Args:
+            problem: the problem.
+            config: the candidate, which may select the precision of intermediate results; None for float32.
+            narrow: whether the inputs have at most 16 bits, so that tensor cores may add their products.
+        """
+
+    @abstractmethod
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return float64 tensors that broadcast to the shape of the output; they do not depend on the candidate.
+
+        Args:
+            problem: the problem.
+            inputs: float64 inputs of the reference.
+            result: the output that the reference returned for them.
+            reference: the reference of this output.
+        """
+
+    def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the bound: by default, the sum of the magnitudes times their factors."""
+        total = magnitudes[0] * factors[0]
+        for factor, magnitude in zip(factors[1:], magnitudes[1:], strict=True):
+            total = total + magnitude * factor
+        return total
+
+    def density(self, problem: Problem) -> float | None:
+        """Return the share of nonzero elements in `exact` inputs, or None if no inputs make the arithmetic exact."""
+        return None
+
+    def count(self, problem: Problem) -> int:
+        """Return the largest number of results that an element depends on; each may be flushed to 0."""
+        return 1
+
+
+@dataclass(frozen=True)
+class SumOfProducts(ErrorBound):
+    """Bound for sums of products of inputs: a matrix product, a convolution, a dot product, a stencil.
+
+    The sum may be split and added in any order, on tensor cores or not.
+    """
+
+    terms: Count
+    """Largest number of products that are added for one element."""
+    inputs: tuple[str, ...] = ("a", "b")
+    """Inputs that are multiplied; the bound uses their absolute values."""
+    accumulate: PerCandidate = "f32"
+    """Type of the accumulator."""
+
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return the factor of the sum of absolute products."""
+        return (sum_factor(count_of(self.terms, problem) + 1, _precision(self.accumulate, problem, config), narrow),)
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the reference on absolute values."""
+        return (reference(absolute(inputs, self.inputs)).abs(),)
+
+    def density(self, problem: Problem) -> float | None:
+        """Return a density for which sums of products stay far below 2048."""
+        pairs = EXACT_SUM / EXACT_PRODUCT / count_of(self.terms, problem)
+        return float(min(1.0, pairs ** (1 / max(1, len(self.inputs)))))
+
+    def count(self, problem: Problem) -> int:
+        """Return the number of terms."""
+        return count_of(self.terms, problem)
+
+
+@dataclass(frozen=True)
+class Sum(ErrorBound):
+    """Bound for sums of the elements of one input, on CUDA cores, in any order."""
+
+    terms: Count
+    """Largest number of elements that are added for one element of the output."""
+    input: str = "x"
+    """Input whose elements are added."""
+    accumulate: PerCandidate = "f32"
+    """Type of the accumulator."""
+    roundings: int = 1
+    """Roundings after the sum, for example by a scale."""
+
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return the factor of the sum of absolute values."""
+        count = count_of(self.terms, problem) + self.roundings
+        return (sum_factor(count, _precision(self.accumulate, problem, config), False),)
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the reference on absolute values."""
+        return (reference(absolute(inputs, (self.input,))).abs(),)
+
+    def density(self, problem: Problem) -> float | None:
+        """Return a density for which sums stay far below 2048."""
+        return float(min(1.0, EXACT_SUM / 1.5 / count_of(self.terms, problem)))
+
+    def count(self, problem: Problem) -> int:
+        """Return the number of terms."""
+        return count_of(self.terms, problem)
+
+
+@dataclass(frozen=True)
+class Mean(Sum):
+    """Bound for means of the elements of one input: a sum, and a division or a product with the reciprocal."""
+
+    roundings: int = 3
+
+    def density(self, problem: Problem) -> float | None:
+        """Return None: the division rounds."""
+        return None
+
+
+@dataclass(frozen=True)
+class Elementwise(ErrorBound):
+    """Bound for a function of single elements, computed in float32 or float64."""
+
+    ulp: float = 4.0
+    """Largest error of the function in units in the last place of `precision`; exact operations have 0.
+
+    The CUDA C++ Programming Guide lists the errors of functions (appendix "Mathematical Functions")."""
+    inputs: tuple[str, ...] = ()
+    """Inputs that are added or subtracted: the error is relative to the result on their absolute values. Without
+    them, it is relative to the result."""
+    precision: PerCandidate = "f32"
+    """Type of the arithmetic."""
+
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return the relative error."""
+        return (2 * self.ulp * ROUNDOFF[_precision(self.precision, problem, config)],)
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the absolute result, or the reference on absolute values."""
+        return ((reference(absolute(inputs, self.inputs)) if self.inputs else result).abs(),)
+
+
+@dataclass(frozen=True)
+class Softmax(ErrorBound):
+    """Bound for a softmax along the last axis of one input, in one pass or several."""
+
+    terms: Count
+    """Length of the axis."""
+    input: str = "x"
+    """Input of the softmax, with the shape of the output."""
+    exponential: PerCandidate = "f32"
+    """Type of the exponential."""
+
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return the relative errors that do not grow, and those that grow with the inputs.
+
+        Every exponential has two roundings and the 2 ulp of `ex2.approx` (PTX ISA, "ex2"). A pass in tiles rescales
+        the sum at most once per element.
+        """
+        unit = ROUNDOFF[_precision(self.exponential, problem, config)]
+        return 2 * 6 * unit + 2 * count_of(self.terms, problem) * ROUNDOFF["f32"], 2 * 2 * ROUNDOFF["f32"]
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the result, and the result times the largest absolute input of its row in units of log2 e."""
+        largest = inputs[self.input].abs().amax(-1, keepdim=True) * LOG2_E
+        return result.abs(), result.abs() * largest
+
+    def count(self, problem: Problem) -> int:
+        """Return the number of terms."""
+        return count_of(self.terms, problem)
+
+
+@dataclass(frozen=True)
+class Attention(ErrorBound):
+    """Bound for `softmax(scale * q @ k^T) @ v` with axes (..., sequence, head dimension), in any order of the keys.
+
+    An error d of a score changes its weight by at most exp(2 d) - 1, relative to the exact weight. Rounded weights
+    change the output by at most the roundoff times the weighted mean of |v|, twice if the sum of the weights rounds
+    differently.
+    """
+
+    depth: Count
+    """Head dimension."""
+    keys: Count
+    """Number of keys."""
+    inputs: tuple[str, str, str] = ("q", "k", "v")
+    """Names of the queries, keys and values."""
+    scale: Callable[[Problem], float] | None = None
+    """Factor of the scores; None for 1 / sqrt(depth)."""
+    probabilities: PerCandidate = "f32"
+    """Type to which weights are rounded before they multiply the values."""
+    exponential: PerCandidate = "f32"
+    """Type of the exponential."""
+    scores: PerCandidate = "f32"
+    """Accumulator of the scores."""
+    values: PerCandidate = "f32"
+    """Accumulator of the weighted values."""
+    merge: PerCandidate = "f32"
+    """Type of the parts that are merged if the keys are split."""
+
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return the factors of the weighted values, of the scores, and of the sum of values."""
+        depth, keys = count_of(self.depth, problem), count_of(self.keys, problem)
+        of = {
+            name: _precision(getattr(self, name), problem, config) for name in ("probabilities", "exponential", "merge")
+        }
+        weights = 2 * ROUNDOFF[of["probabilities"]] + 2 * 6 * ROUNDOFF[of["exponential"]] + 2 * ROUNDOFF[of["merge"]]
+        products = sum_factor(keys, _precision(self.values, problem, config), narrow) + 2 * keys * ROUNDOFF["f32"]
+        scores = sum_factor(depth, _precision(self.scores, problem, config), narrow) + 4 * ROUNDOFF["f32"]
+        # Weights below 2^-14 are subnormal in float16: each is rounded by at most 2^-25.
+        small = 2.0**-25 if of["probabilities"] == "f16" or of["exponential"] == "f16" else 0.0
+        return weights + products, scores, small
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the result for |v|, a bound on the absolute products of each score, and the sum of |v|."""
+        q, k, v = (inputs[name] for name in self.inputs)
+        scale = count_of(self.depth, problem) ** -0.5 if self.scale is None else abs(self.scale(problem))
+        # Cauchy-Schwarz: the sum of |q| |k| is at most the product of the norms.
+        reach = q.norm(dim=-1, keepdim=True) * k.norm(dim=-1).amax(-1)[..., None, None] * scale
+        return reference(absolute(inputs, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True)
+
+    def count(self, problem: Problem) -> int:
+        """Return the number of keys."""
+        return count_of(self.keys, problem)
+
+    def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the bound."""
+        weights, scores, small = factors
+        weighted, reach, total = magnitudes
+        shift = (2 * scores * reach).expm1_().add_(weights)
+        return weighted * shift + total * small
+
+
+@dataclass(frozen=True)
+class RmsNorm(ErrorBound):
+    """Bound for `x / sqrt(mean(x^2) + eps) * weight` along the last axis, with statistics in float32."""
+
+    terms: Count
+    """Length of the axis."""
+    normalised: PerCandidate = "f32"
+    """Type to which the normalised row is rounded before the product with the weight."""
+
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return the relative error: half of the error of the sum of squares, and six roundings."""
+        half = (count_of(self.terms, problem) / 2 + 8) * ROUNDOFF["f32"]
+        return (half + ROUNDOFF[_precision(self.normalised, problem, config)],)
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the absolute result."""
+        return (result.abs(),)
+
+    def count(self, problem: Problem) -> int:
+        """Return the number of terms."""
+        return count_of(self.terms, problem)
+
+
+@dataclass(frozen=True)
+class CustomBound(ErrorBound):
+    """Bound computed by a function of the problem and the float64 inputs."""
+
+    function: Callable[[Problem, Inputs], torch.Tensor]
+    """Function that returns the largest absolute error of each element before rounding, in float64."""
+
+    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+        """Return 1."""
+        return (1.0,)
+
+    def magnitudes(
+        self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the bound."""
+        return (self.function(problem, inputs),)
+
+
+def sum_factor(count: int, accumulate: Precision, narrow: bool) -> float:
+    """Return the largest error of a sum of products relative to the sum of the absolute products.
+
+    Any order of the additions satisfies it (Higham, lemma 3.1 and equation 4.4). Tensor cores truncate the products of
+    a step and the accumulator to the precision of the largest of them, so every product and every step counts once.
+
+    Args:
+        count: number of products, and of roundings after the sum.
+        accumulate: type of the accumulator.
+        narrow: whether tensor cores may add the products.
+    """
+    steps = -(-count // MMA_DEPTH)
+    if accumulate == "f64":
+        return count * ROUNDOFF["f64"]
+    wide = (count + steps) * TRUNCATION if narrow else count * ROUNDOFF["f32"]
+    if accumulate == "f32":
+        return wide
+    return wide + steps * 2 * ROUNDOFF[accumulate] if narrow else count * ROUNDOFF[accumulate]
+
+
+def absolute(inputs: Inputs, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Return the inputs, with the named ones replaced by their absolute values."""
+    return {name: value.abs() if name in names else value for name, value in inputs.items()}
+
+
+def count_of(count: Count, problem: Problem) -> int:
+    """Return the number of terms of a sum at a problem."""
+    try:
+        found = count(problem) if callable(count) else count
+    except KERNEL_CODE_EXCEPTIONS as error:
+        raise KernelError(f"the number of terms of an error bound raised {type(error).__name__}: {error}") from error
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise KernelError(f"an error bound has {found!r} terms at {problem}; use a whole number of at least 1")
+    return found
+
+
+def _precision(chosen: PerCandidate, problem: Problem, config: Config | None) -> Precision:
+    """Return the type of an intermediate result; float32 if it depends on the candidate and none is given."""
+    try:
+        found = chosen if not callable(chosen) else "f32" if config is None else chosen(config, problem)
+    except KERNEL_CODE_EXCEPTIONS as error:
+        raise KernelError(f"a precision of an error bound raised {type(error).__name__}: {error}") from error
+    if found not in ROUNDOFF:
+        raise KernelError(f"unknown precision {found!r} in an error bound: {suggestion(str(found), ROUNDOFF)}")
+    return found
