@@ -12,6 +12,7 @@ computed on absolute values.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,19 @@ ROUNDOFF: Mapping[str, float] = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-
 """Unit roundoff of each type of intermediate results (IEEE 754, table 3.5)."""
 MMA_DEPTH = 8
 """Products that a tensor core adds in one step: the smallest depth of 16-bit `mma` instructions (PTX ISA, "mma")."""
-TRUNCATION = 2.0**-23
-"""Largest relative error of one float32 addition in a tensor core, which truncates (docs/lab/2026-11-27-bounds.md)."""
+STEP_ROUNDING = 2.0**-23
+"""Largest relative error of the sum of one step, which tensor cores truncate to float32."""
+ALIGNMENT = 2.0**-24
+"""Largest error of one product of 16-bit numbers, relative to the largest number of its step.
+
+Tensor cores align the products and the accumulator to the largest of them and drop the bits below one extra bit
+(sm_80) or two (sm_90); see docs/lab/2026-11-27-bounds.md and Fasi et al., PeerJ Computer Science 7 (2021), e330."""
+ALIGNMENT_FP8 = 2.0**-13
+"""As `ALIGNMENT`, for 8-bit floating-point products: the accumulator keeps about 13 bits."""
+CUDA_CORE_BITS = 32
+"""Bits of inputs that only CUDA cores add in float32."""
+TENSOR_CORE_BITS, FP8_BITS = 16, 8
+"""Bits of the widest inputs of tensor core instructions that accumulate in float32, and of 8-bit floating point."""
 EXACT_SUM = 320
 """Expected sum of the absolute terms of `exact` inputs; sums stay below 2048, which float16 represents exactly."""
 EXACT_PRODUCT = 2.25
@@ -54,13 +66,13 @@ class ErrorBound(ABC):
     """Bound on the error of one output before the output is rounded to its type."""
 
     @abstractmethod
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the factors of the magnitudes.
 
         Args:
             problem: the problem.
             config: the candidate, which may select the precision of intermediate results; None for float32.
-            narrow: whether the inputs have at most 16 bits, so that tensor cores may add their products.
+            bits: input → bits of its type; tensor cores may add products of at most 16 bits.
         """
 
     @abstractmethod
@@ -106,9 +118,10 @@ class SumOfProducts(ErrorBound):
     accumulate: PerCandidate = "f32"
     """Type of the accumulator."""
 
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the factor of the sum of absolute products."""
-        return (sum_factor(count_of(self.terms, problem) + 1, _precision(self.accumulate, problem, config), narrow),)
+        count, widest = count_of(self.terms, problem) + 1, _widest(bits, self.inputs)
+        return (sum_factor(count, _precision(self.accumulate, problem, config), widest),)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -139,10 +152,10 @@ class Sum(ErrorBound):
     roundings: int = 1
     """Roundings after the sum, for example by a scale."""
 
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the factor of the sum of absolute values."""
         count = count_of(self.terms, problem) + self.roundings
-        return (sum_factor(count, _precision(self.accumulate, problem, config), False),)
+        return (sum_factor(count, _precision(self.accumulate, problem, config), CUDA_CORE_BITS),)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -184,7 +197,7 @@ class Elementwise(ErrorBound):
     precision: PerCandidate = "f32"
     """Type of the arithmetic."""
 
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the relative error."""
         return (2 * self.ulp * ROUNDOFF[_precision(self.precision, problem, config)],)
 
@@ -206,7 +219,7 @@ class Softmax(ErrorBound):
     exponential: PerCandidate = "f32"
     """Type of the exponential."""
 
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the relative errors that do not grow, and those that grow with the inputs.
 
         Every exponential has two roundings and the 2 ulp of `ex2.approx` (PTX ISA, "ex2"). A pass in tiles rescales
@@ -242,6 +255,12 @@ class Attention(ErrorBound):
     """Number of keys."""
     inputs: tuple[str, str, str] = ("q", "k", "v")
     """Names of the queries, keys and values."""
+    operands: Callable[[Problem, Inputs], Inputs] | None = None
+    """Function that returns float64 queries, keys and values, for inputs that are stored in another form."""
+    attend: Callable[[Problem, Inputs], torch.Tensor] | None = None
+    """Reference as a function of these operands; None for the workload's reference. Required with `operands`."""
+    score_bits: Callable[[Config, Problem], int] | None = None
+    """Bits of the operands of the scores, if a gene selects them; None for the bits of the inputs."""
     scale: Callable[[Problem], float] | None = None
     """Factor of the scores; None for 1 / sqrt(depth)."""
     probabilities: PerCandidate = "f32"
@@ -255,15 +274,22 @@ class Attention(ErrorBound):
     merge: PerCandidate = "f32"
     """Type of the parts that are merged if the keys are split."""
 
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the factors of the weighted values, of the scores, and of the sum of values."""
         depth, keys = count_of(self.depth, problem), count_of(self.keys, problem)
         of = {
             name: _precision(getattr(self, name), problem, config) for name in ("probabilities", "exponential", "merge")
         }
         weights = 2 * ROUNDOFF[of["probabilities"]] + 2 * 6 * ROUNDOFF[of["exponential"]] + 2 * ROUNDOFF[of["merge"]]
-        products = sum_factor(keys, _precision(self.values, problem, config), narrow) + 2 * keys * ROUNDOFF["f32"]
-        scores = sum_factor(depth, _precision(self.scores, problem, config), narrow) + 4 * ROUNDOFF["f32"]
+        widest = _widest(bits, self.inputs)
+        # 8-bit values are converted to 16 bits, because weights have 16 bits.
+        values = sum_factor(keys, _precision(self.values, problem, config), max(widest, TENSOR_CORE_BITS))
+        products = values + 2 * keys * ROUNDOFF["f32"]
+        if self.score_bits is not None and config is not None:
+            widest = self.score_bits(config, problem)
+        scores = sum_factor(depth, _precision(self.scores, problem, config), widest) + 4 * ROUNDOFF["f32"]
+        # The argument of the exponential, at most twice the largest score, is rounded to the exponential's type.
+        scores += 2 * ROUNDOFF[of["exponential"]]
         # Weights below 2^-14 are subnormal in float16: each is rounded by at most 2^-25.
         small = 2.0**-25 if of["probabilities"] == "f16" or of["exponential"] == "f16" else 0.0
         return weights + products, scores, small
@@ -272,11 +298,13 @@ class Attention(ErrorBound):
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
     ) -> tuple[torch.Tensor, ...]:
         """Return the result for |v|, a bound on the absolute products of each score, and the sum of |v|."""
-        q, k, v = (inputs[name] for name in self.inputs)
+        given = inputs if self.operands is None else self.operands(problem, inputs)
+        run = reference if self.attend is None else functools.partial(self.attend, problem)
+        q, k, v = (given[name] for name in self.inputs)
         scale = count_of(self.depth, problem) ** -0.5 if self.scale is None else abs(self.scale(problem))
         # Cauchy-Schwarz: the sum of |q| |k| is at most the product of the norms.
         reach = q.norm(dim=-1, keepdim=True) * k.norm(dim=-1).amax(-1)[..., None, None] * scale
-        return reference(absolute(inputs, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True)
+        return run(absolute(given, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True)
 
     def count(self, problem: Problem) -> int:
         """Return the number of keys."""
@@ -298,11 +326,14 @@ class RmsNorm(ErrorBound):
     """Length of the axis."""
     normalised: PerCandidate = "f32"
     """Type to which the normalised row is rounded before the product with the weight."""
+    row: PerCandidate = "f32"
+    """Type to which some kernels round the row before they normalise it, and others do not."""
 
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return the relative error: half of the error of the sum of squares, and six roundings."""
         half = (count_of(self.terms, problem) / 2 + 8) * ROUNDOFF["f32"]
-        return (half + ROUNDOFF[_precision(self.normalised, problem, config)],)
+        normalised, row = (_precision(one, problem, config) for one in (self.normalised, self.row))
+        return (half + ROUNDOFF[normalised] + 2 * ROUNDOFF[row],)
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
@@ -322,7 +353,7 @@ class CustomBound(ErrorBound):
     function: Callable[[Problem, Inputs], torch.Tensor]
     """Function that returns the largest absolute error of each element before rounding, in float64."""
 
-    def factors(self, problem: Problem, config: Config | None, narrow: bool) -> tuple[float, ...]:
+    def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
         """Return 1."""
         return (1.0,)
 
@@ -333,29 +364,37 @@ class CustomBound(ErrorBound):
         return (self.function(problem, inputs),)
 
 
-def sum_factor(count: int, accumulate: Precision, narrow: bool) -> float:
+def sum_factor(count: int, accumulate: Precision, bits: int) -> float:
     """Return the largest error of a sum of products relative to the sum of the absolute products.
 
-    Any order of the additions satisfies it (Higham, lemma 3.1 and equation 4.4). Tensor cores truncate the products of
-    a step and the accumulator to the precision of the largest of them, so every product and every step counts once.
+    Any order of the additions satisfies it (Higham, lemma 3.1 and equation 4.4). On tensor cores, each product is
+    aligned once and each step is truncated once.
 
     Args:
         count: number of products, and of roundings after the sum.
         accumulate: type of the accumulator.
-        narrow: whether tensor cores may add the products.
+        bits: bits of the widest input; tensor cores may add products of at most 16 bits.
     """
-    steps = -(-count // MMA_DEPTH)
     if accumulate == "f64":
         return count * ROUNDOFF["f64"]
-    wide = (count + steps) * TRUNCATION if narrow else count * ROUNDOFF["f32"]
-    if accumulate == "f32":
-        return wide
-    return wide + steps * 2 * ROUNDOFF[accumulate] if narrow else count * ROUNDOFF[accumulate]
+    if bits > TENSOR_CORE_BITS:
+        return count * ROUNDOFF[accumulate]
+    steps = -(-count // MMA_DEPTH)
+    wide = count * (ALIGNMENT_FP8 if bits <= FP8_BITS else ALIGNMENT) + steps * STEP_ROUNDING
+    return wide if accumulate == "f32" else wide + steps * ROUNDOFF[accumulate]
 
 
 def absolute(inputs: Inputs, names: Sequence[str]) -> dict[str, torch.Tensor]:
     """Return the inputs, with the named ones replaced by their absolute values."""
     return {name: value.abs() if name in names else value for name, value in inputs.items()}
+
+
+def _widest(bits: Mapping[str, int], inputs: Sequence[str]) -> int:
+    """Return the bits of the widest of some inputs."""
+    for name in inputs:
+        if name not in bits:
+            raise KernelError(f"an error bound names {name!r}, which is not an input: {suggestion(name, bits)}")
+    return max((bits[name] for name in inputs), default=CUDA_CORE_BITS)
 
 
 def count_of(count: Count, problem: Problem) -> int:

@@ -329,13 +329,13 @@ class Workload:
         if not bounds:
             return tensors
         given = {name: tensor for name, tensor in tensors.items() if tensor.given}
-        narrow = all(DTYPE_BYTES[tensor.dtype] <= 2 for tensor in given.values())
+        bits = {name: 8 * DTYPE_BYTES[tensor.dtype] for name, tensor in given.items()}
         for name, bound in bounds.items():
             dtype = tensors[name].dtype
             if dtype not in SIGNIFICAND_BITS:
                 raise KernelError(f"output {name!r} has type {dtype}, which does not round; give it a tolerance")
             flushed = bound.count(problem) * _FLUSHED[dtype] if dtype in _FLUSHED else _SMALLEST[dtype] / 2
-            tensors[name] = replace(tensors[name], factors=bound.factors(problem, config, narrow), flushed=flushed)
+            tensors[name] = replace(tensors[name], factors=bound.factors(problem, config, bits), flushed=flushed)
         shares = [bound.density(problem) for bound in bounds.values()]
         drawn = all(t.draw is None and (t.dtype in SIGNIFICAND_BITS or t.low <= 0 < t.high) for t in given.values())
         if drawn and len(bounds) == len(self.tolerance) and None not in shares:

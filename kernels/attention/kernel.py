@@ -4,6 +4,7 @@ import math
 
 from evokern import (
     AtMost,
+    Attention,
     Baseline,
     Constraint,
     Kernel,
@@ -14,7 +15,6 @@ from evokern import (
     ProblemField,
     Slice,
     Tensor,
-    Tolerance,
     VectorAccess,
     Workload,
     divides,
@@ -27,8 +27,6 @@ MMA = {"TENSOR_CORES": ("mma_sync",)}
 SHARED_SCORES = {"TENSOR_CORES": ("none", "wmma")}
 RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
 
-TOLERANCE_ELEMENTS = 2**19
-"""Output elements for which the tolerance was chosen (B=2 H=8 S=512 D=64)."""
 SCORES_AT_ONCE = 2**27
 """Scores that the reference computes at once: 1 GiB in float64, and two or three times that temporarily."""
 BF16_ROUNDOFF = 2.0**-8
@@ -371,14 +369,15 @@ kernel = Kernel(
     workload=Workload(
         tensors=tensors,
         reference=reference,
-        # Rounding P by at most u changes o by at most u times the mean of |v - o| under P. A 16-bit merge rounds the
-        # part of each split, and the output is rounded once. Everything else is fp32. Therefore the error is a multiple
-        # of the unit roundoff u, and the fp16 tolerance is 2 u (1 + |o|) for v of deviation 1. The worst error of n
-        # elements is proportional to sqrt(2 ln n). Emulation at S = 2048 gives 0.078 to 0.081 of the tolerance times
-        # that factor, from 2^18 to 2^24 elements.
-        tolerance={
-            "o": Tolerance(
-                1e-3, 1e-3, {"bf16": Tolerance(2 * BF16_ROUNDOFF, 2 * BF16_ROUNDOFF)}, elements=TOLERANCE_ELEMENTS
+        error={
+            "o": Attention(
+                depth=lambda p: p.D,
+                keys=lambda p: p.S,
+                probabilities=lambda c, p: p["dtype"],
+                exponential=lambda c, p: "f16" if c["EXP"] == "f16x2" else "f32",
+                scores=lambda c, p: "f16" if c["QK_ACC"] == "fp16" or c["SCORE_BUFFER"] == "half" else "f32",
+                values=lambda c, p: "f16" if c["PV_ACC"] == "fp16" else "f32",
+                merge=lambda c, p: p["dtype"] if c["MERGE"] == "fp16" else "f32",
             )
         },
         flops=lambda p: 4 * p.B * p.H * p.D * (p.S * (p.S + 1) / 2 if p.causal else p.S * p.S),

@@ -4,6 +4,7 @@ import math
 
 from evokern import (
     AtMost,
+    Attention,
     Baseline,
     Constraint,
     Kernel,
@@ -13,7 +14,6 @@ from evokern import (
     ProblemField,
     Slice,
     Tensor,
-    Tolerance,
     VectorAccess,
     Workload,
     divides,
@@ -214,10 +214,14 @@ def dequantised(p, t, of_type=None):
 
 
 def reference(p, t):
-    """Return attention of the dequantised inputs in float64, computed for some heads at a time."""
+    """Return attention of the dequantised inputs in float64."""
+    return {"o": attended(p, dequantised(p, t))}
+
+
+def attended(p, x):
+    """Return attention of q, k and v, computed for some heads at a time."""
     import torch
 
-    x = dequantised(p, t)
     hidden = torch.ones(p.S, p.S, dtype=torch.bool, device=x["q"].device).triu(1) if p.causal else None
     q, k, v = (x[name].flatten(0, 1).split(max(1, SCORES_AT_ONCE // p.S**2)) for name in "qkv")
     parts = []
@@ -226,7 +230,7 @@ def reference(p, t):
         if hidden is not None:
             scores.masked_fill_(hidden, -math.inf)
         parts.append(torch.softmax(scores, -1) @ values)
-    return {"o": torch.cat(parts).view(x["q"].shape)}
+    return torch.cat(parts).view(x["q"].shape)
 
 
 def halves(p, t):
@@ -278,8 +282,17 @@ kernel = Kernel(
     workload=Workload(
         tensors=tensors,
         reference=reference,
-        # Rounding P to fp16 causes errors up to 2^-12 |v - o|, or 1e-3 at |v| = 4; rounding the output adds 2^-12.
-        tolerance={"o": Tolerance(2e-3, 2e-3)},
+        error={
+            "o": Attention(
+                depth=lambda p: p.D,
+                keys=lambda p: p.S,
+                operands=dequantised,
+                attend=attended,
+                score_bits=lambda c, p: 8 if c["MMA"] == "e4m3" else 16,
+                probabilities="f16",
+                exponential=lambda c, p: "f16" if c["EXP"] == "f16x2" else "f32",
+            )
+        },
         flops=lambda p: 4 * p.B * p.H * p.D * (p.S * (p.S + 1) / 2 if p.causal else p.S * p.S),
         bytes=lambda p: p.B * p.H * (5 * p.S * p.D + 12),
         baselines=(
