@@ -99,9 +99,9 @@ class ErrorBound(ABC):
         """Return the share of nonzero elements in `exact` inputs, or None if no inputs make the arithmetic exact."""
         return None
 
-    def count(self, problem: Problem) -> int:
-        """Return the largest number of results that an element depends on; each may be flushed to 0."""
-        return 1
+    def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
+        """Return how many results an element depends on: all, which float32 may flush to 0, and those in 16 bits."""
+        return 1, 1
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,10 @@ class SumOfProducts(ErrorBound):
         pairs = EXACT_SUM / EXACT_PRODUCT / count_of(self.terms, problem)
         return float(min(1.0, pairs ** (1 / max(1, len(self.inputs)))))
 
-    def count(self, problem: Problem) -> int:
-        """Return the number of terms."""
-        return count_of(self.terms, problem)
+    def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
+        """Return the number of terms, and of those that are accumulated in 16 bits."""
+        count = count_of(self.terms, problem)
+        return count, 1 if _precision(self.accumulate, problem, config) in ("f32", "f64") else count
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,10 @@ class Sum(ErrorBound):
         """Return a density for which sums stay far below 2048."""
         return float(min(1.0, EXACT_SUM / 1.5 / count_of(self.terms, problem)))
 
-    def count(self, problem: Problem) -> int:
-        """Return the number of terms."""
-        return count_of(self.terms, problem)
+    def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
+        """Return the number of terms, and of those that are accumulated in 16 bits."""
+        count = count_of(self.terms, problem)
+        return count, 1 if _precision(self.accumulate, problem, config) in ("f32", "f64") else count
 
 
 @dataclass(frozen=True)
@@ -235,9 +237,10 @@ class Softmax(ErrorBound):
         largest = inputs[self.input].abs().amax(-1, keepdim=True) * LOG2_E
         return result.abs(), result.abs() * largest
 
-    def count(self, problem: Problem) -> int:
+    def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of terms."""
-        return count_of(self.terms, problem)
+        count = count_of(self.terms, problem)
+        return count, 1
 
 
 @dataclass(frozen=True)
@@ -306,9 +309,10 @@ class Attention(ErrorBound):
         reach = q.norm(dim=-1, keepdim=True) * k.norm(dim=-1).amax(-1)[..., None, None] * scale
         return run(absolute(given, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True)
 
-    def count(self, problem: Problem) -> int:
-        """Return the number of keys."""
-        return count_of(self.keys, problem)
+    def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
+        """Return the number of keys, and of those that are accumulated in 16 bits."""
+        count = count_of(self.keys, problem)
+        return count, 1 if _precision(self.values, problem, config) in ("f32", "f64") else count
 
     def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the bound."""
@@ -341,9 +345,10 @@ class RmsNorm(ErrorBound):
         """Return the absolute result."""
         return (result.abs(),)
 
-    def count(self, problem: Problem) -> int:
+    def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of terms."""
-        return count_of(self.terms, problem)
+        count = count_of(self.terms, problem)
+        return count, 1
 
 
 @dataclass(frozen=True)

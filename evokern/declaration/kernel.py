@@ -334,7 +334,8 @@ class Workload:
             dtype = tensors[name].dtype
             if dtype not in SIGNIFICAND_BITS:
                 raise KernelError(f"output {name!r} has type {dtype}, which does not round; give it a tolerance")
-            flushed = bound.count(problem) * _FLUSHED[dtype] if dtype in _FLUSHED else _SMALLEST[dtype] / 2
+            every, narrow = bound.intermediates(problem, config)
+            flushed = every * _FLUSHED[dtype] if dtype in _FLUSHED else narrow * _SMALLEST[dtype] / 2
             tensors[name] = replace(tensors[name], factors=bound.factors(problem, config, bits), flushed=flushed)
         shares = [bound.density(problem) for bound in bounds.values()]
         drawn = all(t.draw is None and (t.dtype in SIGNIFICAND_BITS or t.low <= 0 < t.high) for t in given.values())

@@ -119,6 +119,11 @@ class Gate:
         self._own = own
         self._benches: dict[tuple[Any, ...], BufferSet] = {}
 
+    def reseed(self, seed: int) -> None:
+        """Draw the following inputs from a seed, so that a search with the same seed reaches the same verdicts."""
+        self.generator.manual_seed(seed)
+        self._secret.seed(seed)
+
     def kinds(self, tensors: Mapping[str, Tensor]) -> tuple[InputSet, ...]:
         """Return the kinds of inputs of a check: those of the settings, and exact inputs if the bounds support them."""
         return exact_kinds(self.settings.input_sets, tensors)

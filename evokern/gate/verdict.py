@@ -89,7 +89,7 @@ def _fault(bench: BufferSet, findings: Findings, worst: Worst, deterministic: bo
         else:
             got, expected = distinguishing_digits(worst.got, worst.expected)
             message = (
-                f"{name} is {got}, expected {expected} within {worst.allowed:.3g}; "
+                f"{name} is {got}, expected {expected} within {worst.allowed:.3g}{_parts(bench, worst)}; "
                 f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
             )
         return {"check": "tolerance", "input_set": bench.kinds[worst.set], "message": message, **element}
@@ -110,6 +110,16 @@ def _fault(bench: BufferSet, findings: Findings, worst: Worst, deterministic: bo
                     kind = bench.kinds[bench.calls[bench.sets + position][1]]
                     return {"check": "deterministic", "input_set": kind, "bytes": count, "message": message}
     return None
+
+
+def _parts(bench: BufferSet, worst: Worst) -> str:
+    """Return the parts of a bound: rounding of the output, and the arithmetic before it."""
+    tolerance = bench.rule(worst.output).tolerance
+    if tolerance.bound is None:
+        return ""
+    rounding = tolerance.atol + tolerance.rtol * abs(worst.expected)
+    dtype = bench.tensors[worst.output].dtype
+    return f" ({max(0.0, worst.allowed - rounding):.3g} for the arithmetic, {rounding:.3g} for rounding to {dtype})"
 
 
 def _element(bench: BufferSet, worst: Worst) -> dict[str, Any]:

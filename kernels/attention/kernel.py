@@ -29,9 +29,6 @@ RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
 
 SCORES_AT_ONCE = 2**27
 """Scores that the reference computes at once: 1 GiB in float64, and two or three times that temporarily."""
-BF16_ROUNDOFF = 2.0**-8
-"""Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(x) - x| <= u |x| (Higham,
-Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2). That of fp16 is 2^-11."""
 
 GENES = (
     Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), min_compute_capability={"wgmma": (9, 0)},

@@ -31,9 +31,6 @@ FEWEST_BLOCKS = 0.75
 DRAM_LATENCY_S = 300e-9
 """Shortest latency of a DRAM load in seconds, 560 clocks on Hopper (arXiv 2402.13499). Multiplied by the DRAM rate, it
 gives the bytes in flight of a busy DRAM (Little, Operations Research 9(3), 1961)."""
-BF16_ROUNDOFF = 2.0**-8
-"""Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(c) - c| <= u |c| (Higham,
-Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
 
 GENES = (
     Mutation(

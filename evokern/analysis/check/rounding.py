@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from evokern.analysis.check.bounds_check import bound_results
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import python_reference, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, unit_roundoff
@@ -69,6 +70,9 @@ def rounding(folder: Folder) -> Results:
             return
     for name, tolerance in kernel.workload.tolerance.items():
         for dtype, problems in _by_dtype(folder, name).items():
+            if tolerance.bound is not None:
+                yield from bound_results(kernel, name, dtype, problems)
+                continue
             reached = dict(_rounding_by_type(kernel, problems, name))
             yield from _tolerance_results(name, tolerance.of(dtype), dtype, reached, other=dtype in tolerance.by_dtype)
 
@@ -125,20 +129,15 @@ def _add(
     """Compute an output in a type, and record its errors relative to float64."""
     import torch
 
-    from evokern.gate.data import draw, largest_finite, torch_dtype
+    from evokern.gate.data import largest_finite, torch_dtype
 
-    generator = torch.Generator().manual_seed(SEED)
-    inputs: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        if tensor.given:
-            inputs[name] = torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype))
-            draw(tensor, kind, inputs[name], generator)
+    inputs = inputs_of(tensors, kind, SEED)
     limit = largest_finite(tensors[output].dtype)
     exact = kernel.workload.reference(problem, {n: t.to(torch.float64) for n, t in inputs.items()})[output]
     # On the edges inputs, the reference itself may be infinite or NaN; those elements show no rounding.
     judged = exact.isfinite() if kind == "edges" else torch.ones_like(exact, dtype=torch.bool)
     exact = exact.to(torch.float64).clamp(-limit, limit)
-    got = _computed(kernel, problem, inputs, output, torch_dtype(dtype), exact)
+    got = computed(kernel, problem, inputs, output, torch_dtype(dtype), exact)
     got = got.to(torch_dtype(tensors[output].dtype)).to(torch.float64)[judged]
     exact = exact[judged]
     if not exact.numel():
@@ -156,7 +155,22 @@ def _add(
     of.seen.append((kind, error.flatten(), exact.abs().flatten()))
 
 
-def _computed(
+def inputs_of(tensors: Mapping[str, Tensor], kind: InputSet, seed: int) -> dict[str, torch.Tensor]:
+    """Return one set of generated inputs, in their own types."""
+    import torch
+
+    from evokern.gate.data import draw, torch_dtype
+
+    generator = torch.Generator().manual_seed(seed)
+    inputs: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.given:
+            inputs[name] = torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype))
+            draw(tensor, kind, inputs[name], generator)
+    return inputs
+
+
+def computed(
     kernel: Kernel,
     problem: Problem,
     inputs: Mapping[str, torch.Tensor],

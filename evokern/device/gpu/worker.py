@@ -100,7 +100,10 @@ class GpuWorker:
     def _context(self) -> tuple[torch.device, Monitor]:
         """Create the CUDA context of this process and its stream."""
         torch.cuda.set_device(self._settings.device_index)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        # Baselines must satisfy the bounds for accumulators in float32.
+        matmul = torch.backends.cuda.matmul
+        matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
         device = torch.device("cuda", self._settings.device_index)
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         torch.empty(1, device=device)

@@ -8,6 +8,7 @@ budget is spent.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,9 +37,10 @@ class TailRiskProbe:
     """Tail risk check for candidates of one kernel on one chip."""
 
     def __init__(
-        self, kernel: Kernel, chip: Profile, simulation: SimulationSettings, tolerance: Mapping[str, Tolerance]
-    ) -> None:
-        self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
+        self, kernel: Kernel, chip: Profile, simulation: SimulationSettings, tolerance: Mapping[str, Tolerance],
+        secret: int,
+    ) -> None:  # fmt: skip
+        self._kernel, self._simulation, self._tolerance, self._secret = kernel, simulation, tolerance, secret
         self._programs = BuiltPrograms(kernel, chip)
 
     def fault(
@@ -66,25 +68,32 @@ class TailRiskProbe:
             return None
         # Equal rows come first: they have the fewest independent errors, so small problems reveal least about them.
         for kind in sorted(asked, key=lambda kind: kind != "equal_rows"):
-            found = self._sampled(problem, tensors, kind, program, launches[0])
+            seeds = random.Random(candidate_seed(self._secret, config, problem))
+            found = self._sampled(problem, tensors, kind, program, launches[0], seeds)
             for name, one in found.items():
                 if one is not None and one.excessive:
                     return margin_evidence(one, name, kind, _units(tensors[name], kind)) | {"problem": problem.key}
         return None
 
     def _sampled(
-        self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet, program: SimulatedProgram, launch: Launch
+        self,
+        problem: Problem,
+        tensors: Mapping[str, Tensor],
+        kind: InputSet,
+        program: SimulatedProgram,
+        launch: Launch,
+        seeds: random.Random,
     ) -> dict[str, TailRisk | None]:
         """Return the tail risk of each output, from as many sampled blocks as a clear decision needs.
 
         A problem with few blocks has few independent errors, too few to distinguish bounded from unbounded tails. After
         all its blocks ran, they run again on new inputs.
         """
-        random_seed, ran = random.SystemRandom(), 0
+        ran = 0
         seen: dict[str, torch.Tensor] = {}
         found: dict[str, TailRisk | None] = {}
         while ran < MOST_BLOCKS:
-            seed = random_seed.getrandbits(62)
+            seed = seeds.getrandbits(62)
             stage = ProblemBuffers(problem, tensors, kind, seed)
             stage.poison()
             order = program.cluster(launch).drawn(launch.grid, MOST_BLOCKS - ran, random.Random(seed))
@@ -108,6 +117,12 @@ class TailRiskProbe:
         )
         if result.fatal is not None:
             raise failure(result.fatal, limit, stage.problem)
+
+
+def candidate_seed(secret: int, config: Config, problem: Problem) -> int:
+    """Return the seed of a candidate's inputs, which depends only on the study's secret, candidate and problem."""
+    text = f"{secret} {config.key} {problem.key}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def tail_risks(

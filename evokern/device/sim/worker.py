@@ -33,7 +33,7 @@ from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import RECOUNTED, is_short, slower
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
-from evokern.device.sim.tail_risk import TailRiskProbe
+from evokern.device.sim.tail_risk import TailRiskProbe, candidate_seed
 from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.comparison import tolerances
@@ -59,7 +59,7 @@ class SimWorker:
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
         self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
         self._lines = FailureLines(self._kernel, chip)
-        self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance)
+        self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         own_runs = OwnProblemRuns(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self._own = OwnProblemCheck(own_runs)
         self._phases = PhaseClock()
@@ -231,6 +231,7 @@ class SimWorker:
             self._last = rendered, self._compiled(rendered, problem)
         runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
+        gate.reseed(candidate_seed(self._settings.secret, config, problem))
         return checked(gate, runner, launches, tensors, foreign=isinstance(config, ForeignCandidate))
 
     def _compiled(self, rendered: Rendered, problem: Problem) -> SimulatedProgram:
