@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bounds import share_of_allowed
 from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
@@ -145,10 +146,7 @@ def test_fp16_attention_on_the_same_numbers_is_right(dtype: str) -> None:
         elif tensor.role == "input":
             kind = torch.float8_e4m3fn if tensor.dtype == "e4m3" else torch.float32
             inputs[name] = (torch.randn(tensor.shape) * tensor.scale).to(kind)
-    expected = KERNEL.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
     baseline = KERNEL.workload.baselines[0]
     given = baseline.given(p, inputs)
     assert {tensor.dtype for tensor in given.values()} == {torch.float16}
-    error = (baseline.run(p, given)["o"].double() - expected).abs()
-    allowed = KERNEL.workload.tolerance["o"]
-    assert (error <= allowed.atol + allowed.rtol * expected.abs()).all()
+    assert float(share_of_allowed(KERNEL, p, inputs, "o", baseline.run(p, given)["o"]).max()) <= 1

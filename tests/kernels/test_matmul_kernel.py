@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bounds import share_of_allowed
 from edited_kernel import edited_kernel
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
@@ -228,10 +229,8 @@ def test_baselines_compute_what_the_layout_says() -> None:
         inputs = {name: torch.randn(tensors[name].shape).to(dtype) for name in "ab"}
         (baseline,) = KERNEL.workload.baselines
         found = baseline.run(problem, inputs)["c"]
-        exact = KERNEL.workload.reference(problem, {name: one.double() for name, one in inputs.items()})["c"]
         assert (found.dtype, tuple(found.shape)) == (dtype, tensors["c"].shape)
-        allowed = KERNEL.workload.tolerance["c"].of(tensors["c"].dtype)
-        assert bool(((found.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs()).all())
+        assert float(share_of_allowed(KERNEL, problem, inputs, "c", found).max()) <= 1
 
 
 def test_a_problem_without_a_layout_is_known_by_the_same_key() -> None:

@@ -19,6 +19,7 @@ from evokern.gate import comparison
 from evokern.gate.comparison import Rule
 from evokern.gate.data import largest_finite, torch_dtype
 from evokern.gate.device_kernels import NonFinite
+from evokern.gate.references import Answers
 from evokern.gate.sealed import Sealed
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
@@ -105,7 +106,23 @@ def asked(*, edges: bool, judged: bool) -> NonFinite:
     return "unexpected" if not edges else "judged" if judged else "passed_over"
 
 
-def compared(rule: Rule, got: torch.Tensor, expected: torch.Tensor, parts: torch.Tensor | None, *, edges: bool) -> Any:
+def bound_of(kind: str, expected: torch.Tensor) -> torch.Tensor | None:
+    """Return a bound on the error before rounding of each element, in the type that is stored for an output."""
+    if kind == "none":
+        return None
+    error = torch.linspace(0, 1e-2, expected.numel(), dtype=torch.float64, device=expected.device)
+    return error.to(torch.bfloat16) if kind == "bf16" else error
+
+
+def compared(
+    rule: Rule,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    parts: torch.Tensor | None,
+    *,
+    edges: bool,
+    error: torch.Tensor | None = None,
+) -> Any:
     """Return the numbers of one call's comparison, by torch or of an own kernel's parts."""
 
     class Own:
@@ -120,7 +137,7 @@ def compared(rule: Rule, got: torch.Tensor, expected: torch.Tensor, parts: torch
             {"o": rule},
             [(0, 0)],
             [edges],
-            lambda _: {"o": expected},
+            lambda _: Answers({"o": expected}, {} if error is None else {"o": error}),
             Own(),  # type: ignore[arg-type]
         )
     return found[:, 0]
@@ -134,8 +151,11 @@ def same(one: torch.Tensor, other: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("dtype", RULES)
-@pytest.mark.parametrize(("edges", "judged"), [(False, False), (True, False), (True, True)])
-def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, judged: bool) -> None:
+@pytest.mark.parametrize(
+    ("edges", "judged", "bound"),
+    [(False, False, "none"), (False, False, "bf16"), (True, False, "none"), (True, True, "f64")],
+)
+def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, judged: bool, bound: str) -> None:
     """Bad elements, the worst one, and every sum are those of torch's operations, whatever is odd."""
     if odd in ON_EDGES and not edges:
         pytest.skip("a reference that must be finite")
@@ -144,20 +164,26 @@ def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, ju
     raw = got.view(torch.uint8).numpy()
     given = memory.allocate("values", raw, writable=False)
     references = memory.allocate("references", expected.numpy(), writable=False)
+    error = bound_of(bound, expected)
+    errors, size = np.uint64(0), 0
+    if error is not None:
+        size = error.element_size()
+        errors = memory.allocate("errors", error.view(torch.uint8).numpy(), writable=False)
     out = memory.allocate("out", np.zeros(comparison.NUMBERS_PER_PART * blocks), writable=True)
     tolerance, how = rule.tolerance, NONFINITE[asked(edges=edges, judged=judged)]
     numbers = [np.float64(x) for x in (tolerance.atol, tolerance.rtol, largest_finite(dtype))]
     result = simt.launch(
         module_of(SOURCE.read_text("utf-8")), "compare", (blocks, 1, 1), (256, 1, 1),
-        [given, references, np.uint64(1500), np.uint32(DTYPES[dtype]), *numbers, np.uint32(how), out],
+        [given, references, errors, np.uint32(size), np.uint64(1500), np.uint32(DTYPES[dtype]), *numbers, np.uint32(how),
+         out],
         memory=memory, instruction_limit=50_000_000,
     )  # fmt: skip
     assert (result.fatal, result.findings) == (None, ())
     parts = torch.from_numpy(
         out.read().reshape(-1).view(np.float64).reshape(comparison.NUMBERS_PER_PART, blocks).copy()
     )
-    by_torch = compared(rule, got, expected, None, edges=edges)
-    same(compared(rule, got, expected, parts, edges=edges), by_torch)
+    by_torch = compared(rule, got, expected, None, edges=edges, error=error)
+    same(compared(rule, got, expected, parts, edges=edges, error=error), by_torch)
     wrong = ["wrong", "nan", "infinite", *(("no reference", "other infinity") if judged else ())]
     assert by_torch[0] == (odd in wrong) or dtype != "f16"
 
@@ -178,7 +204,7 @@ def test_every_input_set_is_compared_by_the_kernel(dtype: str) -> None:
         for judged in (False, True):
             comparison.compare_calls(
                 {"o": got}, {"o": replace(RULES[dtype], nonfinite=judged)}, [(0, 0), (0, 1)], [False, True],
-                lambda _: {"o": torch.zeros(4, dtype=torch.float64)}, Own(),  # type: ignore[arg-type]
+                lambda _: Answers({"o": torch.zeros(4, dtype=torch.float64)}), Own(),  # type: ignore[arg-type]
             )  # fmt: skip
     assert seen == ["unexpected", "passed_over", "unexpected", "judged"]
 
@@ -197,9 +223,12 @@ def test_a_gpu_compares_as_torch_does(dtype: str, judged: bool) -> None:
         for edges in (True,) if odd in ON_EDGES else (False, True):
             got, expected = (one.cuda() for one in answers(dtype, odd, 3_000_001))
             how = asked(edges=edges, judged=judged)
-            parts = own.compare(got, expected, dtype, rule.tolerance, nonfinite=how)
-            assert parts is not None
-            same(compared(rule, got, expected, parts, edges=edges), compared(rule, got, expected, None, edges=edges))
+            for bound in ("none", "bf16", "f64"):
+                error = bound_of(bound, expected)
+                parts = own.compare(got, expected, error, dtype, rule.tolerance, nonfinite=how)
+                assert parts is not None
+                by_torch = compared(rule, got, expected, None, edges=edges, error=error)
+                same(compared(rule, got, expected, parts, edges=edges, error=error), by_torch)
 
 
 @pytest.mark.gpu
