@@ -174,8 +174,8 @@ def test_the_kernel_compares_as_torch_does(dtype: str, odd: str, edges: bool, ju
     numbers = [np.float64(x) for x in (tolerance.atol, tolerance.rtol, largest_finite(dtype))]
     result = simt.launch(
         module_of(SOURCE.read_text("utf-8")), "compare", (blocks, 1, 1), (256, 1, 1),
-        [given, references, errors, np.uint32(size), np.uint64(1500), np.uint32(DTYPES[dtype]), *numbers, np.uint32(how),
-         out],
+        [given, references, errors, np.uint32(size), np.uint64(1500), np.uint32(DTYPES[dtype]), *numbers,
+         np.uint32(how), out],
         memory=memory, instruction_limit=50_000_000,
     )  # fmt: skip
     assert (result.fatal, result.findings) == (None, ())
