@@ -56,7 +56,7 @@ class Host:
     """Runner of jobs in the pools of a host; any number of threads may submit jobs."""
 
     def __init__(self, plan: HostPlan) -> None:
-        """Start the workers' imports; `report` opens the pools later."""
+        """Start importing the workers' modules; `report` opens the pools later."""
         self._plan = plan
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._in_use: TextIO | None = None
@@ -88,12 +88,12 @@ class Host:
         }
 
     def keep_spares(self) -> None:
-        """From now on, let pools that reserve a resource of this host keep spare workers."""
+        """Let pools that reserve a resource of this host keep spare workers from now on."""
         self._spares_wanted = True
         self._wake()
 
     def run_job(self, pool: str, job: Any, deadline_s: float) -> JobResult:
-        """Run a job and return its result, with this host's key and clock.
+        """Run a job; return its result, this host's key and the time on this host's clock.
 
         Raises:
             EvokernError: if workers can no longer be started.

@@ -46,7 +46,7 @@ class PendingJob:
 
 
 class RayPool:
-    """Workers of one kind on all hosts; one thread drives the pool, as for `WorkerPool`."""
+    """Pool of workers of one kind on all hosts; a single thread drives it, as for `WorkerPool`."""
 
     def __init__(self, name: str, cluster: RayHosts, members: Sequence[tuple[RayHost, PoolPlan]]) -> None:
         """Create a pool.
@@ -135,7 +135,7 @@ class RayPool:
         return [self._reader]
 
     def overdue(self) -> frozenset[int]:
-        """Return an empty set, because in this pool, long jobs do not delay other jobs."""
+        """Return an empty set, because long jobs do not delay other jobs in this pool."""
         return frozenset()
 
     def next_deadline(self) -> float | None:
@@ -143,7 +143,7 @@ class RayPool:
         return min((self._limit(index, asked) for index, asked in self._under_way()), default=None)
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, in seconds."""
+        """Extend all deadlines by the duration of a pause of this process, in seconds."""
         for _, asked in self._under_way():
             asked.began += pause_s
 

@@ -135,7 +135,7 @@ class Space:
         return self.canonical(values)
 
     def without_effect(self, config: Config, changes: Mapping[str, str | Value]) -> tuple[str, ...]:
-        """Return a sentence for each change that has no effect because its gene is inactive.
+        """Return a sentence for each requested change that has no effect because its gene is inactive.
 
         Args:
             config: the configuration returned by `with_changes`.

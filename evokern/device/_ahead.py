@@ -19,7 +19,7 @@ MAX_KEPT = 64
 
 
 class CompileAhead:
-    """Candidates that are compiled ahead. Only `want` may be called from another thread than the pipeline's."""
+    """Queue of candidates to compile ahead. Only `want` may be called from another thread than the pipeline's."""
 
     def __init__(self, compilers: JobPool, workers: int, deadline_s: float) -> None:
         """Create the queue without candidates.
@@ -59,7 +59,7 @@ class CompileAhead:
             self._key -= 1
 
     def asked(self, number: int, config: Config) -> JobResult | bool:
-        """Return the finished compile of a trial, or whether it is in progress; `finished` then returns it."""
+        """Return the finished compile of a trial, or whether it is in progress; `finished` returns it later."""
         self._wanted = tuple(other for other in self._wanted if other != config)
         if config in self._kept:
             return replace(self._kept.pop(config), key=number)

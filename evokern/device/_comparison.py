@@ -1,4 +1,4 @@
-"""References that compare the GPUs of one search."""
+"""Jobs with known times that serve to compare the GPUs of one search."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def calibration_of(
     deadline_s: float,
     proof: Any = None,
 ) -> Calibration:
-    """Return the references that compare GPUs: the fastest baseline, then the default candidate.
+    """Return the references for comparing GPUs: the fastest baseline, then the default candidate.
 
     If no baseline has a time, the default candidate is used twice, because a single time may be disturbed.
 

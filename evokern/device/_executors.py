@@ -74,7 +74,7 @@ class Checks:
 
 
 class Executors(ForwardingPool):
-    """Executors with drift checks.
+    """Executors that are monitored by drift checks.
 
     One thread drives them, like a `WorkerPool`; `evokern.workers.pool.wait` waits for them.
     """
@@ -123,7 +123,7 @@ class Executors(ForwardingPool):
 
     @property
     def states(self) -> Sequence[str]:
-        """Reason why each executor is idle."""
+        """State of each executor in a few words; empty if the executor works normally."""
         return self._pool.states
 
     def remeasured(self) -> dict[int, Mapping[str, Any]]:

@@ -46,7 +46,7 @@ def kinds_of_sets(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> t
 
 
 def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
-    """Return the run and input set of each call: the calls of the first run, then those of later runs."""
+    """Return the run and the input set of each call, ordered by run."""
     return [(run, n) for run in range(runs) for n in range(sets) if run == 0 or n < RERUN_SETS]
 
 
@@ -231,7 +231,7 @@ class BufferSet:
     # ---- references
 
     def reference(self, index: int) -> dict[str, torch.Tensor]:
-        """Return the unsealed float64 reference of a set by output; call it only while no candidate runs."""
+        """Return a set's float64 reference by output, decrypted; call this only while no candidate runs."""
         self._unsealed = True
         return self._references.of(index)
 
@@ -247,7 +247,7 @@ class BufferSet:
     def current_reference(
         self, index: int, part: tuple[SlicedTensors, Indices] | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return the unsealed references for the current inputs of a set; call it only while no candidate runs.
+        """Return the decrypted references for a set's current inputs; call this only while no candidate runs.
 
         Args:
             index: the input set; `reference` must have been called before its inputs were changed.
@@ -343,7 +343,7 @@ class BufferSet:
         return str(self._scratch.guard_violation(call))
 
     def changed_input(self, index: int) -> str:
-        """Return a description of the input or guard of a set that `verify` found changed."""
+        """Return a description of the changed input or guard that `verify` found in a set."""
         return self._damage[index]
 
     def _damaged(self, index: int) -> str:
@@ -354,7 +354,7 @@ class BufferSet:
         return str(self._inputs.guard_violation(index))
 
     def unwritten(self, worst: Worst) -> bool:
-        """Return whether an element still holds its poison."""
+        """Return whether any element still contains its poison."""
         tensor = self.tensors[worst.output]
         if tensor.role == "inout":
             return False

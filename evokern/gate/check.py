@@ -204,7 +204,7 @@ class Gate:
         return repeated(bench, lambda _: runner.run(calls(bench, launches)), problem=self.problem)
 
     def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
-        """Return the errors of the last check divided by the tolerance, by input set and output (`BufferSet.errors`).
+        """Return the errors of the last check, divided by the tolerance, by input set and output (`BufferSet.errors`).
 
         `edges` inputs are omitted: sums of zeros are exact, so their errors do not predict errors on other inputs.
         """
@@ -267,7 +267,7 @@ class Gate:
 
 
 def calls(bench: BufferSet, launches: Sequence[Launch]) -> list[Call]:
-    """Return the calls of a check, one per run and input set, run after run."""
+    """Return the calls of a check: one per run and input set, ordered by run."""
     zeroed = tuple(n for n, t in bench.tensors.items() if t.role == "workspace" and t.initial == "zero")
     roles = {name: tensor.role for name, tensor in bench.tensors.items()}
     return [Call(tuple(launches), bench.arguments(index, run), zeroed, roles) for run, index in bench.calls]

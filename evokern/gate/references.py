@@ -1,4 +1,4 @@
-"""Float64 references of the input sets, computed after a candidate ran; large problems store and update them."""
+"""Float64 references of the input sets, computed after a candidate has run; large problems store and update them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class References:
         sealed: bool,
         own: DeviceKernels | None = None,
     ) -> None:
-        """Allocate the storage.
+        """Allocate the storage for references.
 
         Args:
             kernel: kernel with the reference function.
@@ -78,13 +78,13 @@ class References:
             self._plain.pop(index, None)
 
     def conceal(self) -> None:
-        """Release unsealed references before a candidate runs."""
+        """Release decrypted references before a candidate runs."""
         self._plain.clear()
         self._take_extremes()
 
     @property
     def sound(self) -> torch.Tensor:
-        """Whether all references so far that must be finite are finite, as a boolean tensor on the device."""
+        """Whether all references that must be finite are finite so far, as a boolean tensor on the device."""
         self._take_extremes()
         return self._sound
 
@@ -95,7 +95,7 @@ class References:
             self._extremes.clear()
 
     def of(self, index: int) -> dict[str, torch.Tensor]:
-        """Return the unsealed float64 reference of a set by output; call it only while no candidate runs.
+        """Return a set's float64 reference by output, decrypted; call this only while no candidate runs.
 
         Raises:
             KernelError: the workload's reference raised, or returned the wrong names, shapes or dtypes.

@@ -1,4 +1,4 @@
-"""Plausibility check of a workload's operations and bytes: a tenfold error usually means wrong units."""
+"""Plausibility check of a workload's declared operations and bytes: a tenfold error usually means wrong units."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Rules:
             raise UsageError(f"samples = {self.samples}; use at least 1")
 
     def spent(self, look: int) -> float:
-        """Return a look's share of the error budget; looks are counted from 0."""
+        """Return the share of the error budget that one look uses; looks are counted from 0."""
         ends = [math.log1p((math.e - 1) * rounds / self.looks[-1]) for rounds in (0, *self.looks)]
         return self.level * (ends[look + 1] - ends[look])
 
@@ -170,7 +170,7 @@ def _independence(values: Sequence[float]) -> float:
 
 
 def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
-    """Measure rounds until the leader beats or ties with every other candidate, but not beyond the last look.
+    """Measure rounds until the leader beats or ties with every other candidate, or until the last look.
 
     Args:
         measure: function that measures one round.

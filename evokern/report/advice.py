@@ -149,7 +149,7 @@ def _profile(facts: Facts, db: Sequence[str]) -> Advice:
 
 
 def faster_without(facts: Facts) -> list[dict[str, Any]]:
-    """Return the ablation rows in which reverting a choice makes the champion faster, fastest first."""
+    """Return the ablation rows that make the champion faster by reverting a choice, fastest first."""
     assert facts.ablation is not None
     rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] < 1 - TIE]
     return sorted(rows, key=lambda row: float(row["ratio"]))

@@ -40,7 +40,7 @@ _CHECKS = {
 
 
 def proof(facts: Facts) -> dict[str, Any]:
-    """Return the champion's configuration and its verification results."""
+    """Return the section with the champion's configuration and its verification results."""
     result = facts.proof.result if facts.proof else {}
     played = result.get("playoff")
     best = facts.best
@@ -251,7 +251,7 @@ def _largest_error_text(facts: Facts, gate: Mapping[str, Any]) -> str:
 
 
 def ablation(facts: Facts) -> dict[str, Any]:
-    """Return the effect of reverting each choice of the champion."""
+    """Return the section on the effect of reverting each of the champion's choices."""
     about = "effect of reverting each of the champion's choices"
     if facts.ablation is None:
         return {"about": f"{about}: not measured yet", "proof": None}

@@ -123,7 +123,7 @@ def genes_with_ablation_cost(facts: Facts) -> list[str]:
 
 
 def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
-    """Return the most important gene and the champion's value of it, by ablation if available, else by the model.
+    """Return the most important gene and the champion's value, according to an ablation or else to the model.
 
     Returns:
         Name and value of the gene, or None without a champion or without data.
@@ -191,7 +191,7 @@ class GeneValues:
         return outcome_words(outcome, self._predicted)
 
     def genes(self) -> list[dict[str, Any]]:
-        """Return every gene with several tried values, and one line for each value."""
+        """Return every gene with several tried values, and one row for each value."""
         return [
             {
                 "name": gene.name,
@@ -204,7 +204,7 @@ class GeneValues:
         ]
 
     def others(self, gene: Gene, value: Value) -> int:
-        """Return the number of other genes in which the fastest trial with a value differs from the champion.
+        """Return the number of other genes in which the fastest trial with a given value differs from the champion.
 
         Only completely timed trials count.
 
@@ -223,7 +223,7 @@ class GeneValues:
         return int(self._apart[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
 
     def edges(self) -> list[RangeEnd]:
-        """Return the genes whose range ends at the champion's value, most important first."""
+        """Return the genes for which the champion uses the largest or smallest value, most important first."""
         best = self._facts.best
         # Extending a gene that changes no machine code is useless.
         dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}

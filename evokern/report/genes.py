@@ -25,14 +25,14 @@ PAIRED = 3
 
 
 def linked(facts: Facts) -> dict[str, Any]:
-    """Return the heading of the section with the linked gene plots, which the page's script draws."""
+    """Return the section with the linked gene plots; the page's script draws the plots."""
     return {
         "about": "parallel coordinates of the most important genes, and time against any gene; click to open a trial"
     }
 
 
 def matrix(facts: Facts) -> dict[str, Any]:
-    """Return the results of each gene value, the next steps, and a matrix shaded by time."""
+    """Return the section with the results of each gene value, the next steps, and a matrix shaded by time."""
     standing = (t for t in facts.measured if t.number not in facts.refuted)
     best = min((t.evaluation.time_us or 0.0 for t in standing), default=0.0)
     chosen = facts.best.config if facts.best else {}
@@ -98,7 +98,7 @@ def _percent(more: float) -> str:
 
 
 def effects(facts: Facts) -> dict[str, Any]:
-    """Return the findings, the predicted cost of each value, and the most important genes in pairs."""
+    """Return the section with the findings, the predicted cost of each value, and pairs of the most important genes."""
     learned = facts.learned
     order = sorted(learned.effects, key=lambda name: -learned.effects[name].share)
     # For the other genes, the model does not know whether they matter or which value is best.

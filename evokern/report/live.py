@@ -105,7 +105,7 @@ class FollowedStudy:
         self._cards = b""
 
     def start(self) -> None:
-        """Start both threads."""
+        """Start the two threads that follow the search."""
         for thread in self._threads:
             thread.start()
 
@@ -122,7 +122,7 @@ class FollowedStudy:
         return self._page
 
     def parts(self) -> bytes:
-        """Return the page without its data, followed by newer cards that replace those in the page."""
+        """Return the page without its data, and newer cards that replace those in the page."""
         with self._lock:
             return self._page.partition(DATA.encode())[0] + self._cards
 

@@ -57,7 +57,7 @@ class MarkedFile:
 
 
 def source(facts: Facts) -> dict[str, Any]:
-    """Return the champion's source with the values of the genes that each line uses."""
+    """Return the section with the champion's source and the values of the genes that each line uses."""
     names = [gene.name for gene in facts.record.genes]
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")(?=\b|_)") if names else None
     config = facts.best.config if facts.best else {}
@@ -99,7 +99,7 @@ def _fields(record: StudyRecord) -> list[tuple[str, ...]]:
 
 
 def environment(facts: Facts) -> dict[str, Any]:
-    """Return the versions, clocks, notes and settings of the study."""
+    """Return the section with the versions, clocks, notes and settings of the study."""
     sessions = []
     for place, session in enumerate(facts.sessions, 1):
         told = {

@@ -107,7 +107,7 @@ class SourceDifference:
         return bool(self._lines)
 
     def between(self, champion: Config, other: Config) -> list[DifferenceLine]:
-        """Return the lines that differ between two candidates in source order, at most `MOST_LINES`."""
+        """Return the lines that differ between two candidates, in source order, at most `MOST_LINES`."""
         kept = self._kept  # read once; threads of a served page may use different champions
         if kept is None or kept[0] != champion:
             self._kept = kept = champion, self._view(champion)

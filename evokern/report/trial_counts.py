@@ -85,7 +85,7 @@ def _least(column: Rows, times: npt.NDArray[np.float64], count: int) -> npt.NDAr
 
 
 def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Value], float]:
-    """Return the shortest time of each pair of values of two genes, in µs."""
+    """Return the shortest time for each combination of the values of two genes, in µs."""
     found: dict[tuple[Value, Value], float] = {}
     for trial in measured:
         key = (trial.config[one], trial.config[two])
@@ -96,7 +96,7 @@ def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Va
 
 @dataclass(frozen=True)
 class FailureReason:
-    """Trials that failed for the same reason, ignoring numbers in it."""
+    """Trials with the same failure reason; numbers in the reason are ignored."""
 
     outcome: str
     """Outcome of the trials."""

@@ -1,4 +1,4 @@
-"""A sampler in its own process, which computes the next proposal while the search records and submits.
+"""A sampler in a separate process, which computes the next proposal while the search records and submits.
 
 With several GPUs, one processor core is not enough for proposals and all other work. The process keeps its own history
 and receives the trials that became visible since the last proposal. If it dies, its replacement receives all of them.
@@ -31,7 +31,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class SamplerPlan:
-    """Everything that the process needs to build its sampler."""
+    """Everything that the process needs in order to build its sampler."""
 
     context: WorkerContext
     """Kernel, problems, and chip with the study's limits."""
@@ -96,7 +96,7 @@ class SamplerWorker:
         self._history = History(space)
 
     def handle(self, ask: _ProposalRequest) -> _ProposalAnswer | None:
-        """Return the next proposal, or None if this process does not have the expected history."""
+        """Return the next proposal, or None if this process lacks the expected history."""
         history = self._history
         if (ask.proposed, ask.told) != (len(history.proposals), history.results_seen):
             return None

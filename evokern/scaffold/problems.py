@@ -200,12 +200,12 @@ def _multiples(plan: Plan) -> dict[str, int]:
 
 
 def study_problem(plan: Plan, tensors: Sequence[DraftTensor], literals: Mapping[str, int]) -> dict[str, int]:
-    """Return the study's problem: the file's numbers, or else powers of two that fill a few megabytes."""
+    """Return the study's problem: the numbers in the file, or else powers of two that fill a few megabytes."""
     axes = max((sum(1 for axis in tensor.shape if "p." in axis) for tensor in tensors), default=1)
     extent = 1 << max(5, (STUDY_ELEMENTS.bit_length() - 1) // max(1, axes))
     return {field.name: literals.get(field.name, field.default or extent) for field in plan.fields}
 
 
 def uses_indices(tensors: Sequence[DraftTensor]) -> bool:
-    """Return whether the draft needs an upper limit of integers that index buffers."""
+    """Return whether the draft needs an upper limit for the integers that index buffers."""
     return any(INDEX_LIMIT in (*tensor.shape, tensor.extra.partition("=")[2].partition(" ")[0]) for tensor in tensors)

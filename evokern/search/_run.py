@@ -318,7 +318,7 @@ def _compare_with_baseline(
 
 
 def clock_of(target: SearchTarget) -> Callable[[], float]:
-    """Return the clock of a search: the recording's clock if it contains durations, otherwise the real clock."""
+    """Return the clock of a search: the recording's clock if the recording contains durations, else the real clock."""
     device = target.device
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
@@ -326,7 +326,7 @@ def clock_of(target: SearchTarget) -> Callable[[], float]:
 def plan(
     store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, restart_advice: AdviceFunction
 ) -> StudyRecord:
-    """Return the study's record for this session, without writing it.
+    """Return the study's record for this session, without writing the record.
 
     Args:
         store: the open database.

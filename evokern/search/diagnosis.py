@@ -55,7 +55,7 @@ def run_diagnosed(
     after_event: AfterEvent,
     diagnoser: str,
 ) -> EndReason:
-    """Run a search, and diagnose its crashes if the device does not; return why the search ended.
+    """Run a search; diagnose its crashes if the device does not, and return the reason for its end.
 
     Args:
         loop: the search, after `restore`.
@@ -134,7 +134,7 @@ class Diagnoses:
         self._pool: OwnServerPool | None = None
 
     def restore(self, recorded: Sequence[Trial]) -> None:
-        """Restore earlier sessions: reuse their diagnoses and request the missing ones."""
+        """Restore the diagnoses of earlier sessions and request the missing ones."""
         for trial in recorded:
             pattern = pattern_of(trial, self._genes)
             if pattern is not None and _explained(trial):

@@ -209,7 +209,7 @@ class Loop:
 
     @property
     def busy_share(self) -> float:
-        """Fraction of the loop's running time in which the device was busy."""
+        """Fraction of the loop's running time during which the device was busy."""
         if self._running_from is None:
             return 0.0
         return min(1.0, self._device.busy_s() / max(self._clock() - self._running_from, 1e-9))
@@ -223,7 +223,7 @@ class Loop:
         return left
 
     def spent(self) -> EndReason | None:
-        """Return why the search has already ended before a device is opened: the budget or the trials are used up."""
+        """Return the reason if the search has ended before a device is opened: its budget or its trials are used up."""
         if self._over_budget():
             return "budget"
         limit = self._limits.trials
@@ -322,7 +322,7 @@ class Loop:
         return visible and not (enough or self._exhausted or self._over_budget())
 
     def _show(self, number: int) -> None:
-        """Show an arm the results that the proposal of a trial may see."""
+        """Show a group the results that the proposal of a trial may see."""
         self.arms.of(number).show_results(self._results, self.arms.last_visible_trial(number, self._limits.in_flight))
 
     def _adopt(self) -> None:

@@ -114,7 +114,7 @@ def launch_many(
     enough: Callable[[Counters], bool] | None = None,
     constants: Sequence[Mapping[str, Buffer]] = (),
 ) -> list[LaunchResult]:
-    """Run several launches of one kernel with different arguments concurrently, as lanes of shared batches.
+    """Run several launches of one kernel with different arguments concurrently, as lanes of common batches.
 
     Args:
         module: from `parse`.

@@ -51,11 +51,11 @@ class Specials:
 
     @property
     def cycles(self) -> int:
-        """SM clocks since the blocks were loaded: issued instructions per warp on average, plus clock readings."""
+        """SM clocks since the blocks were loaded: mean number of issued instructions per warp, plus clock readings."""
         return CYCLES_PER_INSTRUCTION * self._schedule.issued // self._warps + READ_CYCLES * self.reads
 
     def type(self, name: str) -> str | None:
-        """Return the type of a special register; None for ordinary registers."""
+        """Return the type of a special register, or None for an ordinary register."""
         if name in _WIDE:
             return "u64"
         if name == "%is_explicit_cluster":
@@ -96,7 +96,7 @@ class Specials:
         return name in _CLOCKS
 
     def reader(self, name: str, number: int) -> Callable[[], Array]:
-        """Return a function that reads a clock for all lanes, in SM clocks, or in nanoseconds for the timer.
+        """Return a function that reads a clock for all lanes: in SM clocks, or for the timer in nanoseconds.
 
         Args:
             name: name of the clock.

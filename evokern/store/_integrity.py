@@ -1,4 +1,4 @@
-"""Row digests, which detect rows that changed on disk: these are reported, and neither results nor searches use them.
+"""Row digests, which detect rows that changed on disk; damaged rows are reported and not used.
 
 SQLite detects malformed pages but not a changed character. The digest is not a signature; anyone can compute a new one.
 Rows written before digests existed have no digest and are accepted unchecked. The migration `SEALED`, which runs when
@@ -139,14 +139,14 @@ def _seal(db: Database, table: str, where: str, values: Sequence[Any]) -> None:
 
 
 def seal_all(db: Database) -> None:
-    """Set the digest of every row from its current content."""
+    """Set the digest of every row according to its current content."""
     for table in TABLES:
         if table in db.table_names() and COLUMN in db.table(table).columns_dict:
             _seal(db, table, "1", [])
 
 
 def seal_missing(db: Database) -> None:
-    """Set the digest of every row that has none from its current content."""
+    """Set the digest of every row that has none according to its current content."""
     for table in TABLES:
         _seal(db, table, f"{COLUMN} IS NULL", [])
 

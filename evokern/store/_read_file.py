@@ -40,7 +40,7 @@ _MOST_VALUES = 500
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """State of a trial: its outcome and time, without its configuration and evidence."""
+    """Status of a trial: its outcome and time, without its configuration and evidence."""
 
     number: int
     """Number of the trial."""
@@ -171,7 +171,7 @@ class ReadFile:
         yield from trials
 
     def count(self, study: StudyRecord) -> int:
-        """Return the number of trials of a study, including unfinished and damaged trials, without reading rows."""
+        """Return the number of a study's trials, including unfinished and damaged trials, without reading rows."""
         with explain_errors(self.path):
             found = self._db.execute("SELECT count(*) FROM evokern_trials WHERE study = ?", [study.uuid])
             return int(found.fetchone()[0])
@@ -190,7 +190,7 @@ class ReadFile:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def trials_since(self, study: StudyRecord, row: int) -> tuple[list[tuple[int, Trial]], int]:
-        """Return the recorded trials from a row on, as (row, trial) pairs, and the row at which the next call starts.
+        """Return the trials recorded from a row on, as (row, trial) pairs, and the row at which the next call starts.
 
         A search inserts the row of a trial at its proposal, and completes the row when the trial ends. The next call
         must therefore start at the first row that was incomplete. The method uses one short read transaction, because
@@ -301,7 +301,7 @@ class ReadFile:
         return dict(self._rows.read_where("evokern_rejections", _rejection_of, {"study": study.uuid}, order))
 
     def source(self, digest: str, *, shown: bool = False) -> dict[str, str]:
-        """Return the stored kernel files with a digest: the texts by file name.
+        """Return the stored kernel files that have a given digest, as texts by file name.
 
         Args:
             digest: SHA-256 digest of the files.

@@ -1,4 +1,4 @@
-"""Choose the next study of a sweep and the length of its slice from recorded results, by these rules in order.
+"""Choose the next study of a sweep and the length of its slice from recorded results, by the rules below in order.
 
 1. If a kernel and device have no source yet, choose their first unfinished study. A source is a study from which others
    can start: its search is complete, or it has no limit of its own and has had two slices. The rule is skipped if no

@@ -60,7 +60,7 @@ class StudyState:
         return microseconds(self.best_us) + (" predicted" if self.predicted and self.best_us else "")
 
     def in_words(self) -> str:
-        """Return the state as a clause."""
+        """Return the state, the number of trials and the best time as one phrase."""
         if self.state == "waiting":
             return "waiting"
         unit = "µs predicted" if self.predicted else "µs"

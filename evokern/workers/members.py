@@ -17,7 +17,7 @@ from evokern.workers.pool import WorkerPool
 
 
 class MemberPool(ReportingPool, Protocol):
-    """Pool of distinguishable executors; the `member` of a result is the index of its executor."""
+    """Pool of distinguishable executors; a result's `member` is the index of its executor."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -87,7 +87,7 @@ class ForwardingPool:
         return self._pool.next_deadline()
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, in seconds."""
+        """Extend all deadlines by the duration of a pause of this process, in seconds."""
         self._pool.grant(pause_s)
 
 
@@ -134,7 +134,7 @@ class LocalMembers:
     """Combination of local pools; it assigns a job to the pool with the fewest unfinished jobs."""
 
     def __init__(self, members: Sequence[LocalMember], depth: int) -> None:
-        """Combine pools.
+        """Combine pools into one.
 
         Args:
             members: the pools; their owner remains responsible for closing them.
@@ -187,7 +187,7 @@ class LocalMembers:
         return min((moment for moment in deadlines if moment is not None), default=None)
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, in seconds."""
+        """Extend all deadlines by the duration of a pause of this process, in seconds."""
         for member in self._members:
             member.pool.grant(pause_s)
 

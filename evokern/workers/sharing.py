@@ -162,7 +162,7 @@ def accept_request(listener: socket.socket) -> tuple[socket.socket, ServerReques
 
 
 def confirm(asking: socket.socket) -> bool:
-    """Send this process's id to the requesting process; return whether that process still waits."""
+    """Send this process's id to the requesting process; return whether that process is still waiting."""
     with asking, contextlib.suppress(OSError):
         asking.send(_PROCESS.pack(os.getpid()))
         return True
@@ -170,7 +170,7 @@ def confirm(asking: socket.socket) -> bool:
 
 
 def request_server(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[SharedServer, socket.socket] | None:
-    """Request a new server from the servers in a folder; return it and its control socket, or None without a reply.
+    """Request a new server from the servers in a folder; return it and its control socket, or None if none replies.
 
     Args:
         folder: folder from `sharing_folder`.

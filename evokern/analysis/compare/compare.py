@@ -226,7 +226,7 @@ def readable_problem(problem: str, *runs: ComparedRun) -> str:
 
 
 def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
-    """Return the gene values and versions that differ, as name → (old, new)."""
+    """Return the gene values and versions that differ, as a map from name to (old, new)."""
     one, two = {**old.facts, **old.config}, {**new.facts, **new.config}
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 

@@ -31,7 +31,7 @@ class SourceResult:
 
     @property
     def right(self) -> bool:
-        """Whether the source passed feasibility, compiler and gate."""
+        """Whether the source passed the feasibility check, the compiler and the gate."""
         return self.evaluation.passed_gate
 
     @property
@@ -55,7 +55,7 @@ class SourceResult:
 
     @property
     def reason(self) -> str:
-        """Reason of the outcome in one line."""
+        """Reason for the outcome, in one line."""
         evidence = self.evaluation.evidence
         if self.evaluation.outcome is Outcome.DUPLICATE:
             return f"same machine code and launch as {self.duplicate_of}"

@@ -23,7 +23,7 @@ MOST_BYTES = 8 << 20
 
 
 def given_source(given: Source, number: int = 0) -> ForeignSource:
-    """Return one source.
+    """Return one source from a path or from a text.
 
     Args:
         given: a path, a text (a `str` with a line break), or a named source.

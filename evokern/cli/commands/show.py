@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from evokern.study.trial import Trial
 
 MIN_TIMED_TRIALS = 30
-"""Number of timed trials below which it means nothing that no effect of a gene was found."""
+"""Number of timed trials below which a missing effect of a gene says nothing about the gene."""
 _LIMIT_NAMES = ("_per_thread", "_per_block", "_per_sm")
 """Endings of the constraints that are resource limits."""
 

@@ -122,7 +122,7 @@ class BetweenCalls:
         problem: Problem,
         shared: SharedMemory | None,
     ) -> None:
-        """Store the candidate.
+        """Prepare the actions for one candidate.
 
         Args:
             kernel: kernel with the declared state.
@@ -158,7 +158,7 @@ class BetweenCalls:
             )
 
     def blamed(self, verdict: Verdict, bench: BufferSet, call: Callable[[], None]) -> Verdict:
-        """Return a verdict of the check `state` if a wrong candidate uses old contents of shared memory.
+        """Return a failure of the check `state` if a wrong candidate uses old contents of shared memory.
 
         Args:
             verdict: verdict of the failed check.
@@ -173,7 +173,7 @@ class BetweenCalls:
 
 
 def reads_stale(bench: BufferSet, verdict: Verdict, call: Callable[[], None], fill: Callable[[int], None]) -> bool:
-    """Return whether a wrong candidate uses what earlier launches left in shared memory.
+    """Return whether a wrong candidate uses old contents of shared memory from earlier launches.
 
     Its call on the same inputs then returns the same result twice if shared memory holds the same word. With another
     word it returns another result.

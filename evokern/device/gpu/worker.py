@@ -150,7 +150,7 @@ class GpuWorker:
         return torch.cuda.mem_get_info()[1]
 
     def listen(self, next_waits: Callable[[], bool]) -> None:
-        """Set the function that reports whether another candidate waits.
+        """Set the function that reports whether another candidate is waiting.
 
         While none waits, the current candidate gets more samples.
         """

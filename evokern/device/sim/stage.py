@@ -95,7 +95,7 @@ class ProblemBuffers:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Restore all buffers afterwards, for code that only counts."""
+        """Restore all buffers when the context ends, for code that only counts."""
         before = self.memory.storage.copy()
         try:
             yield
@@ -105,7 +105,7 @@ class ProblemBuffers:
     def results(
         self, kernel: Kernel, marks: Mapping[str, npt.NDArray[np.bool_]] | None = None
     ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield each output as its name, its elements, the reference, and which elements were written.
+        """Yield each output as a tuple: name, elements, reference, and a mask of the written elements.
 
         Args:
             kernel: kernel with the reference.
@@ -131,7 +131,7 @@ class ProblemBuffers:
         *,
         idle: bool = False,
     ) -> str | None:
-        """Return a description of wrong elements that blocks wrote, or None.
+        """Return a description of the wrong elements that some blocks wrote, or None.
 
         Blocks that skip their work only while they are counted would make a candidate look fast. The small problems of
         the gate may not reveal that.

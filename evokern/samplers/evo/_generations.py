@@ -70,7 +70,7 @@ class Generation:
 
 
 class Generations:
-    """Builder of generations that caches the latest one."""
+    """Builder of generations, with a cache of the latest one."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Generations:
         self.forget()
 
     def forget(self) -> None:
-        """Clear the cache for another study."""
+        """Clear the cache, for use with another study."""
         self._logs: tuple[int, Floats] | None = None
         self._latest: Generation | None = None
         self._failures = FailureCounts(self._genome)
@@ -110,7 +110,7 @@ class Generations:
         return seen.before(number, number - self._in_flight(number))
 
     def at(self, start: int, seen: Observations) -> Generation | None:
-        """Return the generation that starts at a trial, conditioned on all rows proposed since.
+        """Return the generation that starts at a trial, conditioned on all rows proposed since then.
 
         The result is None if too few times were visible at that point for a model.
         """
@@ -203,7 +203,7 @@ class Generations:
 
 
 def boundary(number: int, growth: int, most: int | None = None) -> int:
-    """Return the last boundary up to `number`; the distances between boundaries grow with the study.
+    """Return the last boundary that is at most `number`; the distances between boundaries grow with the study.
 
     Args:
         number: Trial number.

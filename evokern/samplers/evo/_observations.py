@@ -26,7 +26,7 @@ others occur in the first generation: warm start, default candidate, uncertain r
 
 @dataclass(frozen=True)
 class Observations:
-    """All trials before the next proposal in number order: finished ones, then pending ones."""
+    """All trials before the next proposal in number order: finished trials, then pending trials."""
 
     numbers: npt.NDArray[np.intp]
     """Trial numbers."""
@@ -57,7 +57,7 @@ class Observations:
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """Mask of trials evaluated without a time: wrong, crashed, hung, rejected by the compiler."""
+        """Mask of trials that ended without a time: wrong, crashed, hung, or rejected by the compiler."""
         return self.finished & np.isnan(self.values)
 
     @property

@@ -80,7 +80,7 @@ class Probe:
 
 
 def probe(text: str, name: str) -> Probe:
-    """Run a task and return what the run shows about it.
+    """Run a task and return its sizes, arguments, parameters and outputs.
 
     Args:
         text: text of the task.

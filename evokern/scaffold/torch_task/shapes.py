@@ -17,7 +17,7 @@ MOST_STRIDE = 8
 
 @dataclass(frozen=True)
 class Fitted:
-    """Sizes that can change, and all extents as formulas of them."""
+    """Sizes that can change, and all extents as formulas over these sizes."""
 
     steps: Mapping[str, int]
     """Field → its required divisor."""
@@ -26,7 +26,7 @@ class Fitted:
 
 
 def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]:
-    """Return the sizes that can only change together with an equal size, each with that size; both become one field.
+    """Return the sizes that can change only together with an equal size, each with that other size.
 
     Args:
         own: sizes in the file.

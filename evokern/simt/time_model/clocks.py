@@ -42,7 +42,7 @@ _MEMORY = CAUSES.index("memory")
 
 @dataclass(frozen=True)
 class Step:
-    """Instruction, as needed for the simulation."""
+    """Instruction data that the simulation needs."""
 
     kind: str
     """Kind, from `latencies.Cost`."""
@@ -64,7 +64,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """Segment, as needed for the simulation."""
+    """Segment data that the simulation needs."""
 
     steps: tuple[Step, ...]
     """Its instructions."""
@@ -141,7 +141,7 @@ class Clocks:
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
 
     def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
-        """Run one segment for the warps in a mask (None for all), and record its time."""
+        """Run one segment for the warps in a mask (None for all), and record the time that it takes."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
         self._pass_barrier(at)
@@ -159,7 +159,7 @@ class Clocks:
             self.stalls.add_simulated(known.stalls, start.size)
 
     def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
-        """Advance warps by the mean time of a segment; ``whole`` if that includes waits for barriers and pipes."""
+        """Advance warps by the mean time of a segment; with ``whole``, it includes waits for barriers and pipes."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         if not whole:
             self._pass_barrier(at)
@@ -356,7 +356,7 @@ class Groups:
         self.count[warps] += 1
 
     def done(self, at: Array | slice, keep: int) -> Array:
-        """Return when all groups except the latest ones end."""
+        """Return the clock at which all groups except the latest ones end."""
         warps = self.warps[at]
         last = self.count[warps] - keep - 1
         return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)
