@@ -74,10 +74,10 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
             )
         )
     found.append(_profile(facts, db))
-    if told := simpler_candidate(facts):
-        held = ", ".join(f"{gene} = [{_toml(value)}]" for gene, value in told.back.items())
+    if simpler := simpler_candidate(facts):
+        held = ", ".join(f"{gene} = [{_toml(value)}]" for gene, value in simpler.back.items())
         words = (
-            f"Search simpler candidates. {told.words}. Fix the reverted genes in the study file, "
+            f"Search simpler candidates. {simpler.words}. Fix the reverted genes in the study file, "
             f"genes = {{ {held} }}, and start a search from the known results."
         )
         device = ("--device", facts.record.device) if facts.record.predicted else ()
@@ -128,9 +128,10 @@ def _more_values(values: GeneValues) -> list[Advice]:
     if not open_:
         return []
     ends = ", ".join(f"{edge.gene} {edge.beyond} {edge.value}" for edge in open_[:MAX_NAMED_GENES])
-    told = "; ".join(f"{edge.gene} ({edge.last_times}; next value: {edge.next_value})" for edge in open_)
+    ranges = "; ".join(f"{edge.gene} ({edge.last_times}; next value: {edge.next_value})" for edge in open_)
     words = (
-        f"Add values to the kernel's search space. Times were still falling at the end of these genes' ranges: {told}."
+        "Add values to the kernel's search space. "
+        f"Times were still falling at the end of these genes' ranges: {ranges}."
     )
     return [Advice(f"add values to the kernel ({ends})", words)]
 
@@ -138,11 +139,11 @@ def _more_values(values: GeneValues) -> list[Advice]:
 def _profile(facts: Facts, db: Sequence[str]) -> Advice:
     at = f"the champion reaches {percent(facts.limit.share)} of the roofline bound" if facts.limit else ""
     bound = str(facts.best.evaluation.evidence.get("bound", "")) if facts.best else ""
-    told = "; ".join(filter(None, (at, f"main bottleneck: {bound}" if bound else "")))
+    detail = "; ".join(filter(None, (at, f"main bottleneck: {bound}" if bound else "")))
     words = "Profile the champion to see which lines take the time, what bounds them, and which genes affect that"
     words += " (simulated, no GPU needed)" if facts.record.predicted else ""
     line = command("profile", facts.record.name, *db)
-    return Advice("profile the champion", f"{words}{f'; {told}' * bool(told)}.", line)
+    return Advice("profile the champion", f"{words}{f'; {detail}' * bool(detail)}.", line)
 
 
 # ---- results of an ablation

@@ -98,13 +98,13 @@ def _gate(report: object) -> TextTable:
     rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
     match left.pop("worst", None):
         case {"output": output, "index": [*index], "got": got, "expected": expected, "allowed": allowed, **more}:
-            told = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"
+            text = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"
             kind = _words(str(more.get("input_set", "")))
-            rows.append(("element closest to its tolerance", f"{told} ({kind} inputs)"))
+            rows.append(("element closest to its tolerance", f"{text} ({kind} inputs)"))
     match left.pop("timed_calls", None):
         case {"changed": [*changed], "calls": calls, "kept": kept}:
-            told = f"{plain(changed) or 'nothing'} in one of {calls} graph calls; {kept} elements compared"
-            rows.append(("changed between timed calls", told))
+            text = f"{plain(changed) or 'nothing'} in one of {calls} graph calls; {kept} elements compared"
+            rows.append(("changed between timed calls", text))
     return TextTable(("", ""), [*rows, *flattened(left).rows])
 
 
@@ -124,10 +124,10 @@ def _playoff(played: Mapping[str, Any], unit: str) -> TextTable:
     rows = []
     for one in played["finalists"]:
         low, high = one["ratio_ci95"]
-        told = (one["name"], one["standing"], microseconds(one["time_us"]), f"{one['ratio']:.3f}")
+        cells = (one["name"], one["standing"], microseconds(one["time_us"]), f"{one['ratio']:.3f}")
         # A prediction has no samples and therefore no interval and no effect size.
         paired = () if played["predicted"] else (f"{low:.3f} to {high:.3f}", f"{one['cliffs_delta']:+.2f}")
-        rows.append((*told, *paired))
+        rows.append((*cells, *paired))
     head = ("", "standing", unit, "÷ champion", "95 % interval", "Cliff's δ")
     return TextTable(head[: 4 if played["predicted"] else 6], rows, range(2, 6))
 
@@ -228,8 +228,8 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
     if name == "playoff" and played:
         finalists = played["finalists"]
         tied = sum(one["standing"] == "tie" for one in finalists)
-        beside = f", {tied} {'ties' if tied == 1 else 'tie'} with it" if tied else ""
-        return f"fastest of {count_noun(len(finalists), 'finalist')}{beside}"
+        ties = f", {tied} {'ties' if tied == 1 else 'tie'} with it" if tied else ""
+        return f"fastest of {count_noun(len(finalists), 'finalist')}{ties}"
     return detail
 
 
@@ -301,6 +301,6 @@ def _ablated(rows: Sequence[Mapping[str, Any]], first: str, unit: str) -> TextTa
         for place, row in enumerate(rows)
     ]
     head = ("choice", "", unit, "÷ champion", "95 % interval", "GB/s", "occupancy", "speedup")
-    told = [column for column in range(8) if column < 4 or any(row[column] != "–" for row in ablated_rows)]
-    kept = [tuple(row[column] for column in told) for row in ablated_rows]
-    return TextTable([head[column] for column in told], kept, range(2, len(told)))
+    columns = [column for column in range(8) if column < 4 or any(row[column] != "–" for row in ablated_rows)]
+    kept = [tuple(row[column] for column in columns) for row in ablated_rows]
+    return TextTable([head[column] for column in columns], kept, range(2, len(columns)))

@@ -240,8 +240,8 @@ def _of_champion(
     }
 
 
-def _neighbours(told: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Value], Mapping[str, Any]] | None:
-    return None if told is None else {(one["gene"], one["value"]): one for one in told}
+def _neighbours(stored: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Value], Mapping[str, Any]] | None:
+    return None if stored is None else {(one["gene"], one["value"]): one for one in stored}
 
 
 def learn(

@@ -62,7 +62,7 @@ class ValueRow:
     """Failed trials by outcome, each with an example reason."""
     best: LinkedText | None
     """Time of the fastest trial, or the partial time of a slow one, linked to that trial."""
-    told: LinkedText
+    comparison: LinkedText
     """Comparison with the champion: time, and number of genes in which the best or closest trial differs."""
     note: str
     """Why the value is infeasible for the champion or was never fairly compared; may be empty."""
@@ -252,12 +252,12 @@ class GeneValues:
     def _falling(self, gene: Gene, chosen: Value) -> str:
         """Return the best times with the last two values if the last one is faster."""
         values = ordered(gene.values)
-        beside = values[-2] if chosen == values[-1] else values[1]
-        near_us, end_us = self._fastest_us(gene, beside), self._fastest_us(gene, chosen)
+        neighbour = values[-2] if chosen == values[-1] else values[1]
+        near_us, end_us = self._fastest_us(gene, neighbour), self._fastest_us(gene, chosen)
         if not math.isfinite(near_us) or near_us <= end_us * (1 + TIE):
             return ""
         unit = self._facts.unit
-        return f"best {microseconds(near_us)} {unit} with {beside}, {microseconds(end_us)} {unit} with {chosen}"
+        return f"best {microseconds(near_us)} {unit} with {neighbour}, {microseconds(end_us)} {unit} with {chosen}"
 
     def _fastest_us(self, gene: Gene, value: Value) -> float:
         """Return the shortest measured time with a value while its gene is active, in µs; infinite if unknown."""
@@ -313,7 +313,8 @@ class GeneValues:
             best=LinkedText(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
             if fastest
             else None,
-            told=self._compared(gene, value, place, chosen=chosen) or self._without_time(mine, slow, same=bool(same)),
+            comparison=self._compared(gene, value, place, chosen=chosen)
+            or self._without_time(mine, slow, same=bool(same)),
             note="; ".join(filter(None, remarks)),
         )
 
@@ -328,13 +329,13 @@ class GeneValues:
         """
         found: dict[str, Value] = (self._facts.neighbours or {}).get((gene.name, value), {}).get("together", {})
         decisive = self._decisive[0] if self._decisive else ""
-        told = []
+        partners = []
         for other, changed in ({name: of for name, of in found.items() if name != decisive} or found).items():
             having = self._having[gene.name, value], self._having[other, changed]
             both = np.intersect1d(*having, assume_unique=True).size
             tried = f"tried in {count_noun(both, 'trial')}" if both else "not tried"
-            told.append(f"{other}={changed} ({tried})")
-        return f"; feasible together with {' or '.join(told)}" if told else ""
+            partners.append(f"{other}={changed} ({tried})")
+        return f"; feasible together with {' or '.join(partners)}" if partners else ""
 
     def never_timed(self) -> list[LinkedText]:
         """Return the values that were tried but never timed, each with the outcomes of its trials."""
@@ -344,8 +345,8 @@ class GeneValues:
             for value in ordered(gene.values):
                 ends = self._end_of[self._having[gene.name, value]]
                 if ends.size and not np.isin(ends, in_full).any():
-                    told = counts(Counter(self._ends[end] for end in ends.tolist()))
-                    found.append(LinkedText(f"{gene.name}={value} ({told})", link_to(gene.name, value)))
+                    outcomes = counts(Counter(self._ends[end] for end in ends.tolist()))
+                    found.append(LinkedText(f"{gene.name}={value} ({outcomes})", link_to(gene.name, value)))
         return found
 
     def never_tried(self) -> list[str]:

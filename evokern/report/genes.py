@@ -33,8 +33,8 @@ def linked(facts: Facts) -> dict[str, Any]:
 
 def matrix(facts: Facts) -> dict[str, Any]:
     """Return the section with the results of each gene value, the next steps, and a matrix shaded by time."""
-    standing = (t for t in facts.measured if t.number not in facts.refuted)
-    best = min((t.evaluation.time_us or 0.0 for t in standing), default=0.0)
+    eligible = (t for t in facts.measured if t.number not in facts.refuted)
+    best = min((t.evaluation.time_us or 0.0 for t in eligible), default=0.0)
     chosen = facts.best.config if facts.best else {}
     values_told = GeneValues(facts)
     return {

@@ -102,13 +102,13 @@ def environment(facts: Facts) -> dict[str, Any]:
     """Return the section with the versions, clocks, notes and settings of the study."""
     sessions = []
     for place, session in enumerate(facts.sessions, 1):
-        told = {
+        summary = {
             "started": session.started,
             "ended": session.end_reason or "not yet, or killed",
             "minutes": f"{session.elapsed_s / 60:.1f}",
             **session.environment,
         }
-        sessions += [(str(place), name, value) for name, value in flattened(told).rows if value]
+        sessions += [(str(place), name, value) for name, value in flattened(summary).rows if value]
         sessions += [(str(place), "note", note) for note in session.notes]
     record = facts.record
     about = {

@@ -160,17 +160,19 @@ def gains(facts: Facts) -> Gains | None:
 
 def progress_text(facts: Facts) -> str:
     """Return, as text, when the best trial was found and how much the last trials gained; empty without a time."""
-    told = gains(facts)
-    if told is None:
+    recent = gains(facts)
+    if recent is None:
         return ""
-    if told.quarter >= MIN_RECENT_GAIN:
+    if recent.quarter >= MIN_RECENT_GAIN:
         verdict = "the search was still improving"
     else:
-        verdict = "little gain, but the best came late" if told.improving else "the search had almost stopped improving"
+        verdict = (
+            "little gain, but the best came late" if recent.improving else "the search had almost stopped improving"
+        )
     return (
-        f"The sampler's best is trial {told.trial} (its {_nth(told.place)} "
-        f"of {count_noun(told.evaluated, 'evaluated trial')}); "
-        f"the second half {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
+        f"The sampler's best is trial {recent.trial} (its {_nth(recent.place)} "
+        f"of {count_noun(recent.evaluated, 'evaluated trial')}); "
+        f"the second half {recent.words(recent.half)}, the last quarter {recent.words(recent.quarter)}: {verdict}"
     )
 
 
@@ -255,11 +257,11 @@ def slow_trials(facts: Facts) -> str:
     record = facts.record
     control, sampler = f"{drawn} proposed by the control ({record.control})", f"{len(slow) - drawn} by the sampler"
     by = f", {control} and {sampler} ({record.sampler})"
-    told = (
+    amount = (
         f"{len(slow)} of {count_noun(len(facts.trials), 'trial')} {'was' if len(slow) == 1 else 'were'} slow"
         f"{by if facts.control is not None else ''}"
     )
-    return f"{told}: {slow_meaning(facts)}{_common_slow_values(facts, slow)}"
+    return f"{amount}: {slow_meaning(facts)}{_common_slow_values(facts, slow)}"
 
 
 def _common_slow_values(facts: Facts, slow: Sequence[Trial]) -> str:

@@ -150,17 +150,17 @@ class SourceDifference:
         def stands(region: Sequence[_Branch]) -> bool:
             return all(holds(branch.condition) in (None, branch.wanted) for branch in region)
 
-        standing = [stands(region) for region in self._regions]
+        included = [stands(region) for region in self._regions]
 
         def line(index: int) -> str | None:
-            if not standing[self._region[index]]:
+            if not included[self._region[index]]:
                 return None
             text = self._lines[index]
             asked = self._asked.get(index)
             if asked:
-                told = [holds(condition) for condition in asked]
-                words = ", ".join("undecided" if one is None else "true" if one else "false" for one in told)
-                return f"{text.rstrip()}  // {words}" if any(one is not None for one in told) else text
+                answers = [holds(condition) for condition in asked]
+                words = ", ".join("undecided" if one is None else "true" if one else "false" for one in answers)
+                return f"{text.rstrip()}  // {words}" if any(one is not None for one in answers) else text
             if self._gene is None or index not in self._naming:
                 return text
             code, slashes, comment = text.partition("//")
