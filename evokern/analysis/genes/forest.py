@@ -70,7 +70,7 @@ class Forests:
 class ForestProcess:
     """Context manager of a separate process that fits forests.
 
-    The process imports scikit-learn (0.8 s) while the caller reads trials. `beside` runs a function that waits for the
+    The process imports scikit-learn (0.8 s) while the caller reads trials. `submit` runs a function that waits for the
     process in a thread.
     """
 
