@@ -222,7 +222,7 @@ class Loop:
             left = min(left, 60 * (self._limits.trials - self.evaluated) / self.trials_per_minute)
         return left
 
-    def spent(self) -> EndReason | None:
+    def already_ended(self) -> EndReason | None:
         """Return the reason if the search has ended before a device is opened: its budget or its trials are used up."""
         if self._over_budget():
             return "budget"
@@ -289,11 +289,11 @@ class Loop:
                 self._recorder.propose(number, proposal, self.session_s)
                 self._proposals.append(proposal)
                 self.rejections.update(proposal.rejections)
-                offered = self._offer(number, proposal.config)
-                if isinstance(offered, Answer):
-                    recorded.append(self._record(offered))
+                offer = self._offer(number, proposal.config)
+                if isinstance(offer, Answer):
+                    recorded.append(self._record(offer))
                 else:
-                    request = offered
+                    request = offer
         if self._may_ask():
             # The sampler prepares the next proposal while this one is submitted, if it can.
             following = len(self._proposals)
@@ -329,12 +329,12 @@ class Loop:
         for number, proposal in enumerate(self._proposals):
             if number not in self._results:
                 self._show(number)
-                offered = self._offer(number, proposal.config)
-                if isinstance(offered, Answer):
+                request = self._offer(number, proposal.config)
+                if isinstance(request, Answer):
                     with self._recorder.transaction():
-                        self._record(offered)
+                        self._record(request)
                 else:
-                    self._device.submit(offered)
+                    self._device.submit(request)
 
     def _ask(self) -> Proposal | None:
         number = len(self._proposals)

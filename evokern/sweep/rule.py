@@ -26,9 +26,9 @@ SLICES_FIRST = 2
 """Number of slices that each study gets before studies are compared."""
 
 
-def is_source(planned: PlannedStudy, standing: StudyState, journal: Journal) -> bool:
+def is_source(planned: PlannedStudy, state: StudyState, journal: Journal) -> bool:
     """Return whether other studies can start from a study's results."""
-    return standing.searched or (not planned.limited and len(journal.done(planned.name)) >= SLICES_FIRST)
+    return state.searched or (not planned.limited and len(journal.done(planned.name)) >= SLICES_FIRST)
 
 
 def uses_warm_start(planned: PlannedStudy) -> bool:

@@ -238,10 +238,10 @@ class _SweepRun:
             trust=asked.trust,
         )
 
-        standing = totals([*self._standings().values()])
+        summary = totals([*self._standings().values()])
 
         def watch(progress: Progress) -> None:
-            self._on_progress(replace(progress, notes=(), sweep=standing))
+            self._on_progress(replace(progress, notes=(), sweep=summary))
             for note in progress.notes:
                 if note not in self._notes:  # a device repeats its notes at each start
                     self._notes.add(note)
