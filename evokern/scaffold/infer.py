@@ -234,9 +234,9 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
                 if not found.ok:
                     continue
                 blocks = sum(prod(trial.extents(grid, small, problem)) for problem in found.problems)
-                standing = (*found.rank[:-1], -blocks)
-                if best is None or standing > best[0]:
-                    best = standing, trial, found
+                rank = (*found.rank[:-1], -blocks)
+                if best is None or rank > best[0]:
+                    best = rank, trial, found
             if best is not None and best[2].exact and best[2].allows_draft and best[2].plain:
                 break
         if best is not None and best[2].allows_draft and best[2].plain:

@@ -125,13 +125,13 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
     multiples = _multiples(plan)
     row = (5, 3, 7, 6, 11, 9, 13) if tails else (4, 6, 2, 8, 12, 10, 14)
     values: dict[str, int] = {}
-    beside = [f.name for f in plan.fields if not any(re.search(rf"p\.{f.name}\b", text) for text in plan.grid)]
+    looped = [f.name for f in plan.fields if not any(re.search(rf"p\.{f.name}\b", text) for text in plan.grid)]
     for at, field in enumerate(plan.fields):
         if field.choices:
             numbers = [choice for choice in field.choices if isinstance(choice, int)]
             values[field.name] = numbers[min(len(numbers) - 1, 1 + at % 2 if tails else 0)]
             continue
-        long = field.name in beside[-1:]  # of several fields that a block loops over, one long one is enough
+        long = field.name in looped[-1:]  # of several fields that a block loops over, one long one is enough
         values[field.name] = _beside_the_grid(plan, at, tails) if long else row[at % len(row)]
         if (multiple := multiples[field.name]) > 1:
             values[field.name] = multiple * (2 + (at + tails) % 2)

@@ -36,11 +36,11 @@ def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]
     for name, value in reversed(list(own.items())):  # the first size of a pair names the field
         if name in found.values() or any(shapes({**own, name: other}) for other in (value + 1, 2 * value, 3 * value)):
             continue
-        for beside, other in own.items():
-            if beside != name and other == value and beside not in found:
-                both = [shapes({**own, name: more, beside: more}) for more in (2 * value, 3 * value)]
+        for partner, other in own.items():
+            if partner != name and other == value and partner not in found:
+                both = [shapes({**own, name: more, partner: more}) for more in (2 * value, 3 * value)]
                 if all(both):
-                    found[name] = beside
+                    found[name] = partner
                     break
     return found
 
