@@ -149,7 +149,9 @@ class Host:
                 for result in wait(pools, 1.0, [self._wake_read]):
                     name, future = waiting.pop(result.key)
                     holder = self._holders.get(name)
-                    future.set_result(holder.told(result, self._pools[name].processes) if holder else result)
+                    future.set_result(
+                        holder.with_observations(result, self._pools[name].processes) if holder else result
+                    )
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
                 if self._spares_wanted:
@@ -165,14 +167,14 @@ class Host:
                         waiting[number] = name, future
                         self._pools[name].submit(number, job, deadline_s)
         except BaseException as error:
-            told = error if isinstance(error, EvokernError) else InternalError(f"{type(error).__name__}: {error}")
+            cause = error if isinstance(error, EvokernError) else InternalError(f"{type(error).__name__}: {error}")
             if not self._ready.done():
-                self._ready.set_exception(told)
+                self._ready.set_exception(cause)
             for _, future in waiting.values():
-                future.set_exception(told)
+                future.set_exception(cause)
             while True:  # fail all later jobs too
                 _, _, _, future = self._asked.get()
-                future.set_exception(told)
+                future.set_exception(cause)
 
 
 def _marked(folder: Path) -> TextIO:

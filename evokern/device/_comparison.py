@@ -68,6 +68,6 @@ def comparison_note(names: Sequence[str], first_us: Sequence[float], reference: 
         first_us: time of the reference on each GPU in µs.
         reference: name of the reference.
     """
-    told = ", ".join(f"{name} {us:.4g} µs" for name, us in zip(names, first_us, strict=True))
+    times = ", ".join(f"{name} {us:.4g} µs" for name, us in zip(names, first_us, strict=True))
     apart = max(first_us) / min(first_us) - 1
-    return f"measuring on {len(names)} GPUs; {reference} takes {told} (difference {apart:.1%})"
+    return f"measuring on {len(names)} GPUs; {reference} takes {times} (difference {apart:.1%})"

@@ -30,7 +30,7 @@ class HostResource(Protocol):
             report: the first handler's `ready_report`.
         """
 
-    def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
+    def with_observations(self, result: JobResult, processes: Sequence[int]) -> JobResult:
         """Return a result with observations of the resource added.
 
         Args:

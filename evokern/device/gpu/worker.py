@@ -291,7 +291,7 @@ class GpuWorker:
     def _free_buffers(self) -> None:
         """Release the buffers kept for candidates with the same tensors, and torch's cached memory."""
         for gate in self._gates.values():
-            gate.forget()
+            gate.release_buffers()
         torch.cuda.empty_cache()
 
     def _prove(self) -> None:
