@@ -45,8 +45,8 @@ class Problem(NamedValues):
         Args:
             every: whether to include fields at their default; all fields are included if all are at their default.
         """
-        told = [n for n, v in self._values.items() if every or n not in self._defaults or self._defaults[n] != v]
-        return " ".join(f"{name}={self._values[name]}" for name in told or self._values)
+        names = [n for n, v in self._values.items() if every or n not in self._defaults or self._defaults[n] != v]
+        return " ".join(f"{name}={self._values[name]}" for name in names or self._values)
 
     def changed(self, changes: Mapping[str, Value]) -> Problem:
         """Return this problem with some numbers changed."""

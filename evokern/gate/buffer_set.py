@@ -172,7 +172,7 @@ class BufferSet:
             self._inputs.views, share, whole=whole or not self.refreshes, repetition=repetition
         )
         for index in renewed:
-            self._references.forget(index)
+            self._references.mark_outdated(index)
         for index, one, at in sliced:
             self._references.changed(index, one, at)
         self.refreshes += 1

@@ -132,14 +132,14 @@ class Gate:
             if bench is None:
                 # Free the buffer sets kept for candidates with other workspaces. The exception held the memory of the
                 # first attempt, and it is gone by now.
-                self.forget()
+                self.release_buffers()
                 torch.cuda.empty_cache()
                 bench = self._new_bench(tensors, kinds, runs)
         if not fresh:
             self._benches[key] = bench
         return bench
 
-    def forget(self) -> None:
+    def release_buffers(self) -> None:
         """Release all buffers; the next candidate gets new ones."""
         self._benches.clear()
 

@@ -65,7 +65,7 @@ class References:
         self.computed = 0
         """Number of whole references computed so far."""
 
-    def forget(self, index: int) -> None:
+    def mark_outdated(self, index: int) -> None:
         """Mark the reference of a set as outdated, because all its inputs changed."""
         self._stale[index] = True
         self._changed[index].clear()

@@ -53,7 +53,7 @@ class Rules:
         if self.samples < 1:
             raise UsageError(f"samples = {self.samples}; use at least 1")
 
-    def spent(self, look: int) -> float:
+    def error_share(self, look: int) -> float:
         """Return the share of the error budget that one look uses; looks are counted from 0."""
         ends = [math.log1p((math.e - 1) * rounds / self.looks[-1]) for rounds in (0, *self.looks)]
         return self.level * (ends[look + 1] - ends[look])
@@ -236,7 +236,7 @@ class _Scores:
     def look(self, look: int) -> bool:
         """Compare all candidates with the leader; return True if every comparison is decided."""
         leader, open_pairs = self.leader(), 0
-        tail = self._rules.spent(look) / (2 * self._pairs)
+        tail = self._rules.error_share(look) / (2 * self._pairs)
         margin = math.log1p(self._rules.margin)
         for other in [index for index in self.alive if index != leader]:
             low, high = interval(self._differences(leader, other), tail)

@@ -63,7 +63,7 @@ class _ProposalRequest:
 
     proposed: int
     """Number of proposals that the process already has."""
-    told: int
+    known_results: int
     """Number of ended trials that the process already knows."""
     proposals: Sequence[Proposal]
     """Proposals that the process does not have."""
@@ -98,14 +98,14 @@ class SamplerWorker:
     def handle(self, ask: _ProposalRequest) -> _ProposalAnswer | None:
         """Return the next proposal, or None if this process lacks the expected history."""
         history = self._history
-        if (ask.proposed, ask.told) != (len(history.proposals), history.results_seen):
+        if (ask.proposed, ask.known_results) != (len(history.proposals), history.results_seen):
             return None
         for known in ask.proposals:
             history.commit(len(history.proposals), known)
-        for told in ask.results:
+        for result in ask.results:
             number = history.results_seen
-            config, constraints = history.proposals[number].config, told.constraints or {}
-            history.tell(TrialResult(number, config, told.outcome, told.value, told.fingerprint, constraints))
+            config, constraints = history.proposals[number].config, result.constraints or {}
+            history.tell(TrialResult(number, config, result.outcome, result.value, result.fingerprint, constraints))
         number = len(history.proposals)
         proposal = self._sampler.propose(history, number)
         if proposal is None:
@@ -177,14 +177,14 @@ class SamplerProcess:
     def _ask(self, history: History, number: int) -> None:
         self.start()
         assert self._pool is not None
-        proposed, told = self._known
-        first = told - sum(lost < told for lost in history.lost)
+        proposed, known = self._known
+        first = known - sum(lost < known for lost in history.lost)
         visible = iter(history.results[first:])
         results = [
             _ResultUpdate(Outcome.LOST) if at in history.lost else _told(next(visible))
-            for at in range(told, history.results_seen)
+            for at in range(known, history.results_seen)
         ]
-        ask = _ProposalRequest(proposed, told, history.proposals[proposed:], results)
+        ask = _ProposalRequest(proposed, known, history.proposals[proposed:], results)
         self._pool.submit(number, ask, DEADLINE_S)
         self._asked, self._known = number, (len(history.proposals), history.results_seen)
 

@@ -112,8 +112,8 @@ class Specials:
         def read() -> Array:
             self.reads += 1
             early = CYCLES_PER_INSTRUCTION * ahead * max(self._batch.active.warps, LEAST_WARPS) // self._warps
-            told = tell(self._read_delay() + np.uint64(max(self._time.cycles + self.cycles - early, 0))) >> shift
-            return told if name in _WIDE else told.astype(np.uint32)
+            reading = tell(self._read_delay() + np.uint64(max(self._time.cycles + self.cycles - early, 0))) >> shift
+            return reading if name in _WIDE else reading.astype(np.uint32)
 
         return read
 

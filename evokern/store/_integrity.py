@@ -207,7 +207,7 @@ class IntactRows:
     def __init__(self, db: Database, path: Path) -> None:
         self._db = db
         self._path = path
-        self.told: list[str] = []
+        self.reports: list[str] = []
         """Reports of damage, in the order in which the damage was found."""
 
     def check_pages(self) -> None:
@@ -224,8 +224,8 @@ class IntactRows:
 
     def tell(self, text: str) -> None:
         """Report damage, unless the same text was already reported."""
-        if text not in self.told:
-            self.told.append(text)
+        if text not in self.reports:
+            self.reports.append(text)
             _LOGGER.warning("%s", visible(f"{self._path}: {text}"))  # one line even if the row contains line breaks
 
     def read(

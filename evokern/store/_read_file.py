@@ -94,7 +94,7 @@ class ReadFile:
     @property
     def damaged(self) -> tuple[str, ...]:
         """Reports of the damaged rows that were found and omitted so far; each was also logged as a warning."""
-        return tuple(self._rows.told)
+        return tuple(self._rows.reports)
 
     def studies(self) -> list[StudyRecord]:
         """Return all studies, starting with the one that was searched last."""
@@ -110,7 +110,7 @@ class ReadFile:
             StudyError: if the database does not contain the study.
         """
         studies = self.studies()
-        lost = [told for told in self.damaged if told.startswith("study ")]
+        lost = [report for report in self.damaged if report.startswith("study ")]
         if name is None and studies and not lost:
             return studies[0]
         wanted = Path(name).stem if name and name.endswith(".toml") else name
@@ -163,8 +163,8 @@ class ReadFile:
 
         found: dict[str, list[TrialStatus]] = defaultdict(list)
         trials = []
-        for uuid, standing, made in self._rows.read("evokern_trials", both, order="study, number"):
-            found[uuid].append(standing)
+        for uuid, status, made in self._rows.read("evokern_trials", both, order="study, number"):
+            found[uuid].append(status)
             trials += [made] if made is not None else []
         self._known = version, found
         self.trial_statuses(study)
@@ -234,13 +234,13 @@ class ReadFile:
         if self._known is None or self._known[0] != version:
             found: dict[str, list[TrialStatus]] = defaultdict(list)
             # Read the trials of every study, because damage can change a row's study.
-            for uuid, standing in self._rows.read("evokern_trials", _standing_of, order="study, number"):
-                found[uuid].append(standing)
+            for uuid, status in self._rows.read("evokern_trials", _standing_of, order="study, number"):
+                found[uuid].append(status)
             self._known = version, found
         mine = self._known[1][study.uuid]
         numbers = {one.number for one in mine}
         missing = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
-        if missing and not any(told.startswith("trial ") for told in self._rows.told):
+        if missing and not any(report.startswith("trial ") for report in self._rows.reports):
             which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
             self._rows.tell(f"{count_noun(len(missing), 'trial')} of study {study.name!r} missing: {which}")
         return mine

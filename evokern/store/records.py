@@ -410,7 +410,7 @@ def stored_entries(text: str) -> list[tuple[int, float, list[Any]]]:
         A tuple for each source study: its number (0 for the nearest), the distance of its problem, and its candidates.
         A candidate is a list of value indices, one for each gene, and log(time).
     """
-    told = json.loads(text)
-    if told and isinstance(told[0][0], list):  # format of earlier versions, with a single source study
-        return [(0, DISTANT, [entry for entry in told if entry[1] is not None])]
-    return [(number, distance, entries) for number, (distance, entries) in enumerate(told)]
+    stored = json.loads(text)
+    if stored and isinstance(stored[0][0], list):  # format of earlier versions, with a single source study
+        return [(0, DISTANT, [entry for entry in stored if entry[1] is not None])]
+    return [(number, distance, entries) for number, (distance, entries) in enumerate(stored)]

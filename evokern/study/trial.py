@@ -201,8 +201,8 @@ class Evaluation:
             case Outcome.CRASHED:
                 return str(e.get("diagnosis") or e["error"])
             case Outcome.HUNG:
-                told = str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
-                return f"{told}; {PRINTF_HINT}" if e.get("prints") else told
+                text = str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
+                return f"{text}; {PRINTF_HINT}" if e.get("prints") else text
             case Outcome.COMPILE_ERROR:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:

@@ -67,7 +67,7 @@ def test_the_interval_covers_the_true_ratio() -> None:
 def test_the_error_budget_is_spent_once() -> None:
     """What the looks spend adds up to the level."""
     rules = Rules(level=0.02, looks=(5, 8, 20))
-    assert sum(rules.spent(look) for look in range(3)) == pytest.approx(0.02)
+    assert sum(rules.error_share(look) for look in range(3)) == pytest.approx(0.02)
 
 
 def test_predictions_are_compared_as_they_are() -> None:

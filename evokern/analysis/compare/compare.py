@@ -213,9 +213,10 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
     for name in common:
         clocks = old.readings[name].clock_mhz, new.readings[name].clock_mhz
         if clocks[0] and clocks[1] and abs(clocks[0] / clocks[1] - 1) > 0.03:
-            told = readable_problem(name, new, old)
+            shape = readable_problem(name, new, old)
             remarks.append(
-                f"at {told}, the SM clock was {clocks[0]:.0f} MHz in the old run and {clocks[1]:.0f} MHz in the new run"
+                f"at {shape}, the SM clock was {clocks[0]:.0f} MHz in the old run "
+                f"and {clocks[1]:.0f} MHz in the new run"
             )
     return common, remarks
 
@@ -244,9 +245,9 @@ def _line(problem: str, before: ComparedRun, now: ComparedRun, threshold: float,
         certain = chance < level
     else:
         if old.ci95_us is None or new.ci95_us is None:
-            told = readable_problem(problem, now, before)
+            shape = readable_problem(problem, now, before)
             raise UsageError(
-                f"at {told}, one run has neither samples nor a confidence interval; measure both runs again"
+                f"at {shape}, one run has neither samples nor a confidence interval; measure both runs again"
             )
         certain = old.ci95_us[1] < new.ci95_us[0] or new.ci95_us[1] < old.ci95_us[0]
     change: Change = "same"

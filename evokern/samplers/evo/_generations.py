@@ -93,9 +93,9 @@ class Generations:
         self._pool, self._features, self._prior = pool, features, prior
         self._seed, self._in_flight = seed, in_flight
         self._longest = max(GENERATION, in_flight(_LATE_TRIAL) // SHARE_IN_FLIGHT)
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache, for use with another study."""
         self._logs: tuple[int, Floats] | None = None
         self._latest: Generation | None = None
@@ -199,7 +199,7 @@ class Generations:
         own = TrainingTrials(then.rows[kept], then.values[kept], then.finished[kept], np.zeros(len(kept)))
         if not isinstance(self._prior, SeveralStudiesPrior):
             return own
-        return own.beside(self._prior.known(then, min(OTHERS_ROWS, MODEL_ROWS - len(kept))))
+        return own.with_others(self._prior.known(then, min(OTHERS_ROWS, MODEL_ROWS - len(kept))))
 
 
 def boundary(number: int, growth: int, most: int | None = None) -> int:

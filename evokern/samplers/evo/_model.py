@@ -116,7 +116,7 @@ class TrainingTrials:
         """Return a subset, by index or mask."""
         return TrainingTrials(self.rows[kept], self.values[kept], self.finished[kept], self.problem[kept])
 
-    def beside(self, other: TrainingTrials | None) -> TrainingTrials:
+    def with_others(self, other: TrainingTrials | None) -> TrainingTrials:
         """Return these trials with the finished trials of other studies inserted before the pending trials."""
         if other is None:
             return self
