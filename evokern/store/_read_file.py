@@ -155,11 +155,11 @@ class ReadFile:
             )
             return
 
-        # The same pass collects the states for `standing`, because digest and conversion dominate the cost of a row.
+        # The same pass collects the states for `trial_statuses`, because digest and conversion dominate the cost of a row.
         def both(row: Row) -> tuple[str, TrialStatus, Trial | None]:
             wanted = row["study"] == study.uuid and row["outcome"] is not None
             trial = trial_of(row, taken.get(row["uuid"])) if wanted else None
-            return *_standing_of(row, whole=wanted), trial
+            return *_status_of(row, whole=wanted), trial
 
         found: dict[str, list[TrialStatus]] = defaultdict(list)
         trials = []
@@ -234,7 +234,7 @@ class ReadFile:
         if self._known is None or self._known[0] != version:
             found: dict[str, list[TrialStatus]] = defaultdict(list)
             # Read the trials of every study, because damage can change a row's study.
-            for uuid, status in self._rows.read("evokern_trials", _standing_of, order="study, number"):
+            for uuid, status in self._rows.read("evokern_trials", _status_of, order="study, number"):
                 found[uuid].append(status)
             self._known = version, found
         mine = self._known[1][study.uuid]
@@ -317,7 +317,7 @@ class ReadFile:
             return dict(_file_of(row) for row in require_intact(self._db, self.path, table, where, [digest]))
 
 
-def _standing_of(row: Row, *, whole: bool = False) -> tuple[str, TrialStatus]:
+def _status_of(row: Row, *, whole: bool = False) -> tuple[str, TrialStatus]:
     if not whole and row.get(COLUMN) is None and row["outcome"] is not None:
         trial_of(row)  # a row without a digest is checked by converting it
     time_us = math.inf if row["time_us"] is None else row["time_us"]

@@ -115,7 +115,7 @@ def show(
 
 def _folder(output: Output, folder: Path) -> None:
     """List the studies of all databases in a folder, and report the databases that cannot be read."""
-    from evokern.results.overview import standing
+    from evokern.results.overview import summary_line
     from evokern.store import open_readonly
 
     rows, unreadable = [], {}
@@ -126,7 +126,7 @@ def _folder(output: Output, folder: Path) -> None:
         except UsageError as error:
             unreadable[str(db)] = str(error)
             continue
-        rows += [{**summary, "db": str(db), "standing": standing(summary)} for _, summary in found]
+        rows += [{**summary, "db": str(db), "standing": summary_line(summary)} for _, summary in found]
     if not rows and not unreadable:
         raise UsageError(
             f"{folder} is a folder without databases; use --db to choose a database file or the folder of a sweep"
