@@ -145,8 +145,8 @@ def outcome_counts(summary: Mapping[str, Any]) -> str:
     slow = {name.replace("_", " "): count for name, count in summary["slow"].items() if count}
     if not slow or summary["predicted"]:  # on simulated devices, slow always refers to the predicted time
         return counts(summary["outcomes"])
-    apart = counts(slow) if len(slow) > 1 else f"all {next(iter(slow))}"
-    return counts({f"slow ({apart})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
+    kinds = counts(slow) if len(slow) > 1 else f"all {next(iter(slow))}"
+    return counts({f"slow ({kinds})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
 
 
 def uncounted_trials_text(outcomes: Mapping[str, int]) -> str:

@@ -69,5 +69,5 @@ def comparison_note(names: Sequence[str], first_us: Sequence[float], reference: 
         reference: name of the reference.
     """
     times = ", ".join(f"{name} {us:.4g} µs" for name, us in zip(names, first_us, strict=True))
-    apart = max(first_us) / min(first_us) - 1
-    return f"measuring on {len(names)} GPUs; {reference} takes {times} (difference {apart:.1%})"
+    spread = max(first_us) / min(first_us) - 1
+    return f"measuring on {len(names)} GPUs; {reference} takes {times} (difference {spread:.1%})"

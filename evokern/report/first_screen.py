@@ -13,7 +13,7 @@ from evokern.report.advice import changed_genes, faster_without, short_advice, s
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, genes_with_ablation_cost, important_genes
-from evokern.report.plots import IntervalBar, apart, change, interval_bars, percent
+from evokern.report.plots import IntervalBar, change, interval_bars, interval_text, percent
 from evokern.report.search_sections import convergence_plot, progress_text, slow_trials
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
@@ -160,7 +160,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "time": microseconds(time_us),
         "unit": facts.unit,
         "mean": mean_suffix(len(facts.record.problems)),
-        "interval": apart(*interval) if interval else "",
+        "interval": interval_text(*interval) if interval else "",
         "predicted": facts.record.predicted,
         "speedup": f"{ratio:.2f}×" if ratio else "",
         "slower": ratio is not None and ratio < 1,
@@ -221,7 +221,7 @@ def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None,
     if interval is None or timing is None or problems > 1:
         return ""
     low, high = timing.ci95_us
-    return apart(low / interval[1], high / interval[0])
+    return interval_text(low / interval[1], high / interval[0])
 
 
 def _decides(facts: Facts, values: GeneValues) -> dict[str, Any]:

@@ -182,10 +182,10 @@ class GeneValues:
             for level, value in enumerate(gene.values)
         }
         """Indices of the trials with a value, by gene name and value. A disabled gene has its default value."""
-        self._apart = np.zeros(len(facts.trials), dtype=np.intp)
+        self._distance = np.zeros(len(facts.trials), dtype=np.intp)
         """Number of genes in which each trial differs from the champion; zeros without a champion."""
         if facts.best is not None:
-            self._apart = (facts.levels != Genome(self._space).rows([facts.best.config])).sum(axis=1)
+            self._distance = (facts.levels != Genome(self._space).rows([facts.best.config])).sum(axis=1)
 
     def _words(self, outcome: Outcome) -> str:
         return outcome_words(outcome, self._predicted)
@@ -220,7 +220,7 @@ class GeneValues:
         ]
         if best is None or not timed:
             return 0
-        return int(self._apart[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
+        return int(self._distance[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
 
     def edges(self) -> list[RangeEnd]:
         """Return the genes for which the champion uses the largest or smallest value, most important first."""
@@ -384,11 +384,11 @@ class GeneValues:
             return None
         if chosen or place is None or self._facts.trials[place].number == best.number:
             return LinkedText("the champion's value", f"#trial={best.number}")
-        apart = int(self._apart[place])
-        alone = apart == 1 and value != best.config[gene.name]
+        distance = int(self._distance[place])
+        alone = distance == 1 and value != best.config[gene.name]
         slower = self._slower(place)
         differs = f"best trial is {slower} and differs" if slower else "best trial differs"
-        words = f"{differs} from the champion only in this gene" if alone else _differs_in(differs, apart)
+        words = f"{differs} from the champion only in this gene" if alone else _differs_in(differs, distance)
         return LinkedText(words, f"#trial={self._facts.trials[place].number}")
 
     def _slower(self, place: int) -> str:
@@ -409,11 +409,11 @@ class GeneValues:
             return LinkedText("tried only as a duplicate program", "")
         if self._facts.best is None:
             return LinkedText("no champion to compare with", "")
-        nearest = int(mine[np.argmin(self._apart[mine])])
+        nearest = int(mine[np.argmin(self._distance[mine])])
         kind = "slow or failed" if 0 < slow < mine.size else "slow" if slow else "failed"
         one = f"{kind} in its only trial, which differs"
         all_of_them = f"{kind} in all {mine.size} trials; the closest differs"
-        words = _differs_in(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
+        words = _differs_in(one if mine.size == 1 else all_of_them, int(self._distance[nearest]))
         return LinkedText(words, f"#trial={self._facts.trials[nearest].number}")
 
     def _never_with_decisive(self, gene: Gene, value: Value) -> bool:

@@ -292,7 +292,7 @@ def interval_bars(rows: Sequence[tuple[str, str, float, tuple[float, float] | No
         if between is None:
             found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}"))
             continue
-        words += f" [{told}]" if (told := apart(*between)) else ""
+        words += f" [{text}]" if (text := interval_text(*between)) else ""
         ends = [f"{end / longest:.4f}" for end in between]
         found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}", *ends))
     return found
@@ -320,7 +320,7 @@ def percent(share: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 1 or value == 0 else f"{value:.1g} %"
 
 
-def apart(low: float, high: float) -> str:
+def interval_text(low: float, high: float) -> str:
     """Return an interval as text, with enough digits to distinguish its ends; empty if they are equal."""
     for more in range(4):
         digits = max(0, 2 + more - math.floor(math.log10(abs(high) or 1.0)))

@@ -155,7 +155,7 @@ class ReadFile:
             )
             return
 
-        # The same pass collects the states for `trial_statuses`, because digest and conversion dominate the cost of a row.
+        # The same pass collects the `trial_statuses`, because digest and conversion dominate the cost of a row.
         def both(row: Row) -> tuple[str, TrialStatus, Trial | None]:
             wanted = row["study"] == study.uuid and row["outcome"] is not None
             trial = trial_of(row, taken.get(row["uuid"])) if wanted else None
