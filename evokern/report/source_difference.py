@@ -147,10 +147,10 @@ class SourceDifference:
                 answers[condition] = None if found is None else bool(found)
             return answers[condition]
 
-        def stands(region: Sequence[_Branch]) -> bool:
+        def is_included(region: Sequence[_Branch]) -> bool:
             return all(holds(branch.condition) in (None, branch.wanted) for branch in region)
 
-        included = [stands(region) for region in self._regions]
+        included = [is_included(region) for region in self._regions]
 
         def line(index: int) -> str | None:
             if not included[self._region[index]]:

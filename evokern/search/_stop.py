@@ -39,7 +39,7 @@ def handle_stop_signals() -> Iterator[Stop]:
     """
     stop = Stop()
 
-    def wish(number: int, _frame: FrameType | None) -> None:
+    def handle_signal(number: int, _frame: FrameType | None) -> None:
         stop.asked = signal.Signals(number)
         if stop.ending:
             stop.late = True
@@ -50,7 +50,7 @@ def handle_stop_signals() -> Iterator[Stop]:
 
     before: Mapping[signal.Signals, Handler] = {}
     try:
-        with signal_handler(wish) as before:
+        with signal_handler(handle_signal) as before:
             yield stop
     finally:
         if stop.late and stop.asked is not None:

@@ -74,7 +74,7 @@ def run_diagnosed(
 
     def after(event: Literal["trial", "idle"]) -> None:
         if event == "trial" and loop.last is not None:
-            diagnoses.see(loop.last)
+            diagnoses.observe(loop.last)
         diagnoses.advance()
         after_event(event)
 
@@ -141,9 +141,9 @@ class Diagnoses:
                 found = trial.evaluation.evidence
                 self._known.setdefault(pattern, {key: found[key] for key in KEYS if key in found})
         for trial in recorded:
-            self.see(trial)
+            self.observe(trial)
 
-    def see(self, trial: Trial) -> None:
+    def observe(self, trial: Trial) -> None:
         """Diagnose a newly recorded trial if it crashed or hung."""
         pattern = pattern_of(trial, self._genes)
         if pattern is None or _explained(trial):

@@ -61,7 +61,7 @@ class ChipTime:
         self.latest = max(self.latest, self.cycles + cycles)
         self.cycles += max(cycles * blocks // sms, 1)
 
-    def back(self, began: ChipTime) -> None:
+    def rewind(self, began: ChipTime) -> None:
         """Reset the clocks to the start of a launch that is run again."""
         self.cycles, self.latest, self.grids = began.cycles, began.latest, began.grids
 

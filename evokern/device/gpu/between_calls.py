@@ -157,7 +157,7 @@ class BetweenCalls:
                 Outcome.WRONG, state_evidence(names, self._problem, self._kernel.state, known, foreign=foreign)
             )
 
-    def blamed(self, verdict: Verdict, bench: BufferSet, call: Callable[[], None]) -> Verdict:
+    def explain(self, verdict: Verdict, bench: BufferSet, call: Callable[[], None]) -> Verdict:
         """Return a failure of the check `state` if a wrong candidate uses old contents of shared memory.
 
         Args:

@@ -227,7 +227,7 @@ class Clocks:
                 when = self._product(step, at, when)
                 ordered = np.maximum(ordered, when) if step.kind == "product_wait" else ordered
                 if self.stalls is not None:
-                    self.stalls.late(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
+                    self.stalls.add_delay(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
                 last = np.maximum(last, when)
                 continue
             for source in step.sources:
@@ -260,7 +260,7 @@ class Clocks:
                 if self.early is not None:
                     self.early[result, at] = when + step.latency
             if self.stalls is not None:
-                self.stalls.late(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
+                self.stalls.add_delay(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
             last = np.maximum(last, when)
         self.waits["async_copy"][at] += waited
         memory = np.maximum(last - start - issued - waited, 0.0)

@@ -41,7 +41,7 @@ class Stalls:
         """Map from instruction number to the clocks that an average warp waited at the instruction."""
         return {number: clocks / self._warps for number, clocks in self._clocks.items()}
 
-    def late(self, number: int, clocks: Array) -> None:
+    def add_delay(self, number: int, clocks: Array) -> None:
         """Record how many clocks after the earliest possible one each warp issued an instruction."""
         self._late.append((number, float(clocks.sum())))
 
