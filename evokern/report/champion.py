@@ -11,7 +11,7 @@ from evokern.report.facts import Facts
 from evokern.report.plots import bars, change, number, percent
 from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
-from evokern.wording import count_noun, counts, microseconds
+from evokern.wording import count_noun, counts, microseconds, stage_label
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """CSS class of each verification state."""
@@ -61,7 +61,7 @@ def proof(facts: Facts) -> dict[str, Any]:
         "refuted": [(str(number), why) for number, why in facts.refuted.items()],
         "proof": facts.proof,
         "stages": [
-            (_MARKS[stage["state"]], stage["state"], name, stage["detail"])
+            (_MARKS[stage["state"]], stage["state"], stage_label(name), stage["detail"])
             for name, stage in result.get("stages", {}).items()
         ],
         "playoff": _playoff(played, facts.unit) if played else None,
@@ -146,7 +146,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
     ]
     # A refuted trial can be faster than the new champion, which is not verified yet.
     refuted = found.verified is False or (found.verified is None and bool(refuted_faster))
-    parts = _parts(facts)
+    parts, own = _parts(facts), stage_label(full_size_stage(facts))
     return {
         "kind": "bad" if refuted else "good" if found.verified else "unasked",
         "word": "refuted" if refuted else "verified" if found.verified else "not verified",
@@ -157,7 +157,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         "reason": "" if found.verified or facts.best is None else found.reason,
         "next": facts.best.number if facts.best and refuted_faster else None,
         "own": next(
-            (part["name"] for part in parts if part["name"] == full_size_stage(facts) and part["state"] != "skipped"),
+            (part["name"] for part in parts if part["name"] == own and part["state"] != "skipped"),
             "",
         ),
         "counts": f"all {count_noun(len(parts), 'stage')} passed"
@@ -180,7 +180,7 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
         parts.append(
             {
                 "state": stage["state"],
-                "name": name,
+                "name": stage_label(name),
                 "brief": clipped(brief, MAX_BRIEF_LENGTH),
                 "detail": detail,
                 # The sanitizer's summary repeats the shapes that are listed below it.
@@ -196,7 +196,7 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
     ):
         brief = f"passed in the search{nearest}"
         parts.append({"state": "passed", "name": "gate", "brief": brief, "detail": brief, "full": brief, "shapes": []})
-    own = full_size_stage(facts)
+    own = stage_label(full_size_stage(facts))
     order = {"failed": 0, "skipped": 2}
     return sorted(parts, key=lambda part: order.get(part["state"], 1 if part["name"] == own else 3))
 
