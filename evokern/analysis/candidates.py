@@ -91,7 +91,7 @@ def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]
 
 
 def device_for(record: StudyRecord, name: str | None) -> Device:
-    """Return the device for a study's candidates without starting it.
+    """Return the device for a study's candidates; it is not started yet.
 
     Args:
         record: the study.

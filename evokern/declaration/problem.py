@@ -223,7 +223,7 @@ def words_of(fields: Sequence[ProblemField], key: str, *, every: bool = False) -
 
 
 def meanings_of(fields: Sequence[ProblemField], key: str) -> tuple[tuple[str, Value, str], ...]:
-    """Return the name, value and meaning of each field of a stored problem; empty if its key does not match them."""
+    """Return the name, value and meaning of each field of a stored problem; empty if its key has other fields."""
     found = _stored(fields, key)
     return () if found is None else tuple((entry.name, found[entry.name], entry.doc) for entry in fields)
 

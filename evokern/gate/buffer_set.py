@@ -331,7 +331,7 @@ class BufferSet:
         return torch.cat([(words[rows] != plain).sum(1) for rows, plain in self._originals.plain()])
 
     def errors(self, name: str, index: int) -> torch.Tensor:
-        """Return error / tolerance in the first run of a set, as a flat tensor with one value per independent event.
+        """Return the errors of a set's first run, divided by the tolerance, as one value per independent event.
 
         An event is an element, or a row if inputs are equal along rows, because the results in such a row are alike.
         """

@@ -46,7 +46,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class MarkedFile:
-    """A source file of the kernel with the champion's choices."""
+    """A source file of the kernel, annotated with the champion's choices."""
 
     name: str
     """Name of the file."""

@@ -137,7 +137,7 @@ class BetweenCalls:
         self._build = job.built.build(problem)
 
     def overwrite(self) -> None:
-        """Overwrite shared memory, alternating between all of it and a part."""
+        """Overwrite shared memory, alternately in full and in part."""
         if self._shared is not None:
             uses = self._job.built.programs[self._build.program].uses
             self._shared.overwrite(self._build.launches, uses, partly=self._times % 2 == 1)

@@ -97,7 +97,7 @@ class Table:
 
     @cached_property
     def combinations(self) -> int:
-        """Number of configurations before constraints; above `COUNTED`, values of inactive genes count as different."""
+        """Number of configurations before constraints; in large spaces, values of inactive genes count as different."""
         space = Space(self.genes)
         return space.size if space.size > COUNTED else sum(1 for _ in space.grid())
 

@@ -46,7 +46,7 @@ class Descriptor:
 
     @cached_property
     def start(self) -> int:
-        """Address of the operand in shared memory, bytes."""
+        """Byte address of the operand in shared memory."""
         return self._field(0)
 
     @cached_property

@@ -274,7 +274,7 @@ class GlobalAccess(AtomicAccess):
 
 
 def space_accesses(state: MachineState, number: int, width: int, rules: AccessRules = PLAIN) -> dict[str, SpaceAccess]:
-    """Return a map from state space to the accesses of one instruction to it.
+    """Return a map from each state space to an instruction's accesses to it.
 
     Args:
         state: the machine's state.

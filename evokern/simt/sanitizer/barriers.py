@@ -52,7 +52,7 @@ class Barriers:
 
     @property
     def pending(self) -> bool:
-        """True while any lane waits."""
+        """Whether any lane is waiting."""
         return bool(self._ids)
 
     def note_work(self, active: Active) -> None:

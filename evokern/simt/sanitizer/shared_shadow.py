@@ -191,7 +191,7 @@ class SharedShadow:
     def write(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, stamp: int | None = None
     ) -> bool:
-        """Check and record writes; with ``stamp=IN_FLIGHT``, any access to the words before `land` is a finding.
+        """Check and record writes; with ``stamp=IN_FLIGHT``, report any access to the words before `land` is called.
 
         Returns:
             Whether several lanes write to one address.

@@ -157,7 +157,7 @@ class _Table:
 
 
 class WgmmaHazards:
-    """Groups in which registers are used, for each lane; only in functions that may access registers too early.
+    """Groups that use registers, for each lane; tracked only in functions that may access registers too early.
 
     Attributes:
         watched: instructions to check before they run.
