@@ -75,6 +75,6 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
     return found
 
 
-def _times(said: float, expected: float) -> str:
-    ratio = said / expected
+def _times(declared: float, expected: float) -> str:
+    ratio = declared / expected
     return f"too high by a factor of {ratio:.3g}" if ratio > 1 else f"too low by a factor of {1 / ratio:.3g}"

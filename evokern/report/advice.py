@@ -101,22 +101,22 @@ def _toml(value: Value) -> str:
 
 def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
     name, limit, ended = facts.record.name, facts.record.trials_limit, facts.sessions[-1].end_reason
-    more, all_told = ("--extend", "30m"), ""
+    more, in_total = ("--extend", "30m"), ""
     if limit and ended == "trials":
         more = ("--trials", str(2 * limit))
-        all_told = f" ({more[1]} trials in total, including the {len(facts.trials)} existing ones)"
+        in_total = f" ({more[1]} trials in total, including the {len(facts.trials)} existing ones)"
     if ended in ("interrupted", "paused", "failed"):
         return [Advice("resume the search", "Resume the search: it did not finish.", command("resume", name, *db))]
     gained = gains(facts)
     if gained is None or gained.evaluated < MIN_TRIALS_FOR_STOP_ADVICE:
         evaluated = gained.evaluated if gained else sum(trial.outcome.evaluated for trial in facts.trials)
         little = f"{count_noun(evaluated, 'evaluated trial')} are few for a space of {len(facts.record.genes)} genes"
-        words = f"Extend the search: {little}{all_told}."
+        words = f"Extend the search: {little}{in_total}."
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials {gained.words(gained.quarter)}"
     if gained.improving:
         came = f", and the best came late (number {gained.place} of {gained.evaluated})" if gained.late else ""
-        words = f"Extend the search: {brought}{came}{all_told}."
+        words = f"Extend the search: {brought}{came}{in_total}."
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     words = f"A longer search of the same values is unlikely to help: {brought}."
     return [Advice("do not extend this search", words)]

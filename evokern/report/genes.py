@@ -36,13 +36,13 @@ def matrix(facts: Facts) -> dict[str, Any]:
     eligible = (t for t in facts.measured if t.number not in facts.refuted)
     best = min((t.evaluation.time_us or 0.0 for t in eligible), default=0.0)
     chosen = facts.best.config if facts.best else {}
-    values_told = GeneValues(facts)
+    by_value = GeneValues(facts)
     return {
         "about": "trials with each value, the best of them, failure reasons, and next steps",
-        "next": steps(facts, values_told),
-        "lines": values_told.genes(),
-        "never": values_told.never_timed(),
-        "untried": values_told.never_tried(),
+        "next": steps(facts, by_value),
+        "lines": by_value.genes(),
+        "never": by_value.never_timed(),
+        "untried": by_value.never_tried(),
         "slow": slow_meaning(facts),
         "unit": facts.unit,
         "genes": [

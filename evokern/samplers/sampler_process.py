@@ -181,7 +181,7 @@ class SamplerProcess:
         first = known - sum(lost < known for lost in history.lost)
         visible = iter(history.results[first:])
         results = [
-            _ResultUpdate(Outcome.LOST) if at in history.lost else _told(next(visible))
+            _ResultUpdate(Outcome.LOST) if at in history.lost else _update_of(next(visible))
             for at in range(known, history.results_seen)
         ]
         ask = _ProposalRequest(proposed, known, history.proposals[proposed:], results)
@@ -212,5 +212,5 @@ class SamplerProcess:
                 raise KeyboardInterrupt
 
 
-def _told(result: TrialResult) -> _ResultUpdate:
+def _update_of(result: TrialResult) -> _ResultUpdate:
     return _ResultUpdate(result.outcome, result.value, result.fingerprint, result.constraints)
