@@ -47,7 +47,7 @@ _OLD_NAMES = {"Need": AtMost}
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object with an old name, and issue a DeprecationWarning."""
+    """Return the object that a deprecated name refers to, and issue a DeprecationWarning."""
     if name not in _OLD_NAMES:
         raise AttributeError(f"module 'evokern' has no attribute {name!r}")
     new = _OLD_NAMES[name]

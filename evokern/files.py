@@ -66,9 +66,9 @@ def read_bytes(path: Path) -> bytes:
         raise OSError(errno.EINVAL, f"invalid file name ({error})", str(path)) from None
     with open(opened, "rb") as file:  # noqa: PTH123 (a descriptor)
         state = os.fstat(opened)
-        for is_kind, told in _KINDS:
+        for is_kind, reason in _KINDS:
             if is_kind(state.st_mode):
-                raise OSError(errno.EINVAL, told, str(path))
+                raise OSError(errno.EINVAL, reason, str(path))
         if state.st_size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"it has {state.st_size:,} bytes, more than {MOST_BYTES:,}", str(path))
         return file.read()

@@ -1,3 +1,3 @@
-"""Version of the package, in a module of its own so that reading it imports nothing else."""
+"""Version of the package, in a separate module so that reading it imports nothing else."""
 
 __version__ = "0.3.0"

@@ -11,7 +11,7 @@ from evokern.escaping import shell_line
 
 
 def command(*words: object) -> str:
-    """Return a shell-quoted evokern command line, such as `evokern show 'my study' --db runs.db`."""
+    """Return a shell-quoted evokern command line, for example `evokern show 'my study' --db runs.db`."""
     return shell_line(["evokern", *words])
 
 
@@ -111,7 +111,7 @@ def verification_text(found: Mapping[str, Any]) -> str:
 
 
 def stage_label(name: str) -> str:
-    """Return the printed name of a verification stage or check, whose stored name never changes."""
+    """Return the displayed name of a verification stage or check; its stored name does not change."""
     return "full-size problem" if name == "own problem" else name
 
 
@@ -145,8 +145,8 @@ def outcome_counts(summary: Mapping[str, Any]) -> str:
     slow = {name.replace("_", " "): count for name, count in summary["slow"].items() if count}
     if not slow or summary["predicted"]:  # on simulated devices, slow always refers to the predicted time
         return counts(summary["outcomes"])
-    apart = counts(slow) if len(slow) > 1 else f"all {next(iter(slow))}"
-    return counts({f"slow ({apart})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
+    kinds = counts(slow) if len(slow) > 1 else f"all {next(iter(slow))}"
+    return counts({f"slow ({kinds})" if name == "slow" else name: n for name, n in summary["outcomes"].items()})
 
 
 def uncounted_trials_text(outcomes: Mapping[str, int]) -> str:
@@ -173,7 +173,7 @@ def warm_start_text(warm: Mapping[str, Any]) -> str:
 
 
 def and_those_of(studies: int) -> str:
-    """Return a clause about further studies that a warm start uses; empty if there are none."""
+    """Return a clause about further studies that a warm start uses, or an empty string if there are none."""
     return f" and those of {studies} further stud{'y' if studies == 1 else 'ies'}" if studies else ""
 
 

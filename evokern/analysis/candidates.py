@@ -46,7 +46,7 @@ class TrialUnderTest:
     """Name of the baseline and its time in µs, or None."""
 
     def task(self, *, strict: bool = False) -> Task:
-        """Return the device's task without racing; `strict` uses all input sets and at least three runs."""
+        """Return the evaluation task without racing; `strict` uses all input sets and at least three runs."""
         study = replace(self.study, timing=replace(self.study.timing, race=0.0))
         if strict:
             kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal", "edges"))
@@ -91,7 +91,7 @@ def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]
 
 
 def device_for(record: StudyRecord, name: str | None) -> Device:
-    """Return the device for a study's candidates without starting it.
+    """Return the device for a study's candidates; it is not started yet.
 
     Args:
         record: the study.

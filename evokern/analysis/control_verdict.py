@@ -10,7 +10,7 @@ TIE = 0.01
 
 
 def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable[[float], str]) -> str:
-    """Return the result of the comparison of a sampler with its control, as text.
+    """Return a text that compares a sampler with its control.
 
     Args:
         control: the object `control` of `show --json`.

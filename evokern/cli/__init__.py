@@ -18,10 +18,10 @@ def main() -> None:
     except (MemoryError, ImportError) as error:  # also during imports; without memory a library fails to import
         from evokern.cli._environment import out_of_memory_message
 
-        told = out_of_memory_message(error)
-        if told is None:
+        message = out_of_memory_message(error)
+        if message is None:
             raise
-        sys.exit(_usage_error(told))
+        sys.exit(_usage_error(message))
 
 
 def _open_streams() -> None:

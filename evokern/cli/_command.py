@@ -169,16 +169,18 @@ def _run_reporting_errors(output: Output, work: Callable[[], int | None]) -> int
     except SystemExit as leave:  # commands raise typer.Exit instead
         return report_usage_error(output, UsageError(f"kernel code called sys.exit({leave.code!r}); remove that call"))
     except Exception as error:
-        told = environment_error_message(error)
-        return report_internal_error(output, error) if told is None else report_usage_error(output, UsageError(told))
+        message = environment_error_message(error)
+        return (
+            report_internal_error(output, error) if message is None else report_usage_error(output, UsageError(message))
+        )
     return int(code or 0)
 
 
 def environment_error_message(error: Exception) -> str | None:
     """Return a message if the environment caused the error (disk space, memory, a file), or None for a bug."""
-    told = out_of_memory_message(error) or missing_home_message(error)
-    if told is not None or not isinstance(error, OSError):
-        return told
+    message = out_of_memory_message(error) or missing_home_message(error)
+    if message is not None or not isinstance(error, OSError):
+        return message
     if error.filename is None and error.errno in WRITE_ERRORS:
         redirect_to_null(sys.stdout, 1)  # most likely stdout failed; flushing it at exit would fail again
         return f"cannot write: {error.strerror}; redirect stdout to another file, or free disk space"
@@ -188,8 +190,10 @@ def environment_error_message(error: Exception) -> str | None:
 def report_usage_error(output: Output, error: EvokernError) -> int:
     """Print the message of an error and return its exit code."""
     if error.exit_code != 2:
-        told = out_of_memory_message(error)
-        return report_internal_error(output, error) if told is None else report_usage_error(output, UsageError(told))
+        message = out_of_memory_message(error)
+        return (
+            report_internal_error(output, error) if message is None else report_usage_error(output, UsageError(message))
+        )
     if output.verbose:
         output.tell("".join(traceback.format_exception(error)).rstrip("\n"))
     output.print_error(str(error))

@@ -92,7 +92,7 @@ def file_error_message(error: OSError) -> str | None:
 
 
 def shortened(text: str) -> str:
-    """Return a message in which only both ends of very long words are kept."""
+    """Return a message in which the middle of each very long word is removed."""
     if len(text) <= MAX_WORD_LENGTH:
         return text
     return " ".join(_cut(word) for word in text.split(" "))

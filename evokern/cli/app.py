@@ -64,8 +64,8 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:  # raised by the help or by option parsing; commands report their own errors
-        told = environment_error_message(error)
-        if told is None:
+        message = environment_error_message(error)
+        if message is None:
             raise
-        Output().print_error(told)
+        Output().print_error(message)
         sys.exit(UsageError.exit_code)

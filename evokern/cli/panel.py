@@ -138,8 +138,8 @@ def _has_cursor() -> bool:
 
 
 def _opening(progress: Progress) -> str:
-    aside = f"; the earlier study is now {progress.set_aside}" if progress.set_aside else ""
-    return f"{progress.study} on {progress.device}{aside}"
+    renamed = f"; the earlier study is now {progress.set_aside}" if progress.set_aside else ""
+    return f"{progress.study} on {progress.device}{renamed}"
 
 
 def _start(progress: Progress) -> str:

@@ -56,7 +56,7 @@ class Host:
     """Runner of jobs in the pools of a host; any number of threads may submit jobs."""
 
     def __init__(self, plan: HostPlan) -> None:
-        """Start the workers' imports; `report` opens the pools later."""
+        """Start importing the workers' modules; `report` opens the pools later."""
         self._plan = plan
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._in_use: TextIO | None = None
@@ -88,12 +88,12 @@ class Host:
         }
 
     def keep_spares(self) -> None:
-        """From now on, let pools that reserve a resource of this host keep spare workers."""
+        """Let pools that reserve a resource of this host keep spare workers from now on."""
         self._spares_wanted = True
         self._wake()
 
     def run_job(self, pool: str, job: Any, deadline_s: float) -> JobResult:
-        """Run a job and return its result, with this host's key and clock.
+        """Run a job; return its result, this host's key and the time on this host's clock.
 
         Raises:
             EvokernError: if workers can no longer be started.
@@ -149,7 +149,9 @@ class Host:
                 for result in wait(pools, 1.0, [self._wake_read]):
                     name, future = waiting.pop(result.key)
                     holder = self._holders.get(name)
-                    future.set_result(holder.told(result, self._pools[name].processes) if holder else result)
+                    future.set_result(
+                        holder.with_observations(result, self._pools[name].processes) if holder else result
+                    )
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
                 if self._spares_wanted:
@@ -165,14 +167,14 @@ class Host:
                         waiting[number] = name, future
                         self._pools[name].submit(number, job, deadline_s)
         except BaseException as error:
-            told = error if isinstance(error, EvokernError) else InternalError(f"{type(error).__name__}: {error}")
+            cause = error if isinstance(error, EvokernError) else InternalError(f"{type(error).__name__}: {error}")
             if not self._ready.done():
-                self._ready.set_exception(told)
+                self._ready.set_exception(cause)
             for _, future in waiting.values():
-                future.set_exception(told)
+                future.set_exception(cause)
             while True:  # fail all later jobs too
                 _, _, _, future = self._asked.get()
-                future.set_exception(told)
+                future.set_exception(cause)
 
 
 def _marked(folder: Path) -> TextIO:

@@ -46,7 +46,7 @@ class PendingJob:
 
 
 class RayPool:
-    """Workers of one kind on all hosts; one thread drives the pool, as for `WorkerPool`."""
+    """Pool of workers of one kind on all hosts; a single thread drives it, as for `WorkerPool`."""
 
     def __init__(self, name: str, cluster: RayHosts, members: Sequence[tuple[RayHost, PoolPlan]]) -> None:
         """Create a pool.
@@ -135,25 +135,25 @@ class RayPool:
         return [self._reader]
 
     def overdue(self) -> frozenset[int]:
-        """Return an empty set, because in this pool, long jobs do not delay other jobs."""
+        """Return an empty set, because long jobs do not delay other jobs in this pool."""
         return frozenset()
 
     def next_deadline(self) -> float | None:
         """Return the earliest time (monotonic clock) at which a host counts as hung."""
-        return min((self._limit(index, asked) for index, asked in self._under_way()), default=None)
+        return min((self._limit(index, pending) for index, pending in self._under_way()), default=None)
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, in seconds."""
-        for _, asked in self._under_way():
-            asked.began += pause_s
+        """Extend all deadlines by the duration of a pause of this process, in seconds."""
+        for _, pending in self._under_way():
+            pending.began += pause_s
 
     def submit(self, key: int, job: Any, deadline_s: float, only: int | None = None) -> None:
         """Queue a job for any host or for host `only`; its deadline, in seconds, counts from its start on a worker."""
-        asked = PendingJob(key, job, deadline_s, only=only)
+        pending = PendingJob(key, job, deadline_s, only=only)
         if only is None:
-            self._backlog.append(asked)
+            self._backlog.append(pending)
         else:
-            self._backlog.appendleft(asked)
+            self._backlog.appendleft(pending)
         self._feed()
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
@@ -168,21 +168,23 @@ class RayPool:
         results = []
         with contextlib.suppress(queue.Empty):
             while True:
-                index, life, asked, answer = self._answers.get_nowait()
-                if self._held[index].pop(asked.key, None) is not asked:
+                index, life, pending, answer = self._answers.get_nowait()
+                if self._held[index].pop(pending.key, None) is not pending:
                     continue  # the job was reassigned to another host
                 if isinstance(answer, JobResult):
-                    results.append(self._told(index, asked, answer))
+                    results.append(self._with_location(index, pending, answer))
                 else:
-                    results += self._died(index, life, asked, answer)
+                    results += self._died(index, life, pending, answer)
         now = time.monotonic()
-        for index, asked in list(self._under_way()):
-            if now > self._limit(index, asked):
+        for index, pending in list(self._under_way()):
+            if now > self._limit(index, pending):
                 host = self._hosts[index]
-                if host.life == asked.life:  # else the actor was already replaced
+                if host.life == pending.life:  # else the actor was already replaced
                     self._cluster.end(host)
-                del self._held[index][asked.key]
-                results += self._died(index, asked.life, asked, TimeoutError(f"no reply in {now - asked.began:.0f} s"))
+                del self._held[index][pending.key]
+                results += self._died(
+                    index, pending.life, pending, TimeoutError(f"no reply in {now - pending.began:.0f} s")
+                )
         self._feed()
         while self._lost_results:
             results.append(self._lost_results.popleft())
@@ -204,18 +206,18 @@ class RayPool:
         return f"lost {count_noun(host.life, 'time')}, back" if host.life else ""
 
     def _under_way(self) -> list[tuple[int, PendingJob]]:
-        return [(index, asked) for index, held in enumerate(self._held) for asked in held.values()]
+        return [(index, pending) for index, held in enumerate(self._held) for pending in held.values()]
 
-    def _limit(self, index: int, asked: PendingJob) -> float:
-        return asked.began + (self._depths[index] + 1) * asked.deadline_s + _LATE_S
+    def _limit(self, index: int, pending: PendingJob) -> float:
+        return pending.began + (self._depths[index] + 1) * pending.deadline_s + _LATE_S
 
-    def _told(self, index: int, asked: PendingJob, answer: JobResult) -> JobResult:
+    def _with_location(self, index: int, pending: PendingJob, answer: JobResult) -> JobResult:
         """Return a host's result, converted to the key, clock and worker numbers of this machine."""
         began_s = time.monotonic() - answer.seconds
         worker = self._hosts[index].index * _TICKETS + answer.worker
-        return replace(answer, key=asked.key, began_s=began_s, worker=worker, member=index)
+        return replace(answer, key=pending.key, began_s=began_s, worker=worker, member=index)
 
-    def _died(self, index: int, life: int, asked: PendingJob, error: BaseException) -> list[JobResult]:
+    def _died(self, index: int, life: int, pending: PendingJob, error: BaseException) -> list[JobResult]:
         """Handle the death of an actor or a failed job: run the job on another host, or report it as lost.
 
         Raises:
@@ -229,59 +231,59 @@ class RayPool:
             self._cluster.actor_died(host, why)
         if all(one.failure for one in self._hosts):
             raise DeviceError(f"no host of the Ray cluster is usable any more: {why}")
-        asked.deaths += self._cluster.alive(host.node) and not isinstance(error, EvokernError)
-        if asked.deaths < _MOST_DEATHS:
-            asked.avoid = index
-            self._backlog.appendleft(asked)
+        pending.deaths += self._cluster.alive(host.node) and not isinstance(error, EvokernError)
+        if pending.deaths < _MOST_DEATHS:
+            pending.avoid = index
+            self._backlog.appendleft(pending)
             return []
-        seconds = time.monotonic() - asked.began
-        return [JobResult(asked.key, "lost", f"two actors died, the last one on {host.name}: {why}", seconds)]
+        seconds = time.monotonic() - pending.began
+        return [JobResult(pending.key, "lost", f"two actors died, the last one on {host.name}: {why}", seconds)]
 
     def _feed(self) -> None:
         waiting, self._backlog = self._backlog, deque()
         full = False
-        for asked in waiting:
+        for pending in waiting:
             # If a job for any host finds no free place, later jobs for any host find none either.
-            index = None if full and asked.only is None else self._place_for(asked)
+            index = None if full and pending.only is None else self._place_for(pending)
             if index is not None:
-                asked.began, asked.life = time.monotonic(), self._hosts[index].life
-                self._held[index][asked.key] = asked
-                self._ask(index, asked.life, asked)
-            elif asked.only is not None and self._hosts[asked.only].failure:
-                host = self._hosts[asked.only]
-                self._lost_results.append(JobResult(asked.key, "lost", f"{host.name} is gone: {host.failure}", 0.0))
+                pending.began, pending.life = time.monotonic(), self._hosts[index].life
+                self._held[index][pending.key] = pending
+                self._ask(index, pending.life, pending)
+            elif pending.only is not None and self._hosts[pending.only].failure:
+                host = self._hosts[pending.only]
+                self._lost_results.append(JobResult(pending.key, "lost", f"{host.name} is gone: {host.failure}", 0.0))
                 self._wake()
             else:
-                full = full or asked.only is None
-                self._backlog.append(asked)
+                full = full or pending.only is None
+                self._backlog.append(pending)
 
-    def _place_for(self, asked: PendingJob) -> int | None:
+    def _place_for(self, pending: PendingJob) -> int | None:
         """Return the index of the host with the smallest fraction of occupied places, or None if no host is free.
 
         If possible, the result differs from the host that last lost the job.
         """
-        if asked.only is not None:
-            return asked.only if self._hosts[asked.only].up else None
+        if pending.only is not None:
+            return pending.only if self._hosts[pending.only].up else None
         up = self.working
-        others = [index for index in up if index != asked.avoid] or up
+        others = [index for index in up if index != pending.avoid] or up
         shares = {index: len(self._held[index]) / self._places[index] for index in others}
         return min((index for index in others if shares[index] < 1), key=shares.__getitem__, default=None)
 
-    def _ask(self, index: int, life: int, asked: PendingJob) -> None:
+    def _ask(self, index: int, life: int, pending: PendingJob) -> None:
         def answered(future: Any) -> None:
             try:
                 found = future.result()
             except Exception as error:
                 found = cause_of(error)
-            self._answers.put((index, life, asked, found))
+            self._answers.put((index, life, pending, found))
             self._wake()
 
         try:
             host = self._hosts[index]
-            reference = host.actor.run_job.remote(self._name, asked.job, asked.deadline_s)
+            reference = host.actor.run_job.remote(self._name, pending.job, pending.deadline_s)
             reference.future().add_done_callback(answered)
         except Exception as error:
-            self._answers.put((index, life, asked, error))
+            self._answers.put((index, life, pending, error))
             self._wake()
 
     def _wake(self) -> None:

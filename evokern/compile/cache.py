@@ -49,7 +49,7 @@ def program_key(
     architecture: str,
     compiler: str,
 ) -> str:
-    """Return the key of a program: a digest of all inputs of its compilation."""
+    """Return the key of a program: a digest of everything that its compilation depends on."""
     parts = [source, sorted(headers.items()), list(options), list(entries), architecture, compiler]
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 

@@ -56,7 +56,7 @@ def code_digest(program: Program, entries: Sequence[str]) -> str:
 
 @functools.lru_cache(maxsize=4)  # several callers pass the same text
 def variables_in_use(ptx: str) -> Mapping[str, str]:
-    """Return the declarations, by symbol, of the module variables that code or a used variable refers to."""
+    """Return the declarations of the module variables that code or another used variable refers to, by symbol."""
     declared = {match.group(1): match.group(0) for match in _VARIABLE.finditer(ptx)}
     used: set[str] = set()
     waiting = [_VARIABLE.sub("", ptx)]

@@ -88,7 +88,7 @@ def compile_program(
     architecture: str,
     line_info: bool = False,
 ) -> Program | CompileFailure:
-    """Compile one translation unit; arguments as `evokern.compile.nvrtc.compile_program`, but safe against crashes.
+    """Compile one translation unit like `evokern.compile.nvrtc.compile_program`, but survive compiler crashes.
 
     Returns:
         The program, or the failure: the compiler rejected the source, crashed, or exceeded `DEADLINE_S`.
@@ -122,7 +122,7 @@ def compile_ptx(
     *,
     suffix: str = "",
 ) -> Program | CompileFailure:
-    """Compile to PTX only, by default with line information; arguments as `compile_program`.
+    """Compile to PTX only, by default with line information; the arguments are those of `compile_program`.
 
     ``suffix`` is `a` to allow instructions that only this architecture has.
     """

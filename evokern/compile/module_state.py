@@ -24,7 +24,7 @@ _LISTED = 4
 
 
 def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tuple[ModuleVariable, ...]:
-    """Return the variables of a program that keep values between calls; none if its code uses none.
+    """Return the module variables that keep values between calls; empty if the program's code uses none of them.
 
     Args:
         kernel: kernel with the declared state.

@@ -1,4 +1,4 @@
-"""Call NVRTC through CuPy, which needs neither a GPU nor a CUDA toolkit.
+"""Calls of NVRTC through CuPy; they need neither a GPU nor a CUDA toolkit.
 
 NVRTC crashes on some sources and takes its process down; use `evokern.compile.isolated` to survive such crashes.
 """

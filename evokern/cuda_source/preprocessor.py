@@ -74,20 +74,20 @@ def guard_name(directive: str, body: str) -> str:
 def required(stream: TokenStream) -> dict[str, int]:
     """Return the macros whose absence causes an ``#error``, with the index of the condition's token."""
     found: dict[str, int] = {}
-    asked: list[tuple[tuple[str, ...], int]] = []
+    branches: list[tuple[tuple[str, ...], int]] = []
     for index, token in enumerate(stream.tokens):
         name = token.directive
         if name in ("if", "ifdef", "ifndef"):
-            asked.append((_absence(name, directive_body(token.text)), index))
-        elif name == "elif" and asked:
-            asked[-1] = (_absence("if", directive_body(token.text)), index)
-        elif name == "else" and asked:
-            asked[-1] = ((), index)
-        elif name == "endif" and asked:
-            asked.pop()
-        elif name == "error" and asked:
-            for macro in asked[-1][0]:
-                found.setdefault(macro, asked[-1][1])
+            branches.append((_absence(name, directive_body(token.text)), index))
+        elif name == "elif" and branches:
+            branches[-1] = (_absence("if", directive_body(token.text)), index)
+        elif name == "else" and branches:
+            branches[-1] = ((), index)
+        elif name == "endif" and branches:
+            branches.pop()
+        elif name == "error" and branches:
+            for macro in branches[-1][0]:
+                found.setdefault(macro, branches[-1][1])
     return found
 
 

@@ -33,7 +33,7 @@ class AtMost:
 
 
 def divides(divisor: int, number: int, unit: str = "") -> AtMost:
-    """Return a need that holds if `divisor` divides `number`; its `needed` amount is the remainder."""
+    """Return amounts for the condition that `divisor` divides `number`; `needed` is the remainder."""
     return AtMost(number % divisor if divisor else 1, 0, f"{unit} {LEFT_OVER}".strip())
 
 
@@ -63,7 +63,7 @@ class Constraint:
         return self._arity  # type: ignore[attr-defined,no-any-return]
 
     def evaluate(self, config: Config, problem: Problem, chip: object) -> AtMost:
-        """Return the needed and available amounts; a boolean becomes a need of 0 (holds) or 1 (violated), 0 available.
+        """Return the needed and available amounts; a boolean becomes 0 (holds) or 1 (violated) needed, 0 available.
 
         Raises:
             KernelError: the constraint's function raised or returned None.

@@ -20,50 +20,16 @@ if TYPE_CHECKING:
     import torch
 
 MOVES = frozenset(
-    [
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "permute",
-        "transpose",
-        "t",
-        "T",
-        "mT",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "expand_as",
-        "contiguous",
-        "clone",
-        "to",
-        "double",
-        "float",
-        "type",
-        "view_as",
-        "movedim",
-        "__getitem__",
-        "narrow",
-        "select",
-        "split",
-        "chunk",
-        "cat",
-        "stack",
-        "unbind",
-        "shape",
-        "size",
-        "dim",
-        "ndim",
-        "numel",
-        "dtype",
-        "device",
-        "is_floating_point",
-        "detach",
-    ]
+    {
+        *("view", "reshape", "flatten", "unflatten", "permute", "transpose", "t", "T", "mT", "squeeze", "unsqueeze"),
+        *("expand", "expand_as", "contiguous", "clone", "to", "double", "float", "type", "view_as", "movedim"),
+        *("__getitem__", "narrow", "select", "split", "chunk", "cat", "stack", "unbind", "shape", "size", "dim"),
+        *("ndim", "numel", "dtype", "device", "is_floating_point", "detach"),
+    }
 )
 """Operations that do not compute: views, copies, conversions, and properties."""
 PRODUCTS = frozenset(
-    ["matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "linear", "conv1d", "conv2d", "conv3d"]
+    {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "linear", "conv1d", "conv2d", "conv3d"}
 )
 """Operations that add products."""
 FUNCTIONS: Mapping[str, float] = {
@@ -73,8 +39,9 @@ FUNCTIONS: Mapping[str, float] = {
 """Functions of single elements, with the error in ulp that a float32 kernel may have (CUDA C++ Programming Guide,
 "Mathematical Functions", doubled for approximate instructions)."""
 COMBINATIONS = frozenset(
-    ["add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"]
-)
+    {*("add", "sub", "mul", "div"), *(f"__{side}{name}__" for side in ("", "r") for name in ("add", "sub", "mul")),
+     "__truediv__"}
+)  # fmt: skip
 """Operations on two elements, each rounded once."""
 
 

@@ -105,7 +105,7 @@ def feasible_space(
     chip: Profile,
     genes: Mapping[str, Sequence[Value]] | None = None,
 ) -> Space:
-    """Return the kernel's space with restricted genes, and with its feasibility check bound to problems and a chip.
+    """Return the kernel's space with restricted genes, and with a feasibility check for these problems and this chip.
 
     Args:
         kernel: the kernel.
@@ -213,7 +213,7 @@ def _values(genes: Sequence[Gene], name: str) -> tuple[Value, ...]:
 
 
 def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launch, ...]:
-    """Return the kernel's launches; for an external source, with its own geometry.
+    """Return the launches of a kernel; an external source may replace their geometry.
 
     Raises:
         KernelError: the kernel's `launches` raised or returned no launch.

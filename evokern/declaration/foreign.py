@@ -36,7 +36,7 @@ class LaunchGeometry:
         return {name: value for name, value in fields.items() if value is not None}
 
     def changed(self, by: LaunchGeometry) -> LaunchGeometry:
-        """Return this geometry with the values of `by` replacing its own."""
+        """Return this geometry with the values that `by` sets."""
         return replace(self, **by.given)
 
 

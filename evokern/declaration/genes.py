@@ -50,11 +50,11 @@ class NamedValues(Mapping[str, Value]):
         return len(self._values)
 
     def items(self) -> ItemsView[str, Value]:
-        """Return names with their values; faster than the method of `Mapping`, because reports read many trials."""
+        """Return the names with their values; faster than `Mapping.items`, because reports read many trials."""
         return self._values.items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or the default if the name is unknown; faster than the method of `Mapping`."""
+        """Return a value, or the default if the name is unknown; faster than `Mapping.get`."""
         return self._values.get(name, default)
 
     def __getstate__(self) -> dict[str, Value]:
@@ -185,7 +185,7 @@ class Gene:
         return marked if len(marked) < len(self.values) else ()  # if all values are marked, none is worse than another
 
     def beyond(self, value: Value) -> int | None:
-        """Return the next number beyond the smallest or largest value of a parameter.
+        """Return the next number beyond a parameter's range if `value` is its smallest or largest value.
 
         Args:
             value: the current value.

@@ -129,7 +129,7 @@ class Tensor:
 
     @property
     def given(self) -> bool:
-        """Whether the buffer is an input of the reference, filled with generated values before a call."""
+        """Whether the buffer is an input: filled with generated values before a call, and passed to the reference."""
         return self.role in ("input", "inout", "constant")
 
     @property
@@ -239,7 +239,7 @@ class Baseline:
     """Function that converts the inputs, for example to another dtype; runs once per input set and is not timed."""
 
     def given(self, problem: Problem, inputs: Inputs) -> Inputs:
-        """Return the inputs for `run`, after `prepare` if there is one."""
+        """Return the inputs of `run`, processed by `prepare` if it is set."""
         return inputs if self.prepare is None else self.prepare(problem, inputs)
 
 

@@ -16,7 +16,7 @@ SCALAR_BYTES: Mapping[str, int] = {
 
 
 def whole(number: int | float) -> int:
-    """Convert a number to `int`; traced integers keep their formula (see `evokern.export.trace`)."""
+    """Convert a number to `int`; a traced integer keeps its formula (see `evokern.export.trace`)."""
     return number if isinstance(number, int) and not isinstance(number, bool) else int(number)
 
 

@@ -45,8 +45,8 @@ class Problem(NamedValues):
         Args:
             every: whether to include fields at their default; all fields are included if all are at their default.
         """
-        told = [n for n, v in self._values.items() if every or n not in self._defaults or self._defaults[n] != v]
-        return " ".join(f"{name}={self._values[name]}" for name in told or self._values)
+        names = [n for n, v in self._values.items() if every or n not in self._defaults or self._defaults[n] != v]
+        return " ".join(f"{name}={self._values[name]}" for name in names or self._values)
 
     def changed(self, changes: Mapping[str, Value]) -> Problem:
         """Return this problem with some numbers changed."""
@@ -202,7 +202,7 @@ def parse_problems(
 
 
 def key_of(kernel: str, fields: Sequence[ProblemField], text: str) -> str:
-    """Return the key of the problem in a user's text.
+    """Return the key of the problem that a user's text describes.
 
     Raises:
         KernelError: the text is not a supported problem; the message lists the supported values.
@@ -211,7 +211,7 @@ def key_of(kernel: str, fields: Sequence[ProblemField], text: str) -> str:
 
 
 def words_of(fields: Sequence[ProblemField], key: str, *, every: bool = False) -> str:
-    """Return a stored problem in words (`Problem.in_words`), or its key if it does not match the fields.
+    """Return a stored problem in readable form (`Problem.in_words`), or its key if it does not match the fields.
 
     Args:
         fields: the kernel's fields, as stored with the problem; empty in databases of old versions.
@@ -223,7 +223,7 @@ def words_of(fields: Sequence[ProblemField], key: str, *, every: bool = False) -
 
 
 def meanings_of(fields: Sequence[ProblemField], key: str) -> tuple[tuple[str, Value, str], ...]:
-    """Return the name, value and meaning of each field of a stored problem; empty if its key does not match them."""
+    """Return the name, value and meaning of each field of a stored problem; empty if its key has other fields."""
     found = _stored(fields, key)
     return () if found is None else tuple((entry.name, found[entry.name], entry.doc) for entry in fields)
 
@@ -240,7 +240,7 @@ _SEPARATOR = re.compile(r"\s*,\s*|\s+(?=[A-Za-z_]\w*\s*=)")
 
 
 def parts_of(text: str) -> list[tuple[str, str]]:
-    """Return the name and value of each part of a problem's text, in order; a value alone has an empty name."""
+    """Return the name and value of each part of a problem's text, in order; the name of a bare value is empty."""
     split = (part.partition("=") for part in _SEPARATOR.split(text.strip()) if part)
     return [(name.strip(), value.strip()) if equals else ("", name) for name, equals, value in split]
 

@@ -40,7 +40,7 @@ class Rendered:
 
     @property
     def macros(self) -> dict[str, str]:
-        """Macros of the `-D` options: name → value."""
+        """Map from name to value of the macros in the `-D` options."""
         pairs = (option[2:].split("=", 1) for option in self.options if option.startswith("-D"))
         return {pair[0]: pair[1] if len(pair) > 1 else "1" for pair in pairs}
 
@@ -51,7 +51,7 @@ def choice_macro(gene: Gene, value: Value) -> str:
 
 
 def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
-    """Return all macros of a candidate: constants of named choices, genes, then those of the kernel's `macros`.
+    """Return all macros of a candidate: constants of named choices, then genes, then the kernel's own `macros`.
 
     Raises:
         KernelError: the kernel's `macros` raised or redefines a gene.

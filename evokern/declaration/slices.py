@@ -1,4 +1,4 @@
-"""Slices: parts of the inputs with the outputs that depend on them, so that the gate can renew one part alone."""
+"""Slices: parts of the inputs and the outputs that depend on them; the gate can renew the inputs of one slice alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Slice:
         return axes if isinstance(axes, tuple) else (axes,)
 
     def part(self, problem: Problem, counts: tuple[int, ...]) -> Problem:
-        """Return the problem for a slice with these numbers of indices along its axes."""
+        """Return the problem that remains if each axis of the slice keeps only the given number of indices."""
         return problem.changed(dict(zip(self.fields, counts, strict=False))) if self.fields else problem
 
     def extents(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

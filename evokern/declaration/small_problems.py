@@ -22,7 +22,7 @@ MOST_TILE = 1024
 
 
 def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
-    """Return a small problem; if every part names its field (`B=1 S=72`), other fields are as in the study's problem.
+    """Return a small problem; with named parts (`B=1 S=72`), missing fields are taken from the study's problem.
 
     Raises:
         KernelError: the text is not a problem of this kernel.
@@ -71,7 +71,7 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
 
 
 def whole_tile_problem(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:
-    """Return a small problem of whole tiles for a candidate whose tiles exceed every declared small problem, or None.
+    """Return a small problem of whole tiles for a candidate whose tiles exceed every declared one, or None.
 
     First all numeric fields get the same extent, the smallest feasible one. Possible extents are the candidate's values
     and products of two of them. Then each field is reduced to its smallest feasible extent.

@@ -135,7 +135,7 @@ class Space:
         return self.canonical(values)
 
     def without_effect(self, config: Config, changes: Mapping[str, str | Value]) -> tuple[str, ...]:
-        """Return a sentence for each change that has no effect because its gene is inactive.
+        """Return a sentence for each requested change that has no effect because its gene is inactive.
 
         Args:
             config: the configuration returned by `with_changes`.
@@ -144,15 +144,15 @@ class Space:
         Returns:
             For example ``LANES=row has no effect with PATH=tiled; it needs PATH=skinny``.
         """
-        told = []
+        notes = []
         for name, value in changes.items():
             gene = self.gene(name)
             if config[gene.name] != (given := gene.parse(str(value))):
                 needs = self._needs(gene, config)
                 now = " and ".join(f"{other}={config[other]}" for other in needs)
                 wanted = " and ".join(f"{other}={'|'.join(map(str, allowed))}" for other, allowed in needs.items())
-                told.append(f"{gene.name}={given} has no effect with {now}; it needs {wanted}")
-        return tuple(told)
+                notes.append(f"{gene.name}={given} has no effect with {now}; it needs {wanted}")
+        return tuple(notes)
 
     def _needs(self, gene: Gene, config: Config) -> dict[str, Sequence[Value]]:
         """Return the unmet conditions of an inactive gene: other gene → its allowed values."""

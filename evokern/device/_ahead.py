@@ -19,7 +19,7 @@ MAX_KEPT = 64
 
 
 class CompileAhead:
-    """Candidates that are compiled ahead. Only `want` may be called from another thread than the pipeline's."""
+    """Queue of candidates to compile ahead. Another thread than the pipeline's may call only `replace_candidates`."""
 
     def __init__(self, compilers: JobPool, workers: int, deadline_s: float) -> None:
         """Create the queue without candidates.
@@ -39,7 +39,7 @@ class CompileAhead:
         self._failed: set[Config] = set()
         self._key = FIRST_KEY
 
-    def want(self, configs: Sequence[Config]) -> None:
+    def replace_candidates(self, configs: Sequence[Config]) -> None:
         """Replace the list of likely candidates, the likeliest first."""
         self._wanted = tuple(configs)
 
@@ -58,8 +58,8 @@ class CompileAhead:
             self._compilers.submit(self._key, config, self._deadline_s)
             self._key -= 1
 
-    def asked(self, number: int, config: Config) -> JobResult | bool:
-        """Return the finished compile of a trial, or whether it is in progress; `finished` then returns it."""
+    def claim(self, number: int, config: Config) -> JobResult | bool:
+        """Return the finished compile of a trial, or whether it is in progress; `finished` returns it later."""
         self._wanted = tuple(other for other in self._wanted if other != config)
         if config in self._kept:
             return replace(self._kept.pop(config), key=number)

@@ -1,4 +1,4 @@
-"""References that compare the GPUs of one search."""
+"""Jobs with known times that serve to compare the GPUs of one search."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def calibration_of(
     deadline_s: float,
     proof: Any = None,
 ) -> Calibration:
-    """Return the references that compare GPUs: the fastest baseline, then the default candidate.
+    """Return the references for comparing GPUs: the fastest baseline, then the default candidate.
 
     If no baseline has a time, the default candidate is used twice, because a single time may be disturbed.
 
@@ -68,6 +68,6 @@ def comparison_note(names: Sequence[str], first_us: Sequence[float], reference: 
         first_us: time of the reference on each GPU in µs.
         reference: name of the reference.
     """
-    told = ", ".join(f"{name} {us:.4g} µs" for name, us in zip(names, first_us, strict=True))
-    apart = max(first_us) / min(first_us) - 1
-    return f"measuring on {len(names)} GPUs; {reference} takes {told} (difference {apart:.1%})"
+    times = ", ".join(f"{name} {us:.4g} µs" for name, us in zip(names, first_us, strict=True))
+    spread = max(first_us) / min(first_us) - 1
+    return f"measuring on {len(names)} GPUs; {reference} takes {times} (difference {spread:.1%})"

@@ -66,15 +66,15 @@ class Checks:
     checked_at: float = 0.0
     checking: bool = False
     proving: bool = False
-    aside: bool = False
+    excluded: bool = False
     beyond: list[str] = field(default_factory=list)
     """Descriptions of the references that drifted in the current check."""
-    since: dict[int, tuple[Any, float]] = field(default_factory=dict)
+    unconfirmed: dict[int, tuple[Any, float]] = field(default_factory=dict)
     """Trial → job and deadline, for trials measured since the last good check."""
 
 
 class Executors(ForwardingPool):
-    """Executors with drift checks.
+    """Executors that are monitored by drift checks.
 
     One thread drives them, like a `WorkerPool`; `evokern.workers.pool.wait` waits for them.
     """
@@ -123,7 +123,7 @@ class Executors(ForwardingPool):
 
     @property
     def states(self) -> Sequence[str]:
-        """Reason why each executor is idle."""
+        """State of each executor in a few words; empty if the executor works normally."""
         return self._pool.states
 
     def remeasured(self) -> dict[int, Mapping[str, Any]]:
@@ -157,8 +157,8 @@ class Executors(ForwardingPool):
         if len(self.checks) == 1 or not isinstance(result.value, Evaluation):
             return result
         if asked is not None and result.value.outcome is Outcome.MEASURED:
-            self.checks[member].since[result.key] = asked
-            if self.checks[member].aside:
+            self.checks[member].unconfirmed[result.key] = asked
+            if self.checks[member].excluded:
                 self._measure_again(member, f"{self._pool.names[member]} was excluded")
         evidence = {**result.value.evidence, GPU: self._pool.names[member]}
         return replace(result, value=replace(result.value, evidence=evidence))
@@ -197,7 +197,7 @@ class Executors(ForwardingPool):
             reference, first_us = references[len(one.beyond)], one.first_us[len(one.beyond)]
             time_us = reference.time_us(result.value) if done else None
             if time_us is not None and abs(time_us / first_us - 1) <= MAX_DRIFT:
-                one.since.clear()
+                one.unconfirmed.clear()
             else:
                 took = "could not be measured" if time_us is None else f"took {time_us:.4g} µs"
                 one.beyond.append(f"{reference.name} {took} (initially {first_us:.4g} µs)")
@@ -229,18 +229,18 @@ class Executors(ForwardingPool):
         if len(self._pool.working) == 1:
             return  # no other executor to compare it with
         self._pool.set_aside(member)
-        self.checks[member].aside = True
-        name, count = self._pool.names[member], len(self.checks[member].since)
+        self.checks[member].excluded = True
+        name, count = self._pool.names[member], len(self.checks[member].unconfirmed)
         message = f"{name} is excluded: {why}; its {count} trials since the last good check are measured again"
         log_event("gpu_set_aside", message, logging.WARNING, gpu=name, trials=count)
         self._measure_again(member, f"{name} was excluded: {why}")
 
     def _measure_again(self, member: int, why: str) -> None:
-        since = self.checks[member].since
-        for number, (job, deadline_s) in since.items():
+        unconfirmed = self.checks[member].unconfirmed
+        for number, (job, deadline_s) in unconfirmed.items():
             self._why[number] = why
             self._pool.submit(self._key(member, number), job, deadline_s)
-        since.clear()
+        unconfirmed.clear()
 
     def _measured_again(self, number: int, result: JobResult) -> None:
         found: dict[str, Any] = {GPU: self._pool.names[result.member], "because": self._why.pop(number)}

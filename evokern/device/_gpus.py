@@ -114,7 +114,7 @@ class HeldGpu:
         return replace(spec, init=init)
 
     def report(self) -> LiveGpu:
-        """Return the GPU."""
+        """Return the description of the GPU."""
         return self.gpu
 
     def spares(self, report: Any) -> int:
@@ -124,8 +124,8 @@ class HeldGpu:
         held, peak, free = (int(report[key]) for key in (HELD, PEAK, FREE))
         return max(0, min(_SPARES, (free - (peak - held)) // (held + CONTEXT_BYTES)))
 
-    def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
-        """Return a result whose evidence lists other processes on the GPU."""
+    def with_observations(self, result: JobResult, processes: Sequence[int]) -> JobResult:
+        """Return a result whose evidence also lists the other processes on the GPU."""
         now = time.monotonic()
         if now - self._asked > _FOREIGN_PERIOD_S:
             self._asked = now

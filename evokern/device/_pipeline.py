@@ -151,7 +151,7 @@ class Pipeline:
 
     def compile_ahead(self, configs: Sequence[Config]) -> None:
         """Compile likely next candidates on idle workers, the likeliest first; returns immediately."""
-        self._ahead.want(configs)
+        self._ahead.replace_candidates(configs)
         self._wake()
 
     def poll(self, timeout_s: float) -> list[Answer]:
@@ -246,7 +246,7 @@ class Pipeline:
                 request = self._requests.get_nowait()
                 self._asked[request.number] = request
                 self._compiling.add(request.number)
-                compiled = self._ahead.asked(request.number, request.config)
+                compiled = self._ahead.claim(request.number, request.config)
                 if isinstance(compiled, JobResult):
                     ready.append(compiled)
                 elif not compiled:

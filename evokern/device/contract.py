@@ -36,7 +36,7 @@ class StartStep:
 
 
 def ignore_step(step: StartStep) -> None:
-    """Ignore a start step; the default callback."""
+    """Ignore a step of a device's start; this is the default callback."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of one request."""
+    """Result of one evaluation request."""
 
     number: int
     """Trial number."""
@@ -231,4 +231,4 @@ class Remeasures(Protocol):
     """Device that measures some trials a second time."""
 
     def remeasured(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return new results since the last call: trial → `gpu`, `outcome`, `time_us` in µs, reason (`because`)."""
+        """Return the new results since the last call, by trial: `gpu`, `outcome`, `time_us` in µs, and `because`."""

@@ -1,4 +1,4 @@
-"""Declared state in an exported program: C++ that restores the module's variables before each call."""
+"""C++ code in an exported program that restores variables with declared state before each call."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RestoredVariable:
 
 
 def restored_variables(kernel: Kernel, rendered: Rendered, chip: Profile) -> list[RestoredVariable]:
-    """Return the declared variables that a candidate uses; they are restored before each call.
+    """Return the variables with declared state that a candidate uses.
 
     Raises:
         KernelError: the candidate does not compile, or a program cannot name one of the variables.

@@ -33,7 +33,7 @@ def elements(tensor: Tensor) -> str:
 
 
 def shape_checks(kernel: Kernel, problem: Problem, traces: Traces) -> str:
-    """Return the C++ body of `refusal`, which checks the range of each field, then the conditions from the trace."""
+    """Return the C++ body of `refusal`, which checks first the range of each field, then the traced conditions."""
     lines = [
         f"  if (!({condition})) return {c_string(reason)};"
         for condition, reason in _conditions(kernel, problem, traces)

@@ -55,15 +55,15 @@ def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = F
         )
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, record.kernel_digest, Path(scratch), trust=trust)
-        asked = kernel.problem(record.problems[problem])
-        conditions, left_out = _conditions(kernel, asked)
-        specification = _specification(kernel, asked, record.device, left_out)
+        chosen = kernel.problem(record.problems[problem])
+        conditions, left_out = _conditions(kernel, chosen)
+        specification = _specification(kernel, chosen, record.device, left_out)
     own = {
         "version": __version__,
         "study": record.name,
         "kernel": record.kernel,
         "kernel_digest": record.kernel_digest,
-        "problem": dict(asked),
+        "problem": dict(chosen),
         "genes": [gene_table(gene) for gene in record.genes],
         "left_out": left_out,
     }

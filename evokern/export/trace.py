@@ -1,4 +1,4 @@
-"""Tracing of a kernel's declared functions, to get their results as formulas over the shape.
+"""Tracing of a kernel's declared functions, which turns their results into formulas over the shape.
 
 The exported launcher needs the grid for shapes other than the study's. Therefore the declared Python functions run on
 `Traced` integers, which record the formula of each value. Every comparison, and every use as a plain number, becomes a

@@ -31,7 +31,7 @@ class Traced(int):
 
     @staticmethod
     def make(value: int, formula: Formula, recorder: GuardRecorder) -> Traced:
-        """Return a number with a formula."""
+        """Return an integer with the given value and formula."""
         number = int.__new__(Traced, value)
         number.formula = formula
         number.recorder = recorder

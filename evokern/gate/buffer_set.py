@@ -47,7 +47,7 @@ def kinds_of_sets(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> t
 
 
 def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
-    """Return the run and input set of each call: the calls of the first run, then those of later runs."""
+    """Return the run and the input set of each call, ordered by run."""
     return [(run, n) for run in range(runs) for n in range(sets) if run == 0 or n < RERUN_SETS]
 
 
@@ -186,7 +186,7 @@ class BufferSet:
             self._inputs.views, share, whole=whole or not self.refreshes, repetition=repetition
         )
         for index in renewed:
-            self._references.forget(index)
+            self._references.mark_outdated(index)
         for index, one, at in sliced:
             self._references.changed(index, one, at)
         self.refreshes += 1
@@ -339,7 +339,7 @@ class BufferSet:
         return torch.cat([(words[rows] != plain).sum(1) for rows, plain in self._originals.plain()])
 
     def errors(self, name: str, index: int) -> torch.Tensor:
-        """Return error / tolerance in the first run of a set, as a flat tensor with one value per independent event.
+        """Return the errors of a set's first run, divided by the tolerance, as one value per independent event.
 
         An event is an element, or a row if inputs are equal along rows, because the results in such a row are alike.
         """
@@ -352,7 +352,7 @@ class BufferSet:
         return str(self._scratch.guard_violation(call))
 
     def changed_input(self, index: int) -> str:
-        """Return a description of the input or guard of a set that `verify` found changed."""
+        """Return a description of the changed input or guard that `verify` found in a set."""
         return self._damage[index]
 
     def _damaged(self, index: int) -> str:
@@ -363,7 +363,7 @@ class BufferSet:
         return str(self._inputs.guard_violation(index))
 
     def unwritten(self, worst: Worst) -> bool:
-        """Return whether an element still holds its poison."""
+        """Return whether any element still contains its poison."""
         tensor = self.tensors[worst.output]
         if tensor.role == "inout":
             return False

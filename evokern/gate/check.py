@@ -142,7 +142,7 @@ class Gate:
             if bench is None:
                 # Free the buffer sets kept for candidates with other workspaces. The exception held the memory of the
                 # first attempt, and it is gone by now.
-                self.forget()
+                self.release_buffers()
                 torch.cuda.empty_cache()
                 bench = self._new_bench(tensors, kinds, runs)
         if not fresh:
@@ -150,7 +150,7 @@ class Gate:
         bench.judge_as(tensors)
         return bench
 
-    def forget(self) -> None:
+    def release_buffers(self) -> None:
         """Release all buffers; the next candidate gets new ones."""
         self._benches.clear()
 
@@ -215,7 +215,7 @@ class Gate:
         return repeated(bench, lambda _: runner.run(calls(bench, launches)), problem=self.problem)
 
     def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
-        """Return the errors of the last check divided by the tolerance, by input set and output (`BufferSet.errors`).
+        """Return the errors of the last check, divided by the tolerance, by input set and output (`BufferSet.errors`).
 
         `edges` inputs are omitted: sums of zeros are exact, so their errors do not predict errors on other inputs.
         Outputs with a bound are omitted too: no correct result exceeds it on any inputs.
@@ -281,7 +281,7 @@ class Gate:
 
 
 def calls(bench: BufferSet, launches: Sequence[Launch]) -> list[Call]:
-    """Return the calls of a check, one per run and input set, run after run."""
+    """Return the calls of a check: one per run and input set, ordered by run."""
     zeroed = tuple(n for n, t in bench.tensors.items() if t.role == "workspace" and t.initial == "zero")
     roles = {name: tensor.role for name, tensor in bench.tensors.items()}
     return [Call(tuple(launches), bench.arguments(index, run), zeroed, roles) for run, index in bench.calls]

@@ -160,7 +160,7 @@ def compare_calls(
     reference: Callable[[int], Answers],
     own: DeviceKernels | None = None,
 ) -> list[torch.Tensor]:
-    """Compare every output of every call with the reference of its input set; large outputs one set at a time.
+    """Compare every output of every call with its reference; large outputs are compared one input set at a time.
 
     Args:
         outputs: outputs by name, shape (calls, *shape).
@@ -220,7 +220,7 @@ def _stacked_errors(name: str, references: Sequence[Answers]) -> torch.Tensor | 
 def found_worst(
     numbers: Sequence[float], calls: Sequence[tuple[int, int]], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Worst, ...]:
-    """Return the worst elements from the flattened numbers of `compare_calls`."""
+    """Return the worst elements, read from the flattened numbers of `compare_calls`."""
     worst: list[Worst] = []
     for place, (name, shape) in enumerate(shapes.items()):
         block = numbers[place * NUMBERS_PER_CALL * len(calls) :][: NUMBERS_PER_CALL * len(calls)]

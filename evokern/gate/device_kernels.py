@@ -1,4 +1,4 @@
-"""Interface for a device's own kernels, which need one pass over memory where torch needs several."""
+"""Interface for kernels of a device that need one pass over memory where torch needs several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NonFinite = Literal["unexpected", "passed_over", "judged"]
 
 
 class DeviceKernels(Protocol):
-    """Kernels for the device of the gate's buffers; their results equal those of torch."""
+    """Kernels for the device of the gate's buffers; their results are equal to the results of torch."""
 
     def cipher(self, words: torch.Tensor, out: torch.Tensor, key: int) -> None:
         """XOR contiguous 8-byte words with the stream of a key and write them to `out`, which may be `words`."""

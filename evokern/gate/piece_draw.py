@@ -23,7 +23,7 @@ class RandomPieces:
     """Random choice of pieces of tensors."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        """Seed the random numbers.
+        """Seed the random number generator.
 
         Args:
             generator: private source of the seed.

@@ -66,7 +66,7 @@ class RecordedOutputs:
         expected: Expected,
         position: int,
     ) -> None:
-        """Allocate the slots.
+        """Allocate the slots for recorded outputs.
 
         Args:
             bench: buffer set of the call.
@@ -194,7 +194,7 @@ class RecordedOutputs:
 
 
 def pick(values: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
-    """Return the pieces of a tensor, all of one length, as shape (pieces, elements)."""
+    """Return pieces of equal length of a tensor, as shape (pieces, elements)."""
     starts = torch.tensor([piece.start for piece in pieces], device=values.device)
     return values.flatten()[starts[:, None] + torch.arange(pieces[0].count, device=values.device)]
 

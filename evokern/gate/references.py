@@ -1,4 +1,4 @@
-"""Float64 references of the input sets, computed after a candidate ran; large problems store and update them."""
+"""Float64 references of the input sets, computed after a candidate has run; large problems store and update them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class References:
         exact: Sequence[bool],
         own: DeviceKernels | None = None,
     ) -> None:
-        """Allocate the storage.
+        """Allocate the storage for references.
 
         Args:
             kernel: kernel with the reference function.
@@ -99,7 +99,7 @@ class References:
         self.computed = 0
         """Number of whole references computed so far."""
 
-    def forget(self, index: int) -> None:
+    def mark_outdated(self, index: int) -> None:
         """Mark the reference of a set as outdated, because all its inputs changed."""
         self._stale[index] = True
         self._changed[index].clear()
@@ -124,7 +124,7 @@ class References:
 
     @property
     def sound(self) -> torch.Tensor:
-        """Whether all references so far that must be finite are finite, as a boolean tensor on the device."""
+        """Whether all references that must be finite are finite so far, as a boolean tensor on the device."""
         self._take_extremes()
         return self._sound
 

@@ -103,7 +103,7 @@ class SlicedTensors:
         return deck.pop()
 
     def indices(self, at: Indices, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Return indices as tensors."""
+        """Return the given indices as tensors."""
         return tuple(torch.tensor(one, device=device) for one in at)
 
     def cut(self, name: str, values: torch.Tensor, at: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Estimate how likely a candidate that passed would fail the same check on other inputs.
+"""Estimate of the probability that a candidate that passed would fail the same check on other inputs.
 
 Each check draws new inputs, and so a new sample of the same rounding errors. If the largest error is close to the
 tolerance, passing one check is partly luck. The estimate is therefore the expected number of elements beyond the
@@ -57,7 +57,7 @@ class TailRisk:
 
     @property
     def chance(self) -> float:
-        """Probability that a draw of inputs has an element beyond the tolerance."""
+        """Probability that a random set of inputs has an element beyond the tolerance."""
         return -math.expm1(-self.expected)
 
     @property

@@ -73,7 +73,7 @@ class TimedCalls:
     """Input change and recorded call in the timed graph of one candidate or baseline."""
 
     def __init__(self, bench: BufferSet, *, still: bool = False) -> None:
-        """Create a plan for the buffers of a graph; `plan` draws the random choices.
+        """Create a plan for the buffers of a graph; `plan` makes the random choices.
 
         Args:
             bench: the buffer set, filled with inputs.
@@ -110,7 +110,7 @@ class TimedCalls:
     # ---- drawing
 
     def plan(self, calls: int) -> None:
-        """Draw the call, the input change and the recorded pieces for a graph of `calls` calls.
+        """Choose the call, the input change and the recorded pieces at random for a graph of `calls` calls.
 
         Raises:
             KernelError: the reference raised.
@@ -254,7 +254,7 @@ class TimedCalls:
     # ---- while the graph is captured
 
     def step(self, index: int) -> tuple[int, list[Copy]] | None:
-        """Return the number and copies of the step before call `index` or after the last call; None without a step."""
+        """Return the number and the copies of the step before call `index` or after the last call, or None."""
         number = self._steps.get(index)
         if number == 0:
             new = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")

@@ -1,4 +1,4 @@
-"""Plausibility check of a workload's operations and bytes: a tenfold error usually means wrong units."""
+"""Plausibility check of a workload's declared operations and bytes: a tenfold error usually means wrong units."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
     return found
 
 
-def _times(said: float, expected: float) -> str:
-    ratio = said / expected
+def _times(declared: float, expected: float) -> str:
+    ratio = declared / expected
     return f"too high by a factor of {ratio:.3g}" if ratio > 1 else f"too low by a factor of {1 / ratio:.3g}"

@@ -53,8 +53,8 @@ class Rules:
         if self.samples < 1:
             raise UsageError(f"samples = {self.samples}; use at least 1")
 
-    def spent(self, look: int) -> float:
-        """Return a look's share of the error budget; looks are counted from 0."""
+    def error_share(self, look: int) -> float:
+        """Return the share of the error budget that one look uses; looks are counted from 0."""
         ends = [math.log1p((math.e - 1) * rounds / self.looks[-1]) for rounds in (0, *self.looks)]
         return self.level * (ends[look + 1] - ends[look])
 
@@ -68,7 +68,7 @@ class Finalist:
 
     index: int
     """Index in the list of candidates."""
-    standing: FinalistResult
+    result: FinalistResult
     """Result; `tie` if the difference is not significant or not above the margin."""
     equivalent: bool
     """For a tie, whether the interval is inside the margin; False means too few rounds for a decision."""
@@ -109,7 +109,7 @@ class Playoff:
     @property
     def decided(self) -> bool:
         """Whether every other candidate is slower."""
-        return all(one.standing == "slower" for one in self.finalists[1:])
+        return all(one.result == "slower" for one in self.finalists[1:])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values, without the samples."""
@@ -122,7 +122,7 @@ class Playoff:
             "finalists": [
                 {
                     "index": one.index,
-                    "standing": one.standing,
+                    "standing": one.result,
                     "equivalent": one.equivalent,
                     "time_us": one.time_us,
                     "ci95_us": list(one.ci95_us),
@@ -170,7 +170,7 @@ def _independence(values: Sequence[float]) -> float:
 
 
 def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
-    """Measure rounds until the leader beats or ties with every other candidate, but not beyond the last look.
+    """Measure rounds until the leader beats or ties with every other candidate, or until the last look.
 
     Args:
         measure: function that measures one round.
@@ -236,7 +236,7 @@ class _Scores:
     def look(self, look: int) -> bool:
         """Compare all candidates with the leader; return True if every comparison is decided."""
         leader, open_pairs = self.leader(), 0
-        tail = self._rules.spent(look) / (2 * self._pairs)
+        tail = self._rules.error_share(look) / (2 * self._pairs)
         margin = math.log1p(self._rules.margin)
         for other in [index for index in self.alive if index != leader]:
             low, high = interval(self._differences(leader, other), tail)
@@ -267,7 +267,7 @@ class _Scores:
         champion = self.leader()
         rest = [index for index in range(len(self._taken)) if index != champion]
         finalists = [self._finalist(champion, champion), *(self._finalist(index, champion) for index in rest)]
-        order = sorted(finalists[1:], key=lambda one: (one.standing == "slower", one.ratio))
+        order = sorted(finalists[1:], key=lambda one: (one.result == "slower", one.ratio))
         return Playoff((finalists[0], *order), self.rounds, self._rules)
 
     def _finalist(self, index: int, champion: int) -> Finalist:
@@ -325,10 +325,10 @@ def by_prediction(times_us: Sequence[float], rules: Rules | None = None) -> Play
     for place, index in enumerate(order):
         time_us, ratio = times_us[index], times_us[index] / best
         slower = ratio >= 1 + rules.margin
-        standing: FinalistResult = "champion" if place == 0 else "slower" if slower else "tie"
+        result: FinalistResult = "champion" if place == 0 else "slower" if slower else "tie"
         delta = 0.0 if ratio == 1 else -1.0
         finalists.append(
-            Finalist(index, standing, standing == "tie", time_us, (time_us, time_us), ratio, (ratio, ratio), delta, 0,
+            Finalist(index, result, result == "tie", time_us, (time_us, time_us), ratio, (ratio, ratio), delta, 0,
                      (time_us,))
         )  # fmt: skip
     return Playoff(tuple(finalists), 0, rules, predicted=True)

@@ -75,7 +75,7 @@ class LowerBound:
 
     @property
     def limit_parts_us(self) -> Mapping[str, float]:
-        """Parts of the roofline bound in µs: `parts_us`, with the operations in their own number format."""
+        """Parts of the roofline bound in µs: `parts_us`, with the operations at the rate of their own number format."""
         return {**self.parts_us, "operations": max(self.parts_us["operations"], self.arithmetic_us)}
 
     def share(self, time_us: float) -> float:
@@ -139,7 +139,7 @@ def boosted(chip: Profile, clocks_mhz: Sequence[float | None]) -> Profile:
 
 
 def peak_rates(chip: Profile) -> Rates:
-    """Return the rates that no program can exceed on a chip."""
+    """Return the rates that no program can exceed on a given chip."""
     rate = max(chip.tensor_peak_flops_per_clock, chip.fp32_flops_per_clock)
     return Rates(rate * chip.sms * chip.clock_mhz * 1e6, chip.dram_bytes_per_s)
 

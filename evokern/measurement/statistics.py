@@ -1,4 +1,4 @@
-"""Distribution-free intervals and bounds of a median.
+"""Distribution-free intervals and bounds for the median.
 
 Kernel times are skewed and sometimes bimodal, so intervals based on a normal distribution are wrong. Order statistics
 require only independent samples: the number of samples below the median is binomial with p = 1/2 (Conover, Practical
@@ -21,7 +21,7 @@ def median(samples: Sequence[float]) -> float:
 
 @functools.cache
 def lower_rank(count: int, tail: float) -> int:
-    """Return the largest rank r (from 1) with P(the r-th smallest sample is above the median) <= `tail`; 0 for none.
+    """Return the largest rank r (from 1) for which P(r-th smallest sample > median) <= `tail`; 0 if there is none.
 
     Args:
         count: number of samples.
@@ -53,7 +53,7 @@ def enough_for_interval(count: int, confidence: float = 0.95) -> bool:
 
 
 def median_lower_bound(samples: Sequence[float], confidence: float = 0.95) -> float | None:
-    """Return a lower bound on the median at this confidence level; None with too few samples (95 % needs five)."""
+    """Return a lower bound on the median at this confidence level, or None with too few samples (95 % needs five)."""
     rank = lower_rank(len(samples), 1 - confidence)
     return sorted(samples)[rank - 1] if rank else None
 

@@ -74,7 +74,7 @@ class Clock(Protocol):
         """Return at least `count` samples in µs per call, or none after a disturbance, unless disturbances persist."""
 
     def counted(self, samples_us: Sequence[float]) -> Sequence[float]:
-        """Return the samples that count: those that the device did not slow down or, after some retries, all."""
+        """Return the samples that count: those not slowed down by the device or, after some retries, all samples."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Series:
         return median_interval(self.samples_us)
 
     def settled(self, settings: TimingSettings) -> bool:
-        """Return whether the stopping rule is met: a narrow interval from enough samples, or the maximum number."""
+        """Return whether sampling may stop: the interval is narrow enough, or the most samples allowed were taken."""
         count = len(self.samples_us)
         if count >= settings.max_samples:
             return True
@@ -198,7 +198,7 @@ def lost_by_pilot(pilots: Sequence[Sequence[float]], settings: TimingSettings, e
 
 @dataclass(frozen=True)
 class LaunchLimit:
-    """Launch time above which a candidate is rejected before its results are checked."""
+    """Launch time above which a candidate is rejected without a check of its results."""
 
     us: float
     """Limit in µs."""
@@ -213,7 +213,7 @@ class LaunchLimit:
 def launch_limits(
     settings: TimingSettings, elite_us: float | None, default_us: float | None, problems: int
 ) -> tuple[LaunchLimit, ...]:
-    """Return the launch times on one problem above which a candidate is rejected, the fewest launches first.
+    """Return the launch times on one problem above which a candidate is rejected, in order of the number of launches.
 
     With several problems the limit is higher, because the candidate may be faster on the others. With a single problem,
     five long launches replace the pilot; the gate runs them anyway.
@@ -270,7 +270,7 @@ def calls_per_sample(call_us: float, sample_us: float, sets: int) -> int:
 
 
 def with_steps(calls: int, call_us: float, sets: int) -> int:
-    """Return the number of calls in a sample long enough for its steps: at least `calls`, a multiple of `sets`.
+    """Return the number of calls in a sample that is long enough for its steps: at least `calls`, a multiple of `sets`.
 
     The number of calls per set is not divisible by 2, nor by 3 if it is above 3. Over several replays the chosen call
     of a set then covers all phases of anything that happens in every second or third call.

@@ -49,7 +49,7 @@ def time_unit(progress: Progress) -> str:
 
 
 def busy_text(progress: Progress) -> str:
-    """Return the share of the time during which the device was busy; empty if it rounds to zero."""
+    """Return the share of the time in which the device was busy, as text; empty if it rounds to zero."""
     device, percent = "simulator" if progress.predicted else "device", f"{100 * progress.busy_share:.0f}"
     return f"{device} busy {percent} %" if percent != "0" else ""
 
@@ -72,7 +72,7 @@ def best_text(progress: Progress) -> str:
 
 
 def spent_text(progress: Progress) -> str:
-    """Return the time and the trials that have been used, with their limits."""
+    """Return the time and the trials used so far, with their limits."""
     budget = f" of {duration(progress.budget_s)}" if progress.budget_s else ""
     return f"{duration(progress.elapsed_s)}{budget}, {_trials(progress)}"
 

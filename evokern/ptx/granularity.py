@@ -11,7 +11,7 @@ _OTHER_SPACES = ("local", "param", "const")
 
 
 def shared_granularity(instructions: Sequence[Instruction], operations: Sequence[Operation]) -> int:
-    """Return the smallest width of any access that can reach shared memory, at most 4 bytes."""
+    """Return the smallest width of any access that can reach shared memory, but at most 4 bytes."""
     granularity = 4
     for instruction, operation in zip(instructions, operations, strict=True):
         if operation.pipe == "load_store" and not instruction.has("global", *_OTHER_SPACES):
@@ -20,7 +20,7 @@ def shared_granularity(instructions: Sequence[Instruction], operations: Sequence
 
 
 def global_granularity(instructions: Sequence[Instruction]) -> int:
-    """Return the smallest width of any access that may overlap a store in global memory, at most 4 bytes."""
+    """Return the smallest width of any access that may overlap a store in global memory, but at most 4 bytes."""
     granularity = 4
     for instruction in instructions:
         named = instruction.opcode in ("st", "ld", "atom", "red") and not instruction.has("shared", *_OTHER_SPACES)

@@ -52,7 +52,7 @@ IssueOrder = list[int | tuple[int, ...]]
 
 
 def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
-    """Return whether an instruction is expensive enough that gathering its registers is faster."""
+    """Return whether an instruction is so expensive that gathering its registers for a group saves time."""
     if instruction.guard is not None or instruction.has("cc"):
         return False
     if operation.kind == "effect":
@@ -79,7 +79,7 @@ def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
 
 
 def kind_of_operands(instruction: Instruction, routine: Routine) -> tuple[object, ...] | None:
-    """Return the operand properties that must be equal for instructions to run as one; None if impossible."""
+    """Return the properties that operands must share for instructions to run as one; None if they cannot."""
     parts: list[object] = []
     if instruction.opcode == "ld":
         address = instruction.operands[1]
@@ -111,7 +111,7 @@ _LOADS = frozenset({"ld", "ldu", "ldmatrix"})
 
 
 def orders_memory(instruction: Instruction, operation: Operation) -> str:
-    """Return how an instruction limits the order of accesses: ``load``, ``sync`` (no access may pass it) or none."""
+    """Return how an instruction restricts the order of accesses: ``load``, ``sync`` (no access may pass it) or none."""
     if instruction.has("volatile", "relaxed", "acquire"):
         return "sync"
     if instruction.opcode in _LOADS:

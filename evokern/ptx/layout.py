@@ -67,7 +67,7 @@ def shared_layout(
 
 
 def data_variables(variables: Mapping[str, Variable], names: set[str]) -> list[Variable]:
-    """Return the global and constant variables among the names, and all variables to which their initialisers point."""
+    """Return the global and constant variables among the names, and all variables that their initialisers point to."""
     wanted = [name for name in names if name in variables]
     found: dict[str, Variable] = {}
     while wanted:

@@ -1,4 +1,4 @@
-"""Lowering of a module to a program for one entry: reachable functions, segments, register rows, memory layout.
+"""Lowering of a module to a program for one entry: reachable functions, segments, register rows and memory layout.
 
 A segment is a run of instructions that the same lanes execute together without interruption. A new segment starts at
 every label, and after every branch, call, exit and barrier. A segment also starts before a warp-synchronous

@@ -24,7 +24,7 @@ _NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satf
 
 
 def matrix_name(words: Sequence[str]) -> str:
-    """Return the shape and types of a matrix instruction, from the words after its opcode; counters use this name."""
+    """Return the shape and types of a matrix instruction from the words after its opcode, as a name for counters."""
     return ".".join(word for word in words if word not in _NO_TYPE)
 
 

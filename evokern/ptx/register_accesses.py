@@ -13,7 +13,7 @@ RegisterAccess = tuple[frozenset[object], frozenset[object]]
 
 
 def registers_accessed(instruction: Instruction, operation: Operation) -> tuple[list[str], list[str]]:
-    """Return the registers that an instruction reads and those that it writes, in the order of its operands.
+    """Return the registers that an instruction reads and the registers that it writes, in operand order.
 
     A register also counts as read if it keeps its value under a false guard, or if the instruction adds to it.
     """
@@ -40,7 +40,7 @@ def is_product(instruction: Instruction) -> bool:
 
 
 def sums_of(instruction: Instruction) -> list[str]:
-    """Return the registers that accumulate the product of a ``wgmma`` instruction."""
+    """Return the registers in which a ``wgmma`` instruction accumulates its product."""
     return registers_of(instruction.operands[0])
 
 

@@ -49,7 +49,7 @@ class Routine:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Instructions ``start`` (included) to ``stop`` (excluded) of a routine; the last may be a control instruction."""
+    """Instructions from ``start`` to before ``stop`` of a routine; only the last may be a control instruction."""
 
     index: int
     """Number of the segment in the program, ascending in code order."""

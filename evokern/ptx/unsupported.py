@@ -8,7 +8,7 @@ from evokern.ptx.syntax import Instruction
 
 
 class Unsupported(Exception):  # noqa: N818 - internal; the caller raises a SourceError with the line
-    """Error: the machine does not support an instruction or a form of it."""
+    """Error about an instruction, or a form of it, that the machine does not support."""
 
 
 def unsupported_error(lines: LineTable, instruction: Instruction, reason: str) -> SourceError:

@@ -74,10 +74,10 @@ def steps(facts: Facts, values: GeneValues) -> list[Advice]:
             )
         )
     found.append(_profile(facts, db))
-    if told := simpler_candidate(facts):
-        held = ", ".join(f"{gene} = [{_toml(value)}]" for gene, value in told.back.items())
+    if simpler := simpler_candidate(facts):
+        held = ", ".join(f"{gene} = [{_toml(value)}]" for gene, value in simpler.back.items())
         words = (
-            f"Search simpler candidates. {told.words}. Fix the reverted genes in the study file, "
+            f"Search simpler candidates. {simpler.words}. Fix the reverted genes in the study file, "
             f"genes = {{ {held} }}, and start a search from the known results."
         )
         device = ("--device", facts.record.device) if facts.record.predicted else ()
@@ -101,22 +101,22 @@ def _toml(value: Value) -> str:
 
 def _search_on(facts: Facts, db: Sequence[str]) -> list[Advice]:
     name, limit, ended = facts.record.name, facts.record.trials_limit, facts.sessions[-1].end_reason
-    more, all_told = ("--extend", "30m"), ""
+    more, in_total = ("--extend", "30m"), ""
     if limit and ended == "trials":
         more = ("--trials", str(2 * limit))
-        all_told = f" ({more[1]} trials in total, including the {len(facts.trials)} existing ones)"
+        in_total = f" ({more[1]} trials in total, including the {len(facts.trials)} existing ones)"
     if ended in ("interrupted", "paused", "failed"):
         return [Advice("resume the search", "Resume the search: it did not finish.", command("resume", name, *db))]
     gained = gains(facts)
     if gained is None or gained.evaluated < MIN_TRIALS_FOR_STOP_ADVICE:
         evaluated = gained.evaluated if gained else sum(trial.outcome.evaluated for trial in facts.trials)
         little = f"{count_noun(evaluated, 'evaluated trial')} are few for a space of {len(facts.record.genes)} genes"
-        words = f"Extend the search: {little}{all_told}."
+        words = f"Extend the search: {little}{in_total}."
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     brought = f"the last quarter of the sampler's trials {gained.words(gained.quarter)}"
     if gained.improving:
         came = f", and the best came late (number {gained.place} of {gained.evaluated})" if gained.late else ""
-        words = f"Extend the search: {brought}{came}{all_told}."
+        words = f"Extend the search: {brought}{came}{in_total}."
         return [Advice("extend the search", words, command("resume", name, *db, *more))]
     words = f"A longer search of the same values is unlikely to help: {brought}."
     return [Advice("do not extend this search", words)]
@@ -128,9 +128,10 @@ def _more_values(values: GeneValues) -> list[Advice]:
     if not open_:
         return []
     ends = ", ".join(f"{edge.gene} {edge.beyond} {edge.value}" for edge in open_[:MAX_NAMED_GENES])
-    told = "; ".join(f"{edge.gene} ({edge.last_times}; next value: {edge.next_value})" for edge in open_)
+    ranges = "; ".join(f"{edge.gene} ({edge.last_times}; next value: {edge.next_value})" for edge in open_)
     words = (
-        f"Add values to the kernel's search space. Times were still falling at the end of these genes' ranges: {told}."
+        "Add values to the kernel's search space. "
+        f"Times were still falling at the end of these genes' ranges: {ranges}."
     )
     return [Advice(f"add values to the kernel ({ends})", words)]
 
@@ -138,18 +139,18 @@ def _more_values(values: GeneValues) -> list[Advice]:
 def _profile(facts: Facts, db: Sequence[str]) -> Advice:
     at = f"the champion reaches {percent(facts.limit.share)} of the roofline bound" if facts.limit else ""
     bound = str(facts.best.evaluation.evidence.get("bound", "")) if facts.best else ""
-    told = "; ".join(filter(None, (at, f"main bottleneck: {bound}" if bound else "")))
+    detail = "; ".join(filter(None, (at, f"main bottleneck: {bound}" if bound else "")))
     words = "Profile the champion to see which lines take the time, what bounds them, and which genes affect that"
     words += " (simulated, no GPU needed)" if facts.record.predicted else ""
     line = command("profile", facts.record.name, *db)
-    return Advice("profile the champion", f"{words}{f'; {told}' * bool(told)}.", line)
+    return Advice("profile the champion", f"{words}{f'; {detail}' * bool(detail)}.", line)
 
 
 # ---- results of an ablation
 
 
 def faster_without(facts: Facts) -> list[dict[str, Any]]:
-    """Return the ablation rows in which reverting a choice makes the champion faster, fastest first."""
+    """Return the ablation rows that make the champion faster by reverting a choice, fastest first."""
     assert facts.ablation is not None
     rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] < 1 - TIE]
     return sorted(rows, key=lambda row: float(row["ratio"]))

@@ -11,7 +11,7 @@ from evokern.report.facts import Facts
 from evokern.report.plots import bars, change, number, percent
 from evokern.report.tables import TextTable, clipped, flattened, plain
 from evokern.store import OWN_PROBLEM
-from evokern.wording import count_noun, counts, microseconds
+from evokern.wording import count_noun, counts, microseconds, stage_label
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """CSS class of each verification state."""
@@ -40,7 +40,7 @@ _CHECKS = {
 
 
 def proof(facts: Facts) -> dict[str, Any]:
-    """Return the champion's configuration and its verification results."""
+    """Return the section with the champion's configuration and its verification results."""
     result = facts.proof.result if facts.proof else {}
     played = result.get("playoff")
     best = facts.best
@@ -61,7 +61,7 @@ def proof(facts: Facts) -> dict[str, Any]:
         "refuted": [(str(number), why) for number, why in facts.refuted.items()],
         "proof": facts.proof,
         "stages": [
-            (_MARKS[stage["state"]], stage["state"], name, stage["detail"])
+            (_MARKS[stage["state"]], stage["state"], stage_label(name), stage["detail"])
             for name, stage in result.get("stages", {}).items()
         ],
         "playoff": _playoff(played, facts.unit) if played else None,
@@ -98,13 +98,13 @@ def _gate(report: object) -> TextTable:
     rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
     match left.pop("worst", None):
         case {"output": output, "index": [*index], "got": got, "expected": expected, "allowed": allowed, **more}:
-            told = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"
+            text = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"
             kind = _words(str(more.get("input_set", "")))
-            rows.append(("element closest to its tolerance", f"{told} ({kind} inputs)"))
+            rows.append(("element closest to its tolerance", f"{text} ({kind} inputs)"))
     match left.pop("timed_calls", None):
         case {"changed": [*changed], "calls": calls, "kept": kept}:
-            told = f"{plain(changed) or 'nothing'} in one of {calls} graph calls; {kept} elements compared"
-            rows.append(("changed between timed calls", told))
+            text = f"{plain(changed) or 'nothing'} in one of {calls} graph calls; {kept} elements compared"
+            rows.append(("changed between timed calls", text))
     return TextTable(("", ""), [*rows, *flattened(left).rows])
 
 
@@ -124,10 +124,10 @@ def _playoff(played: Mapping[str, Any], unit: str) -> TextTable:
     rows = []
     for one in played["finalists"]:
         low, high = one["ratio_ci95"]
-        told = (one["name"], one["standing"], microseconds(one["time_us"]), f"{one['ratio']:.3f}")
+        cells = (one["name"], one["standing"], microseconds(one["time_us"]), f"{one['ratio']:.3f}")
         # A prediction has no samples and therefore no interval and no effect size.
         paired = () if played["predicted"] else (f"{low:.3f} to {high:.3f}", f"{one['cliffs_delta']:+.2f}")
-        rows.append((*told, *paired))
+        rows.append((*cells, *paired))
     head = ("", "standing", unit, "÷ champion", "95 % interval", "Cliff's δ")
     return TextTable(head[: 4 if played["predicted"] else 6], rows, range(2, 6))
 
@@ -146,7 +146,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
     ]
     # A refuted trial can be faster than the new champion, which is not verified yet.
     refuted = found.verified is False or (found.verified is None and bool(refuted_faster))
-    parts = _parts(facts)
+    parts, own = _parts(facts), stage_label(full_size_stage(facts))
     return {
         "kind": "bad" if refuted else "good" if found.verified else "unasked",
         "word": "refuted" if refuted else "verified" if found.verified else "not verified",
@@ -157,7 +157,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
         "reason": "" if found.verified or facts.best is None else found.reason,
         "next": facts.best.number if facts.best and refuted_faster else None,
         "own": next(
-            (part["name"] for part in parts if part["name"] == full_size_stage(facts) and part["state"] != "skipped"),
+            (part["name"] for part in parts if part["name"] == own and part["state"] != "skipped"),
             "",
         ),
         "counts": f"all {count_noun(len(parts), 'stage')} passed"
@@ -180,7 +180,7 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
         parts.append(
             {
                 "state": stage["state"],
-                "name": name,
+                "name": stage_label(name),
                 "brief": clipped(brief, MAX_BRIEF_LENGTH),
                 "detail": detail,
                 # The sanitizer's summary repeats the shapes that are listed below it.
@@ -196,7 +196,7 @@ def _parts(facts: Facts) -> list[dict[str, Any]]:
     ):
         brief = f"passed in the search{nearest}"
         parts.append({"state": "passed", "name": "gate", "brief": brief, "detail": brief, "full": brief, "shapes": []})
-    own = full_size_stage(facts)
+    own = stage_label(full_size_stage(facts))
     order = {"failed": 0, "skipped": 2}
     return sorted(parts, key=lambda part: order.get(part["state"], 1 if part["name"] == own else 3))
 
@@ -228,8 +228,8 @@ def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[st
     if name == "playoff" and played:
         finalists = played["finalists"]
         tied = sum(one["standing"] == "tie" for one in finalists)
-        beside = f", {tied} {'ties' if tied == 1 else 'tie'} with it" if tied else ""
-        return f"fastest of {count_noun(len(finalists), 'finalist')}{beside}"
+        ties = f", {tied} {'ties' if tied == 1 else 'tie'} with it" if tied else ""
+        return f"fastest of {count_noun(len(finalists), 'finalist')}{ties}"
     return detail
 
 
@@ -251,7 +251,7 @@ def _largest_error_text(facts: Facts, gate: Mapping[str, Any]) -> str:
 
 
 def ablation(facts: Facts) -> dict[str, Any]:
-    """Return the effect of reverting each choice of the champion."""
+    """Return the section on the effect of reverting each of the champion's choices."""
     about = "effect of reverting each of the champion's choices"
     if facts.ablation is None:
         return {"about": f"{about}: not measured yet", "proof": None}
@@ -301,6 +301,6 @@ def _ablated(rows: Sequence[Mapping[str, Any]], first: str, unit: str) -> TextTa
         for place, row in enumerate(rows)
     ]
     head = ("choice", "", unit, "÷ champion", "95 % interval", "GB/s", "occupancy", "speedup")
-    told = [column for column in range(8) if column < 4 or any(row[column] != "–" for row in ablated_rows)]
-    kept = [tuple(row[column] for column in told) for row in ablated_rows]
-    return TextTable([head[column] for column in told], kept, range(2, len(told)))
+    columns = [column for column in range(8) if column < 4 or any(row[column] != "–" for row in ablated_rows)]
+    kept = [tuple(row[column] for column in columns) for row in ablated_rows]
+    return TextTable([head[column] for column in columns], kept, range(2, len(columns)))

@@ -95,7 +95,7 @@ class Facts:
 
     @cached_property
     def learned(self) -> GenesReport:
-        """Analysis of the genes."""
+        """Analysis of the effects of the genes."""
         return self.learning()
 
     @cached_property
@@ -122,7 +122,7 @@ class Facts:
 
     @cached_property
     def ended(self) -> str:
-        """Number of trials with each outcome, as text."""
+        """Number of trials with each outcome, in words."""
         return counts(Counter(outcome_words(trial.outcome, self.record.predicted) for trial in self.trials))
 
     @property
@@ -197,7 +197,7 @@ def _learning(
 
 
 def facts_with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:
-    """Return the facts after another trial has become the champion.
+    """Return the facts of a study after another trial has become its champion.
 
     Gene effects, samples and curves are not updated.
 
@@ -240,8 +240,8 @@ def _of_champion(
     }
 
 
-def _neighbours(told: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Value], Mapping[str, Any]] | None:
-    return None if told is None else {(one["gene"], one["value"]): one for one in told}
+def _neighbours(stored: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, Value], Mapping[str, Any]] | None:
+    return None if stored is None else {(one["gene"], one["value"]): one for one in stored}
 
 
 def learn(

@@ -13,7 +13,7 @@ from evokern.report.advice import changed_genes, faster_without, short_advice, s
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
 from evokern.report.gene_values import GeneValues, genes_with_ablation_cost, important_genes
-from evokern.report.plots import IntervalBar, apart, change, interval_bars, percent
+from evokern.report.plots import IntervalBar, change, interval_bars, interval_text, percent
 from evokern.report.search_sections import convergence_plot, progress_text, slow_trials
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
@@ -110,7 +110,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
         "shown": shown,
         "more": [row for row in rows if row not in shown],
         "same": len(facts.record.genes) - len(changed),
-        "faster": told.words if worth and (told := simpler_candidate(facts)) else "",
+        "faster": simpler.words if worth and (simpler := simpler_candidate(facts)) else "",
         "ablated": bool(worth),
     }
 
@@ -160,7 +160,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "time": microseconds(time_us),
         "unit": facts.unit,
         "mean": mean_suffix(len(facts.record.problems)),
-        "interval": apart(*interval) if interval else "",
+        "interval": interval_text(*interval) if interval else "",
         "predicted": facts.record.predicted,
         "speedup": f"{ratio:.2f}×" if ratio else "",
         "slower": ratio is not None and ratio < 1,
@@ -221,10 +221,10 @@ def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None,
     if interval is None or timing is None or problems > 1:
         return ""
     low, high = timing.ci95_us
-    return apart(low / interval[1], high / interval[0])
+    return interval_text(low / interval[1], high / interval[0])
 
 
-def _decides(facts: Facts, told: GeneValues) -> dict[str, Any]:
+def _decides(facts: Facts, values: GeneValues) -> dict[str, Any]:
     """Return the genes with the greatest effect on the time, each with the best times of its values."""
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
@@ -234,7 +234,7 @@ def _decides(facts: Facts, told: GeneValues) -> dict[str, Any]:
     # Show the measured ablation effect instead of the model's estimate where available.
     worth = {name: text for name, (_, text) in _choice_gains(facts).items() if name in ablated}
     return {
-        "genes": [_deciding(genes[name], facts, found[name], told, worth.get(name, "")) for name in order],
+        "genes": [_deciding(genes[name], facts, found[name], values, worth.get(name, "")) for name in order],
         "by_ablation": any(name in worth for name in order),
         "by_model": any(name not in worth for name in order),
         "weak": not facts.learned.trusted,
@@ -245,7 +245,9 @@ def _decides(facts: Facts, told: GeneValues) -> dict[str, Any]:
     }
 
 
-def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], told: GeneValues, worth: str) -> dict[str, Any]:
+def _deciding(
+    gene: Gene, facts: Facts, values: Sequence[ValueFacts], results: GeneValues, worth: str
+) -> dict[str, Any]:
     effect = facts.learned.effects[gene.name]
     low, high = effect.share_ci95
     chosen = facts.best.config[gene.name] if facts.best else None
@@ -259,7 +261,7 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts], told: Gene
         "default": chosen is not None and chosen == gene.default,
         "share": f"{worth} without it" if worth else f"{percent(effect.share)} [{percent(low)} to {percent(high)}]",
         "values": [
-            _marked(bar, one, chosen, told.others(gene, one.value)) for bar, one in zip(bars, shown, strict=True)
+            _marked(bar, one, chosen, results.others(gene, one.value)) for bar, one in zip(bars, shown, strict=True)
         ],
         "rest": _rest(len(timed) - len(shown), without),
     }

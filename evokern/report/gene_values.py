@@ -62,7 +62,7 @@ class ValueRow:
     """Failed trials by outcome, each with an example reason."""
     best: LinkedText | None
     """Time of the fastest trial, or the partial time of a slow one, linked to that trial."""
-    told: LinkedText
+    comparison: LinkedText
     """Comparison with the champion: time, and number of genes in which the best or closest trial differs."""
     note: str
     """Why the value is infeasible for the champion or was never fairly compared; may be empty."""
@@ -123,7 +123,7 @@ def genes_with_ablation_cost(facts: Facts) -> list[str]:
 
 
 def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
-    """Return the most important gene and the champion's value of it, by ablation if available, else by the model.
+    """Return the most important gene and the champion's value, according to an ablation or else to the model.
 
     Returns:
         Name and value of the gene, or None without a champion or without data.
@@ -182,16 +182,16 @@ class GeneValues:
             for level, value in enumerate(gene.values)
         }
         """Indices of the trials with a value, by gene name and value. A disabled gene has its default value."""
-        self._apart = np.zeros(len(facts.trials), dtype=np.intp)
+        self._distance = np.zeros(len(facts.trials), dtype=np.intp)
         """Number of genes in which each trial differs from the champion; zeros without a champion."""
         if facts.best is not None:
-            self._apart = (facts.levels != Genome(self._space).rows([facts.best.config])).sum(axis=1)
+            self._distance = (facts.levels != Genome(self._space).rows([facts.best.config])).sum(axis=1)
 
     def _words(self, outcome: Outcome) -> str:
         return outcome_words(outcome, self._predicted)
 
     def genes(self) -> list[dict[str, Any]]:
-        """Return every gene with several tried values, and one line for each value."""
+        """Return every gene with several tried values, and one row for each value."""
         return [
             {
                 "name": gene.name,
@@ -204,7 +204,7 @@ class GeneValues:
         ]
 
     def others(self, gene: Gene, value: Value) -> int:
-        """Return the number of other genes in which the fastest trial with a value differs from the champion.
+        """Return the number of other genes in which the fastest trial with a given value differs from the champion.
 
         Only completely timed trials count.
 
@@ -220,10 +220,10 @@ class GeneValues:
         ]
         if best is None or not timed:
             return 0
-        return int(self._apart[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
+        return int(self._distance[min(timed, key=self._times_us.__getitem__)]) - (value != best.config[gene.name])
 
     def edges(self) -> list[RangeEnd]:
-        """Return the genes whose range ends at the champion's value, most important first."""
+        """Return the genes for which the champion uses the largest or smallest value, most important first."""
         best = self._facts.best
         # Extending a gene that changes no machine code is useless.
         dead = {finding.gene for finding in self._facts.learned.findings if finding.kind == "dead"}
@@ -252,12 +252,12 @@ class GeneValues:
     def _falling(self, gene: Gene, chosen: Value) -> str:
         """Return the best times with the last two values if the last one is faster."""
         values = ordered(gene.values)
-        beside = values[-2] if chosen == values[-1] else values[1]
-        near_us, end_us = self._fastest_us(gene, beside), self._fastest_us(gene, chosen)
+        neighbour = values[-2] if chosen == values[-1] else values[1]
+        near_us, end_us = self._fastest_us(gene, neighbour), self._fastest_us(gene, chosen)
         if not math.isfinite(near_us) or near_us <= end_us * (1 + TIE):
             return ""
         unit = self._facts.unit
-        return f"best {microseconds(near_us)} {unit} with {beside}, {microseconds(end_us)} {unit} with {chosen}"
+        return f"best {microseconds(near_us)} {unit} with {neighbour}, {microseconds(end_us)} {unit} with {chosen}"
 
     def _fastest_us(self, gene: Gene, value: Value) -> float:
         """Return the shortest measured time with a value while its gene is active, in µs; infinite if unknown."""
@@ -313,7 +313,8 @@ class GeneValues:
             best=LinkedText(f"{microseconds(fastest.evaluation.time_us)}{stopped}", f"#trial={fastest.number}")
             if fastest
             else None,
-            told=self._compared(gene, value, place, chosen=chosen) or self._without_time(mine, slow, same=bool(same)),
+            comparison=self._compared(gene, value, place, chosen=chosen)
+            or self._without_time(mine, slow, same=bool(same)),
             note="; ".join(filter(None, remarks)),
         )
 
@@ -328,13 +329,13 @@ class GeneValues:
         """
         found: dict[str, Value] = (self._facts.neighbours or {}).get((gene.name, value), {}).get("together", {})
         decisive = self._decisive[0] if self._decisive else ""
-        told = []
+        partners = []
         for other, changed in ({name: of for name, of in found.items() if name != decisive} or found).items():
             having = self._having[gene.name, value], self._having[other, changed]
             both = np.intersect1d(*having, assume_unique=True).size
             tried = f"tried in {count_noun(both, 'trial')}" if both else "not tried"
-            told.append(f"{other}={changed} ({tried})")
-        return f"; feasible together with {' or '.join(told)}" if told else ""
+            partners.append(f"{other}={changed} ({tried})")
+        return f"; feasible together with {' or '.join(partners)}" if partners else ""
 
     def never_timed(self) -> list[LinkedText]:
         """Return the values that were tried but never timed, each with the outcomes of its trials."""
@@ -344,8 +345,8 @@ class GeneValues:
             for value in ordered(gene.values):
                 ends = self._end_of[self._having[gene.name, value]]
                 if ends.size and not np.isin(ends, in_full).any():
-                    told = counts(Counter(self._ends[end] for end in ends.tolist()))
-                    found.append(LinkedText(f"{gene.name}={value} ({told})", link_to(gene.name, value)))
+                    outcomes = counts(Counter(self._ends[end] for end in ends.tolist()))
+                    found.append(LinkedText(f"{gene.name}={value} ({outcomes})", link_to(gene.name, value)))
         return found
 
     def never_tried(self) -> list[str]:
@@ -383,11 +384,11 @@ class GeneValues:
             return None
         if chosen or place is None or self._facts.trials[place].number == best.number:
             return LinkedText("the champion's value", f"#trial={best.number}")
-        apart = int(self._apart[place])
-        alone = apart == 1 and value != best.config[gene.name]
+        distance = int(self._distance[place])
+        alone = distance == 1 and value != best.config[gene.name]
         slower = self._slower(place)
         differs = f"best trial is {slower} and differs" if slower else "best trial differs"
-        words = f"{differs} from the champion only in this gene" if alone else _differs_in(differs, apart)
+        words = f"{differs} from the champion only in this gene" if alone else _differs_in(differs, distance)
         return LinkedText(words, f"#trial={self._facts.trials[place].number}")
 
     def _slower(self, place: int) -> str:
@@ -408,11 +409,11 @@ class GeneValues:
             return LinkedText("tried only as a duplicate program", "")
         if self._facts.best is None:
             return LinkedText("no champion to compare with", "")
-        nearest = int(mine[np.argmin(self._apart[mine])])
+        nearest = int(mine[np.argmin(self._distance[mine])])
         kind = "slow or failed" if 0 < slow < mine.size else "slow" if slow else "failed"
         one = f"{kind} in its only trial, which differs"
         all_of_them = f"{kind} in all {mine.size} trials; the closest differs"
-        words = _differs_in(one if mine.size == 1 else all_of_them, int(self._apart[nearest]))
+        words = _differs_in(one if mine.size == 1 else all_of_them, int(self._distance[nearest]))
         return LinkedText(words, f"#trial={self._facts.trials[nearest].number}")
 
     def _never_with_decisive(self, gene: Gene, value: Value) -> bool:

@@ -25,24 +25,24 @@ PAIRED = 3
 
 
 def linked(facts: Facts) -> dict[str, Any]:
-    """Return the heading of the section with the linked gene plots, which the page's script draws."""
+    """Return the section with the linked gene plots; the page's script draws the plots."""
     return {
         "about": "parallel coordinates of the most important genes, and time against any gene; click to open a trial"
     }
 
 
 def matrix(facts: Facts) -> dict[str, Any]:
-    """Return the results of each gene value, the next steps, and a matrix shaded by time."""
-    standing = (t for t in facts.measured if t.number not in facts.refuted)
-    best = min((t.evaluation.time_us or 0.0 for t in standing), default=0.0)
+    """Return the section with the results of each gene value, the next steps, and a matrix shaded by time."""
+    eligible = (t for t in facts.measured if t.number not in facts.refuted)
+    best = min((t.evaluation.time_us or 0.0 for t in eligible), default=0.0)
     chosen = facts.best.config if facts.best else {}
-    values_told = GeneValues(facts)
+    by_value = GeneValues(facts)
     return {
         "about": "trials with each value, the best of them, failure reasons, and next steps",
-        "next": steps(facts, values_told),
-        "lines": values_told.genes(),
-        "never": values_told.never_timed(),
-        "untried": values_told.never_tried(),
+        "next": steps(facts, by_value),
+        "lines": by_value.genes(),
+        "never": by_value.never_timed(),
+        "untried": by_value.never_tried(),
         "slow": slow_meaning(facts),
         "unit": facts.unit,
         "genes": [
@@ -98,7 +98,7 @@ def _percent(more: float) -> str:
 
 
 def effects(facts: Facts) -> dict[str, Any]:
-    """Return the findings, the predicted cost of each value, and the most important genes in pairs."""
+    """Return the section with the findings, the predicted cost of each value, and pairs of the most important genes."""
     learned = facts.learned
     order = sorted(learned.effects, key=lambda name: -learned.effects[name].share)
     # For the other genes, the model does not know whether they matter or which value is best.

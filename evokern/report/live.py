@@ -54,20 +54,20 @@ class FollowedStudy:
     `trial` reads the database.
     """
 
-    def __init__(self, path: Path, name: str | None, *, said: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, path: Path, name: str | None, *, on_message: Callable[[str], None] = lambda text: None) -> None:
         """Read the study once.
 
         Args:
             path: Database file.
             name: Name of the study; None selects the latest one.
-            said: Function called with a message when the search starts or ends.
+            on_message: Function called with a message when the search starts or ends.
 
         Raises:
             StoreError: The database cannot be read.
             StudyError: There is no such study.
         """
         self._path = path
-        self._said = said
+        self._on_message = on_message
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._looked = time.monotonic()
@@ -105,7 +105,7 @@ class FollowedStudy:
         self._cards = b""
 
     def start(self) -> None:
-        """Start both threads."""
+        """Start the two threads that follow the search."""
         for thread in self._threads:
             thread.start()
 
@@ -122,7 +122,7 @@ class FollowedStudy:
         return self._page
 
     def parts(self) -> bytes:
-        """Return the page without its data, followed by newer cards that replace those in the page."""
+        """Return the page without its data, and newer cards that replace those in the page."""
         with self._lock:
             return self._page.partition(DATA.encode())[0] + self._cards
 
@@ -188,7 +188,7 @@ class FollowedStudy:
             with self._lock:
                 self._status = f"the database can no longer be read: {error}"
                 self._ended = "unreadable"
-            self._said(self._status)
+            self._on_message(self._status)
 
     def _look(self, reader: Reader) -> None:
         """Read new trials and, at intervals, the study's state."""
@@ -254,7 +254,7 @@ class FollowedStudy:
         if ended != self._ended and self._facts is not None:
             # The end changes the verification state and the stop reason, so rebuild at once.
             self._stale, self._next_parts = True, float("-inf")
-            self._said(f"the search has ended ({ended})" if ended else "the search continues")
+            self._on_message(f"the search has ended ({ended})" if ended else "the search continues")
         with self._lock:
             self._status, self._ended = status, ended
 

@@ -46,7 +46,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class MarkedFile:
-    """A source file of the kernel with the champion's choices."""
+    """A source file of the kernel, annotated with the champion's choices."""
 
     name: str
     """Name of the file."""
@@ -57,7 +57,7 @@ class MarkedFile:
 
 
 def source(facts: Facts) -> dict[str, Any]:
-    """Return the champion's source with the values of the genes that each line uses."""
+    """Return the section with the champion's source and the values of the genes that each line uses."""
     names = [gene.name for gene in facts.record.genes]
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")(?=\b|_)") if names else None
     config = facts.best.config if facts.best else {}
@@ -99,16 +99,16 @@ def _fields(record: StudyRecord) -> list[tuple[str, ...]]:
 
 
 def environment(facts: Facts) -> dict[str, Any]:
-    """Return the versions, clocks, notes and settings of the study."""
+    """Return the section with the versions, clocks, notes and settings of the study."""
     sessions = []
     for place, session in enumerate(facts.sessions, 1):
-        told = {
+        summary = {
             "started": session.started,
             "ended": session.end_reason or "not yet, or killed",
             "minutes": f"{session.elapsed_s / 60:.1f}",
             **session.environment,
         }
-        sessions += [(str(place), name, value) for name, value in flattened(told).rows if value]
+        sessions += [(str(place), name, value) for name, value in flattened(summary).rows if value]
         sessions += [(str(place), "note", note) for note in session.notes]
     record = facts.record
     about = {

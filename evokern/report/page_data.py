@@ -33,7 +33,7 @@ class TrialRows:
     """Trials as rows of numbers and a table of texts; rows can be added during a search."""
 
     def __init__(self, genes: Sequence[Gene]) -> None:
-        """Start without trials.
+        """Start with an empty table.
 
         Args:
             genes: Genes of the study.
@@ -46,7 +46,7 @@ class TrialRows:
         """Reasons and names of constraints and checks, in order of first use."""
 
     def row(self, trial: Trial, levels: Sequence[int] | None = None) -> list[Any]:
-        """Return a trial's row (`COLUMNS`).
+        """Return a trial as a row with the columns `COLUMNS`.
 
         Args:
             trial: Trial to convert.
@@ -115,7 +115,7 @@ def _constraint(trial: Trial) -> str:
 
 
 def rows_of(facts: Facts) -> tuple[list[list[Any]], list[str]]:
-    """Return the rows of a study's trials and the texts they refer to."""
+    """Return the rows of a study's trials, and the texts that the rows refer to."""
     made, levels = TrialRows(facts.record.genes), facts.levels.tolist()
     rows = [made.row(trial, places) for trial, places in zip(facts.trials, levels, strict=True)]
     return rows, made.texts

@@ -53,7 +53,7 @@ REFUTED = 2
 
 
 def outcome_words(outcome: Outcome, predicted: bool = False) -> str:
-    """Return the display name of an outcome, as used by the page's filter: `over resources`.
+    """Return the display name of an outcome, as in the page's filter, for example `over resources`.
 
     Args:
         outcome: Outcome of a trial.
@@ -63,5 +63,5 @@ def outcome_words(outcome: Outcome, predicted: bool = False) -> str:
 
 
 def mark_of(outcome: Outcome) -> int:
-    """Return the index in `MARKS` of an outcome."""
+    """Return the index of an outcome's mark in `MARKS`."""
     return next(place for place, mark in enumerate(MARKS) if outcome in mark.outcomes)

@@ -125,7 +125,7 @@ class Plot:
         return self._left(x), self.top - LANE * (self.lanes.index(lane) + 0.5)
 
     def draw_marks(self, places: Sequence[tuple[float, float]], mark: tuple[str, str, str]) -> None:
-        """Draw all marks of one kind (class, path, text) at positions in px, as one shape."""
+        """Draw all marks of one kind (class, path, text) as one shape, at positions in px."""
         kind, path, words = mark
         drawn = "".join(f"M{left:.1f} {top:.1f}{path}" for left, top in places)
         if drawn:
@@ -182,7 +182,7 @@ class Plot:
         self.legend.append((kind, words))
 
     def drawn(self) -> list[Shape]:
-        """Return all shapes, with the axes below the others."""
+        """Return all shapes; the axes come first, so that they are drawn below the others."""
         right, bottom = self.width - RIGHT, self.height - BOTTOM
         frame = {"class": "frame", "x": LEFT, "y": TOP, "width": right - LEFT, "height": bottom - TOP}
         shapes = [Shape("rect", frame)]
@@ -292,14 +292,14 @@ def interval_bars(rows: Sequence[tuple[str, str, float, tuple[float, float] | No
         if between is None:
             found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}"))
             continue
-        words += f" [{told}]" if (told := apart(*between)) else ""
+        words += f" [{text}]" if (text := interval_text(*between)) else ""
         ends = [f"{end / longest:.4f}" for end in between]
         found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}", *ends))
     return found
 
 
 def change(ratio: float) -> str:
-    """Return the difference of a ratio from 1, such as `+3.1 %`; a rounded zero has no sign."""
+    """Return the difference between a ratio and 1, such as `+3.1 %`; a rounded zero has no sign."""
     percents = round(100 * (ratio - 1), 1)
     return f"{percents:+.1f} %" if percents else "0.0 %"
 
@@ -320,8 +320,8 @@ def percent(share: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 1 or value == 0 else f"{value:.1g} %"
 
 
-def apart(low: float, high: float) -> str:
-    """Return an interval with enough digits to distinguish its ends; empty if they are equal."""
+def interval_text(low: float, high: float) -> str:
+    """Return an interval as text, with enough digits to distinguish its ends; empty if they are equal."""
     for more in range(4):
         digits = max(0, 2 + more - math.floor(math.log10(abs(high) or 1.0)))
         one, two = (f"{value:,.{min(digits, 6)}f}" for value in (low, high))

@@ -36,7 +36,7 @@ UNCHECKED = f"{SLOW}, not checked"
 
 
 def convergence(facts: Facts) -> dict[str, Any]:
-    """Return the best time so far over time, with the control, the baseline and other studies."""
+    """Return the section on the best time during the search, with the control, the baseline and other studies."""
     return {
         "about": "best time so far over minutes instead of trials, and a comparison with the control",
         "verdict": facts.verdict,
@@ -135,14 +135,14 @@ class Gains:
 
     @staticmethod
     def words(share: float) -> str:
-        """Return a gain as a verb phrase."""
+        """Return a gain as a verb phrase, to complete a sentence."""
         if math.isinf(share):
             return "found the first valid time"
         return f"gained {100 * share:.1f} %" if share > 0 else "gained nothing"
 
 
 def gains(facts: Facts) -> Gains | None:
-    """Return the gains of the later trials, or None without a time or with too few trials."""
+    """Return the gains of the later trials; None if no time was measured or there are too few trials."""
     trials = next(iter(facts.curves.values()), ())
     found = bests(trials, facts.refuted)
     curve = [(when.evaluated, time_us) for when, time_us in found]
@@ -160,17 +160,19 @@ def gains(facts: Facts) -> Gains | None:
 
 def progress_text(facts: Facts) -> str:
     """Return, as text, when the best trial was found and how much the last trials gained; empty without a time."""
-    told = gains(facts)
-    if told is None:
+    recent = gains(facts)
+    if recent is None:
         return ""
-    if told.quarter >= MIN_RECENT_GAIN:
+    if recent.quarter >= MIN_RECENT_GAIN:
         verdict = "the search was still improving"
     else:
-        verdict = "little gain, but the best came late" if told.improving else "the search had almost stopped improving"
+        verdict = (
+            "little gain, but the best came late" if recent.improving else "the search had almost stopped improving"
+        )
     return (
-        f"The sampler's best is trial {told.trial} (its {_nth(told.place)} "
-        f"of {count_noun(told.evaluated, 'evaluated trial')}); "
-        f"the second half {told.words(told.half)}, the last quarter {told.words(told.quarter)}: {verdict}"
+        f"The sampler's best is trial {recent.trial} (its {_nth(recent.place)} "
+        f"of {count_noun(recent.evaluated, 'evaluated trial')}); "
+        f"the second half {recent.words(recent.half)}, the last quarter {recent.words(recent.quarter)}: {verdict}"
     )
 
 
@@ -224,7 +226,7 @@ def _mark_best(plot: Plot, facts: Facts, *, over_time: bool) -> None:
 
 
 def outcomes(facts: Facts) -> dict[str, Any]:
-    """Return the outcomes, the failure reasons, and the rejected proposals."""
+    """Return the section with the outcomes, the failure reasons, and the rejected proposals."""
     predicted = facts.record.predicted
     counted = Counter(_ended(trial, predicted) for trial in facts.trials)
     good = {outcome_words(Outcome.MEASURED, predicted), outcome_words(Outcome.DUPLICATE), SLOW}
@@ -247,7 +249,7 @@ def outcomes(facts: Facts) -> dict[str, Any]:
 
 
 def slow_trials(facts: Facts) -> str:
-    """Return the number and origin of the slow trials and the meaning of slow, or an empty string."""
+    """Return a text about the slow trials: their number, origin and the meaning of slow; empty if there are none."""
     slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
     if not slow:
         return ""
@@ -255,11 +257,11 @@ def slow_trials(facts: Facts) -> str:
     record = facts.record
     control, sampler = f"{drawn} proposed by the control ({record.control})", f"{len(slow) - drawn} by the sampler"
     by = f", {control} and {sampler} ({record.sampler})"
-    told = (
+    amount = (
         f"{len(slow)} of {count_noun(len(facts.trials), 'trial')} {'was' if len(slow) == 1 else 'were'} slow"
         f"{by if facts.control is not None else ''}"
     )
-    return f"{told}: {slow_meaning(facts)}{_common_slow_values(facts, slow)}"
+    return f"{amount}: {slow_meaning(facts)}{_common_slow_values(facts, slow)}"
 
 
 def _common_slow_values(facts: Facts, slow: Sequence[Trial]) -> str:
@@ -312,7 +314,7 @@ def _ended(trial: Trial, predicted: bool) -> str:
 
 
 def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:
-    """Return the fastest trials with their distinguishing properties; tied trials share a row."""
+    """Return the section with the fastest trials and their distinguishing properties; tied trials share a row."""
     groups = tied(facts.measured)
     rows = []
     for group in groups[:most]:
@@ -343,7 +345,7 @@ _NAMED = 4
 
 
 def tied(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Return measured trials sorted by time, grouped if they are within `TIED` of the first of the group."""
+    """Return measured trials in groups, sorted by time; a group's times are within `TIED` of its first time."""
     groups: list[list[Trial]] = []
     for trial in sorted(trials, key=lambda t: (t.evaluation.time_us or 0.0, t.number)):
         first = (groups[-1][0].evaluation.time_us or 0.0) if groups else 0.0

@@ -107,7 +107,7 @@ class SourceDifference:
         return bool(self._lines)
 
     def between(self, champion: Config, other: Config) -> list[DifferenceLine]:
-        """Return the lines that differ between two candidates in source order, at most `MOST_LINES`."""
+        """Return the lines that differ between two candidates, in source order, at most `MOST_LINES`."""
         kept = self._kept  # read once; threads of a served page may use different champions
         if kept is None or kept[0] != champion:
             self._kept = kept = champion, self._view(champion)
@@ -147,20 +147,20 @@ class SourceDifference:
                 answers[condition] = None if found is None else bool(found)
             return answers[condition]
 
-        def stands(region: Sequence[_Branch]) -> bool:
+        def is_included(region: Sequence[_Branch]) -> bool:
             return all(holds(branch.condition) in (None, branch.wanted) for branch in region)
 
-        standing = [stands(region) for region in self._regions]
+        included = [is_included(region) for region in self._regions]
 
         def line(index: int) -> str | None:
-            if not standing[self._region[index]]:
+            if not included[self._region[index]]:
                 return None
             text = self._lines[index]
             asked = self._asked.get(index)
             if asked:
-                told = [holds(condition) for condition in asked]
-                words = ", ".join("undecided" if one is None else "true" if one else "false" for one in told)
-                return f"{text.rstrip()}  // {words}" if any(one is not None for one in told) else text
+                answers = [holds(condition) for condition in asked]
+                words = ", ".join("undecided" if one is None else "true" if one else "false" for one in answers)
+                return f"{text.rstrip()}  // {words}" if any(one is not None for one in answers) else text
             if self._gene is None or index not in self._naming:
                 return text
             code, slashes, comment = text.partition("//")

@@ -18,7 +18,7 @@ from evokern.wording import microseconds
 
 @dataclass(frozen=True)
 class Roofs:
-    """Work of a call, and the peak rates that limit it."""
+    """Work of a call, and the peak rates that limit its speed."""
 
     flops: float
     """Number of operations of a call; with several problems, their mean."""
@@ -36,7 +36,7 @@ class Roofs:
     """Rates measured on the GPU by a session, or None."""
 
     def rate(self, time_us: float) -> float:
-        """Return the FLOP/s of a call with a given time."""
+        """Return the FLOP/s of a call that takes a given time."""
         return self.flops / (time_us * 1e-6)
 
 
@@ -59,7 +59,7 @@ def roofs(facts: Facts) -> Roofs | None:
 
 
 def roofline(facts: Facts) -> dict[str, Any]:
-    """Return the roofline plot: operations per second over operations per byte."""
+    """Return the section with the roofline plot: operations per second over operations per byte."""
     about = "performance of the trials compared with the chip's peak rates"
     best, chip, found = facts.best, facts.chip, roofs(facts)
     if best is None or chip is None or found is None:
@@ -102,7 +102,7 @@ def roofline(facts: Facts) -> dict[str, Any]:
 
 
 def timing(facts: Facts) -> dict[str, Any]:
-    """Return the distributions of the champion's and the baseline's samples."""
+    """Return the section with the distributions of the champion's and the baseline's samples."""
     about = "distribution and drift of the champion's samples"
     ours = facts.best.evaluation.timings[0] if facts.best and facts.best.evaluation.timings else None
     if facts.record.predicted or ours is None or len(ours.samples_us) < 2:

@@ -56,7 +56,7 @@ def results_by_value(
     in_full = np.array([trial.outcome is Outcome.MEASURED for trial in trials], dtype=bool) & stands
     in_part = slow & passed & stands
     unchecked = slow & ~passed
-    told: dict[str, list[ValueFacts]] = {}
+    results: dict[str, list[ValueFacts]] = {}
     for column, gene in zip(levels.T, genes, strict=True):
         count = len(gene.values)
         tried, right, unasked = (
@@ -66,11 +66,11 @@ def results_by_value(
         least, seen = (_least(column[which], times[which], count) for which in (in_full, in_part))
         seen[seen >= least] = np.inf
         counted = zip(gene.values, tried, right, unasked, least.tolist(), seen.tolist(), strict=True)
-        told[gene.name] = [
+        results[gene.name] = [
             ValueFacts(value, had, fine, left, _or_none(best_us), _or_none(seen_us))
             for value, had, fine, left, best_us, seen_us in counted
         ]
-    return told
+    return results
 
 
 def _or_none(time_us: float) -> float | None:
@@ -85,7 +85,7 @@ def _least(column: Rows, times: npt.NDArray[np.float64], count: int) -> npt.NDAr
 
 
 def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Value], float]:
-    """Return the shortest time of each pair of values of two genes, in µs."""
+    """Return the shortest time for each combination of the values of two genes, in µs."""
     found: dict[tuple[Value, Value], float] = {}
     for trial in measured:
         key = (trial.config[one], trial.config[two])
@@ -96,7 +96,7 @@ def pairs(measured: Iterable[Trial], one: str, two: str) -> dict[tuple[Value, Va
 
 @dataclass(frozen=True)
 class FailureReason:
-    """Trials that failed for the same reason, ignoring numbers in it."""
+    """Trials with the same failure reason; numbers in the reason are ignored."""
 
     outcome: str
     """Outcome of the trials."""

@@ -14,7 +14,7 @@ FASTEST = 10
 """Number of trials in the list of the fastest trials."""
 
 
-def standing(summary: Mapping[str, Any]) -> str:
+def summary_line(summary: Mapping[str, Any]) -> str:
     """Return the number of trials and the best time in one line.
 
     Args:

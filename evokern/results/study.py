@@ -166,9 +166,9 @@ class StudyResults:
                 summary = reader.summary(record)
         except EvokernError as error:
             return f"<study {self.name!r} of {self.db}: {error}>"
-        from evokern.results.overview import standing
+        from evokern.results.overview import summary_line
 
-        return f"<study {summary['study']!r} of {self.db}: {standing(summary)}>"
+        return f"<study {summary['study']!r} of {self.db}: {summary_line(summary)}>"
 
     def _repr_html_(self) -> str:
         from evokern.results.overview import overview_html

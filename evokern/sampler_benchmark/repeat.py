@@ -23,7 +23,7 @@ DEADLINE_S = 24 * 3600.0
 
 
 class Curve(NullRecorder):
-    """Recorder of the best time after each evaluation."""
+    """Recorder of the best time so far after each evaluation."""
 
     def __init__(self) -> None:
         self.best_us: list[float | None] = []
@@ -79,7 +79,7 @@ def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve:
 
 
 class Repeats:
-    """Worker that keeps the recording between repeats."""
+    """Worker that keeps the recording in memory between repeats."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -32,7 +32,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class SamplerResult:
-    """Repeats of one sampler as fractions of the optimum: optimum ÷ best so far, or 0 without a time."""
+    """All repeats of one sampler, as fractions of the optimum: optimum ÷ best so far, or 0 without a time."""
 
     sampler: str
     """Name of the sampler."""
@@ -121,7 +121,7 @@ class Settings:
 
     @property
     def in_flight(self) -> TrialSchedule:
-        """Schedule of the trials in flight."""
+        """Schedule that limits the number of concurrent trials."""
         return TrialSchedule(self.window or LIVE)
 
 

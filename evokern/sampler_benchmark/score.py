@@ -25,7 +25,7 @@ MANY_TIED = 0.1
 
 
 def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
-    """Return the expected optimum ÷ best of random search without replacement after 1, 2, … evaluations.
+    """Return the expected value of optimum ÷ best for random search without replacement after 1, 2, … evaluations.
 
     Order the N configurations by time. The probability that none of the first k is among n drawn is C(N - k, n) / C(N,
     n). The difference of two such numbers is the probability that the best of n is the k-th.
@@ -47,7 +47,7 @@ def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
 
 
 def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
-    """Return the score: 0 for random search, 1 for finding the optimum at once, negative if worse than random.
+    """Return the score: 0 for random search, 1 for finding the optimum immediately, negative if worse than random.
 
     Args:
         curves: Optimum ÷ best after each evaluation, one curve per repeat.
@@ -85,7 +85,7 @@ def recording_notes(table: Table) -> list[str]:
 
 
 def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Return half the width of the confidence interval of a mean over repeats (Student's t); 0 for a single repeat."""
+    """Return half the width of the confidence interval of a mean over repeats (Student's t); 0 for one repeat."""
     from scipy.stats import t
 
     if len(values) < 2:

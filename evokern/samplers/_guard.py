@@ -28,7 +28,7 @@ class FeasibilityGuard:
         """Number of rejected proposals, by constraint."""
 
     def admits(self, config: Config) -> bool:
-        """Return whether a configuration may be proposed, and count the constraint if it is rejected."""
+        """Return whether a configuration may be proposed; if it is rejected, count the violated constraint."""
         if config in self._history.seen:
             return False
         if self._history.space.feasible(config):
@@ -37,7 +37,7 @@ class FeasibilityGuard:
         return False
 
     def choose(self, draw: Callable[[], Config], draws: int) -> Config | None:
-        """Return a configuration that may be proposed, or None if none is left.
+        """Return a configuration that may be proposed, or None if all have been used.
 
         Args:
             draw: Function that returns one proposal of the guarded sampler.

@@ -32,7 +32,7 @@ def optuna_class(name: str) -> type[BaseSampler]:
 
 
 class OptunaSampler:
-    """An Optuna sampler, created again for each trial so that no cache outlives a proposal.
+    """An Optuna sampler that is created again for each trial, so that no cache outlives a proposal.
 
     Without the guard (`guard = false`), infeasible and repeated proposals become trials.
     """

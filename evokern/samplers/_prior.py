@@ -54,7 +54,7 @@ class Prior:
 
     @property
     def leaders(self) -> tuple[Config, ...]:
-        """Best candidates of further studies, nearest study first, without the best entry; at most `LEADERS`."""
+        """Best candidates of further studies, nearest study first, without the overall best; at most `LEADERS`."""
         found = dict.fromkeys(one.entries[0][0] for one in self.further)
         found.pop(self.entries[0][0], None)
         return tuple(found)[:LEADERS]
@@ -71,7 +71,7 @@ class Prior:
 
     @property
     def from_time_model(self) -> bool:
-        """Whether a time model predicted the times for this study, not another problem or version."""
+        """Whether a time model predicted the times for this study, and not for another problem or version."""
         return self.source == SIMULATED
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Prior:
 
     @classmethod
     def from_trials(cls, space: Space, trials: Iterable[tuple[Mapping[str, Value], float]], source: str) -> Prior:
-        """Convert the trials of another study, gene by gene.
+        """Convert the trials of another study to this space, gene by gene.
 
         Args:
             space: Space of this study.

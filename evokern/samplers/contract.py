@@ -89,7 +89,7 @@ MOST_AT_FIRST = 4 * INITIAL_IN_FLIGHT
 
 
 def ramp_for(devices: int) -> tuple[int, int]:
-    """Return `TrialSchedule`'s `least` and `ramp` for a number of devices that measure one study in parallel.
+    """Return the `least` and `ramp` of a `TrialSchedule` for the number of devices that measure one study in parallel.
 
     The initial number is proportional to the number of devices. Later, several devices keep more trials in flight than
     one, because additional devices would otherwise be idle. With one device's schedule, two H100s completed no more
@@ -118,7 +118,7 @@ class TrialSchedule:
         return cls(size, size)
 
     def __call__(self, number: int) -> int:
-        """Return the number of trials in flight with trial `number`, including itself."""
+        """Return the number of trials in flight when trial `number` is proposed, including that trial."""
         return max(1, min(self.most, max(self.least, number // self.ramp)))
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ def trial_seed(seed: int, number: int) -> int:
 
 
 class History:
-    """The state visible to a proposal. The engine fills it; samplers only read it."""
+    """State that a proposal may use. The engine fills it; samplers only read it."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -206,7 +206,7 @@ class PreparesProposals(Protocol):
     """A sampler that can start computing a proposal in advance."""
 
     def prepare(self, history: History, number: int) -> None:
-        """Start computing the proposal of trial `number`. The history does not change before it is proposed.
+        """Start computing the proposal of trial `number`; the history does not change until the trial is proposed.
 
         The history contains everything that the proposal may see.
         """

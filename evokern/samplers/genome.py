@@ -95,7 +95,7 @@ class Genome:
         return self.canonical(drawn.astype(np.int16))
 
     def low_priority_count(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Return the number of active genes with a low-priority value in each canonical row."""
+        """Return the number of active genes with low-priority values for each canonical row."""
         found = np.zeros(len(rows), dtype=np.intp)
         pins = {column: conditions for column, _, conditions in self._pins}
         for at, late in self._late:

@@ -57,13 +57,13 @@ class OptunaView:
         self._known_study_attrs: set[str] = set()
 
     def begin(self, number: int) -> FrozenTrial:
-        """Add new proposals and results, and return the next trial, running and without parameters."""
+        """Add new proposals and results; return the next trial, which is running and has no parameters."""
         self.catch_up()
         self._begin()
         return self._storage.get_trial(self._ids[number])
 
     def draw(self, sampler: BaseSampler, trial: FrozenTrial) -> dict[str, Any]:
-        """Return one value per gene, as an Optuna sampler proposes them for a running trial.
+        """Return one value per gene, as proposed by an Optuna sampler for a running trial.
 
         This follows `optuna.Trial.suggest_categorical` for each gene in declared order, but does not set the
         parameters, so that a guard can draw again.

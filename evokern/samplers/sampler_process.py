@@ -1,4 +1,4 @@
-"""A sampler in its own process, which computes the next proposal while the search records and submits.
+"""A sampler in a separate process, which computes the next proposal while the search records and submits.
 
 With several GPUs, one processor core is not enough for proposals and all other work. The process keeps its own history
 and receives the trials that became visible since the last proposal. If it dies, its replacement receives all of them.
@@ -31,7 +31,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class SamplerPlan:
-    """Everything that the process needs to build its sampler."""
+    """Everything that the process needs in order to build its sampler."""
 
     context: WorkerContext
     """Kernel, problems, and chip with the study's limits."""
@@ -63,7 +63,7 @@ class _ProposalRequest:
 
     proposed: int
     """Number of proposals that the process already has."""
-    told: int
+    known_results: int
     """Number of ended trials that the process already knows."""
     proposals: Sequence[Proposal]
     """Proposals that the process does not have."""
@@ -96,16 +96,16 @@ class SamplerWorker:
         self._history = History(space)
 
     def handle(self, ask: _ProposalRequest) -> _ProposalAnswer | None:
-        """Return the next proposal, or None if this process does not have the expected history."""
+        """Return the next proposal, or None if this process lacks the expected history."""
         history = self._history
-        if (ask.proposed, ask.told) != (len(history.proposals), history.results_seen):
+        if (ask.proposed, ask.known_results) != (len(history.proposals), history.results_seen):
             return None
         for known in ask.proposals:
             history.commit(len(history.proposals), known)
-        for told in ask.results:
+        for result in ask.results:
             number = history.results_seen
-            config, constraints = history.proposals[number].config, told.constraints or {}
-            history.tell(TrialResult(number, config, told.outcome, told.value, told.fingerprint, constraints))
+            config, constraints = history.proposals[number].config, result.constraints or {}
+            history.tell(TrialResult(number, config, result.outcome, result.value, result.fingerprint, constraints))
         number = len(history.proposals)
         proposal = self._sampler.propose(history, number)
         if proposal is None:
@@ -177,14 +177,14 @@ class SamplerProcess:
     def _ask(self, history: History, number: int) -> None:
         self.start()
         assert self._pool is not None
-        proposed, told = self._known
-        first = told - sum(lost < told for lost in history.lost)
+        proposed, known = self._known
+        first = known - sum(lost < known for lost in history.lost)
         visible = iter(history.results[first:])
         results = [
-            _ResultUpdate(Outcome.LOST) if at in history.lost else _told(next(visible))
-            for at in range(told, history.results_seen)
+            _ResultUpdate(Outcome.LOST) if at in history.lost else _update_of(next(visible))
+            for at in range(known, history.results_seen)
         ]
-        ask = _ProposalRequest(proposed, told, history.proposals[proposed:], results)
+        ask = _ProposalRequest(proposed, known, history.proposals[proposed:], results)
         self._pool.submit(number, ask, DEADLINE_S)
         self._asked, self._known = number, (len(history.proposals), history.results_seen)
 
@@ -212,5 +212,5 @@ class SamplerProcess:
                 raise KeyboardInterrupt
 
 
-def _told(result: TrialResult) -> _ResultUpdate:
+def _update_of(result: TrialResult) -> _ResultUpdate:
     return _ResultUpdate(result.outcome, result.value, result.fingerprint, result.constraints)

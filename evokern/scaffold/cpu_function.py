@@ -1,4 +1,4 @@
-"""Find a file's CPU version of a kernel, which the draft shows as a model for the reference."""
+"""Find the CPU version of a kernel in a file; the draft shows it as a model for the reference."""
 
 from __future__ import annotations
 

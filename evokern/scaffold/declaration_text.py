@@ -1,4 +1,4 @@
-"""Generate the texts of a drafted `kernel.py`, `reference.h` and study."""
+"""Generate the texts of `kernel.py`, `reference.h` and the study for a draft."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _values(made: Draft, problem: Mapping[str, int]) -> str:
 
 
 def reference_h(made: Draft) -> str:
-    """Return the C++ reference: its signature without a body."""
+    """Return the text of the C++ reference: its signature without a body."""
     inputs = [tensor.name for tensor in made.tensors if tensor.role in ("input", "inout", "constant")]
     outputs = [tensor.name for tensor in made.tensors if tensor.role in ("output", "inout")]
     rank = {"constant": 0, "input": 0, "inout": 1}

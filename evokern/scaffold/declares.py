@@ -34,7 +34,7 @@ def literal(text: str) -> str:
 
 
 def in_docstring(text: str) -> str:
-    """Return a text in a form that cannot end a docstring in double quotes."""
+    """Return a text in a form that cannot end a docstring in double quotes, for use in generated code."""
     return visible(text).replace("\\", "/").replace('"', "'")
 
 

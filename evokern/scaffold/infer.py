@@ -30,7 +30,7 @@ _LARGE = ((2, 3, 1, 4, 5, 6, 7), (3, 1, 2, 5, 4, 7, 6), (1, 2, 3, 4, 6, 5, 7))
 
 @dataclass(frozen=True)
 class Evidence:
-    """Result of running one plan at one level."""
+    """Result of running one plan at one level of problem sizes."""
 
     level: int
     """Common divisor of all fields."""
@@ -74,21 +74,21 @@ class Evidence:
 
     @property
     def plain(self) -> bool:
-        """Whether no shape combines fields with a constant; twice a field often means that the grid is too large."""
+        """Whether no shape multiplies fields by a constant; twice a field often means that the grid is too large."""
         return not any(
             axis.isdigit() for found in self.fits.values() if found and len(found.axes) > 1 for axis in found.axes
         )
 
     @property
     def rank(self) -> tuple[bool, bool, bool, bool, int, float]:
-        """Sort key, larger is better: completed, explained, plain, everything written, buffers explained, low level."""
+        """Sort key: completed, explained, plain, everything written, buffers explained, low level; larger is better."""
         explained = sum(1 for found in self.fits.values() if found and found.exact)
         good = self.exact and self.allows_draft
         return self.ok, good, good and self.plain, all(self.covered.values()), explained, -self.level
 
 
 def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> list[dict[str, int]]:
-    """Return three problems with different multiples of a number; `flat` means that the grid has one dimension."""
+    """Return three problems with different multiples of a number; with `flat`, the grid has one dimension."""
     free = [field for field in fields if not field.choices]
     made = _multiples_of(free, level, flat)
     for turn, problem in enumerate(made):
@@ -112,7 +112,7 @@ def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[
 
 
 def levels(plan: Plan) -> tuple[int, ...]:
-    """Return the levels to try, which include higher ones for a single field, because its runs are cheap."""
+    """Return the levels to try; for a single field they include higher levels, because its runs are cheap."""
     return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
 
 
@@ -124,7 +124,7 @@ def evidence(
     config: Mapping[str, int | str] | None = None,
     most_threads: int = MOST_THREADS,
 ) -> Evidence:
-    """Run a plan on several problems, and explain the elements that it accessed.
+    """Run a plan on several problems, and explain which elements it accessed.
 
     Args:
         prober: runs the plan.
@@ -171,7 +171,7 @@ def _grid_fit(
 
 
 def find_level_and_grid(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
-    """Find the level at which runs explain every buffer, and the grid if it is unknown.
+    """Find the level at which the runs explain every buffer, and the grid if it is unknown.
 
     Args:
         prober: runs the plan.
@@ -234,9 +234,9 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
                 if not found.ok:
                     continue
                 blocks = sum(prod(trial.extents(grid, small, problem)) for problem in found.problems)
-                standing = (*found.rank[:-1], -blocks)
-                if best is None or standing > best[0]:
-                    best = standing, trial, found
+                rank = (*found.rank[:-1], -blocks)
+                if best is None or rank > best[0]:
+                    best = rank, trial, found
             if best is not None and best[2].exact and best[2].allows_draft and best[2].plain:
                 break
         if best is not None and best[2].allows_draft and best[2].plain:
@@ -345,7 +345,7 @@ def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: 
 
 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:
-    """Return Python text of the minimum bytes per call: buffers count once, or twice if updated in place."""
+    """Return Python text for the minimum bytes per call: each buffer counts once, or twice if updated in place."""
     parts = []
     for tensor in (tensor for tensor in tensors if tensor.role != "workspace"):
         times = DTYPE_BYTES[tensor.dtype] * (2 if tensor.role == "inout" else 1)

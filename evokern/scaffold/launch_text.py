@@ -111,7 +111,7 @@ def _number(text: str, known: Mapping[str, int]) -> int | None:
 
 
 def constant_names(source: CudaSource) -> dict[str, str]:
-    """Return C name → Python text of constants: numeric macros, integer constants, macros that round a quotient up."""
+    """Return a map from C names to Python text for constants: numeric macros, integers, and macros that round up."""
     names = {m.name: str(m.number) for m in source.macros if m.number is not None and not m.function_like}
     names |= {macro.name: "ceil_div" for macro in source.macros if rounds_up(macro)}
     names |= {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}

@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def defaults(self) -> dict[str, int | str]:
-        """Configuration with the file's values."""
+        """Configuration with the values in the file."""
         return {gene.name: gene.default for gene in self.genes}
 
     @property

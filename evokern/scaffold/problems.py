@@ -125,13 +125,13 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
     multiples = _multiples(plan)
     row = (5, 3, 7, 6, 11, 9, 13) if tails else (4, 6, 2, 8, 12, 10, 14)
     values: dict[str, int] = {}
-    beside = [f.name for f in plan.fields if not any(re.search(rf"p\.{f.name}\b", text) for text in plan.grid)]
+    looped = [f.name for f in plan.fields if not any(re.search(rf"p\.{f.name}\b", text) for text in plan.grid)]
     for at, field in enumerate(plan.fields):
         if field.choices:
             numbers = [choice for choice in field.choices if isinstance(choice, int)]
             values[field.name] = numbers[min(len(numbers) - 1, 1 + at % 2 if tails else 0)]
             continue
-        long = field.name in beside[-1:]  # of several fields that a block loops over, one long one is enough
+        long = field.name in looped[-1:]  # of several fields that a block loops over, one long one is enough
         values[field.name] = _beside_the_grid(plan, at, tails) if long else row[at % len(row)]
         if (multiple := multiples[field.name]) > 1:
             values[field.name] = multiple * (2 + (at + tails) % 2)
@@ -200,12 +200,12 @@ def _multiples(plan: Plan) -> dict[str, int]:
 
 
 def study_problem(plan: Plan, tensors: Sequence[DraftTensor], literals: Mapping[str, int]) -> dict[str, int]:
-    """Return the study's problem: the file's numbers, or else powers of two that fill a few megabytes."""
+    """Return the study's problem: the numbers in the file, or else powers of two that fill a few megabytes."""
     axes = max((sum(1 for axis in tensor.shape if "p." in axis) for tensor in tensors), default=1)
     extent = 1 << max(5, (STUDY_ELEMENTS.bit_length() - 1) // max(1, axes))
     return {field.name: literals.get(field.name, field.default or extent) for field in plan.fields}
 
 
 def uses_indices(tensors: Sequence[DraftTensor]) -> bool:
-    """Return whether the draft needs an upper limit of integers that index buffers."""
+    """Return whether the draft needs an upper limit for the integers that index buffers."""
     return any(INDEX_LIMIT in (*tensor.shape, tensor.extra.partition("=")[2].partition(" ")[0]) for tensor in tensors)

@@ -132,7 +132,7 @@ def _macro_gene(macro: Macro) -> DraftGene:
 
 
 def neighbours(number: int) -> tuple[int, ...]:
-    """Return a value with the values that a tuner would try: half and double, or on and off."""
+    """Return a value and the values that a tuner would try next to it: half and double, or on and off."""
     if number in (0, 1):
         return (0, 1) if number == 0 else (1, 2, 4)
     lower = number // 2 if number % 2 == 0 else number - 1
@@ -348,7 +348,7 @@ def _block_by_index(
 
 
 def block_values(number: int) -> tuple[int, ...]:
-    """Return block extents to try: whole warps, or neighbours of values below a warp."""
+    """Return the block extents to try: whole warps, or neighbouring values if the value is less than a warp."""
     if number >= 32:
         values = {max(32, number // 4), max(32, number // 2), number, min(1024, 2 * number)}
         return tuple(sorted(values))

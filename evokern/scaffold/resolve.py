@@ -21,7 +21,7 @@ _BUILTIN = {
 
 
 def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profile) -> dict[str, str]:
-    """Return the actual types behind type names of a source, for example `__nv_bfloat16` for `floatX`.
+    """Return the actual types that type names of a source stand for, for example `__nv_bfloat16` for `floatX`.
 
     Args:
         source: device code.

@@ -135,13 +135,13 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
 
 def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
     """Write a kernel's files (name → text) and its study."""
-    folder, beside = root / "kernels" / name, root / "studies" / f"{name}.toml"
+    folder, study_path = root / "kernels" / name, root / "studies" / f"{name}.toml"
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:  # created concurrently by another `init`
         raise UsageError(_TAKEN.format(target=folder)) from error
-    beside.parent.mkdir(exist_ok=True)
-    files = {**{folder / file: text for file, text in texts.items()}, beside: study}
+    study_path.parent.mkdir(exist_ok=True)
+    files = {**{folder / file: text for file, text in texts.items()}, study_path: study}
     for target, text in files.items():
         target.write_text(text, encoding="utf-8")
     return Scaffold(name, tuple(files), confirm)

@@ -1,9 +1,9 @@
-"""Arms of a search: its sampler and, for a study with control, a second sampler that proposes every other trial.
+"""Groups of a search: its sampler and, for a study with control, a second sampler that makes every other proposal.
 
-Each arm searches as if it were alone. It has its own history with its own trial numbers, and never sees the proposals
-or results of the other arm. The trials in flight are divided between the arms, so each arm makes the same proposals as
-it would alone. Only compiled programs are shared: a program that both arms propose is compiled and timed once, and both
-arms get its time.
+Each group searches as if it were alone. It has its own history with its own trial numbers, and never sees the
+proposals or results of the other group. The trials in flight are divided between the groups, so each group makes the
+same proposals as it would alone. Only compiled programs are shared: a program that both groups propose is compiled and
+timed once, and both groups get its time.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from evokern.study.trial import Outcome, Proposal, Trial
 
 @dataclass(frozen=True)
 class ArmSchedule(TrialSchedule):
-    """Schedule of one arm: its share of the study's trials in flight."""
+    """Schedule of one group: its share of the study's trials in flight."""
 
     arms: int = 2
-    """Number of arms."""
+    """Number of groups."""
 
     @classmethod
     def of(cls, study: TrialSchedule, arms: int) -> ArmSchedule:
-        """Return the schedule of each arm of a study."""
+        """Return the schedule of each group of a study."""
         return cls(study.most, study.least, study.ramp, arms)
 
     def __call__(self, number: int) -> int:
-        """Return how many of the arm's trials are in flight together with its trial `number`, including that trial."""
+        """Return the number of the group's trials in flight when its trial `number` is proposed."""
         return -(-super().__call__(number * self.arms) // self.arms)
 
 
@@ -51,13 +51,13 @@ class SearchGroup:
     """A sampler with the history that it may see."""
 
     def __init__(self, history: History, sampler: Sampler, place: int = 0, arms: int = 1) -> None:
-        """Create an arm.
+        """Create the group.
 
         Args:
             history: empty history for the sampler.
-            sampler: sampler of the arm.
-            place: study number of the arm's first trial.
-            arms: number of arms.
+            sampler: sampler of the group.
+            place: study number of the group's first trial.
+            arms: number of groups.
         """
         self._history = history
         self._sampler = sampler
@@ -65,22 +65,22 @@ class SearchGroup:
         self._arms = arms
         self._programs: set[str | None] = set()
         self.trials = 0
-        """Recorded trials of the arm over all sessions."""
+        """Recorded trials of the group over all sessions."""
         self.best: Trial | None = None
-        """Fastest trial of the arm, including duplicates of the other arm's trials."""
+        """Fastest trial of the group, including duplicates of the other group's trials."""
 
     @property
     def control(self) -> bool:
-        """Whether the arm is the control."""
+        """Whether the group is the control."""
         return self._place > 0
 
     @property
     def elite_us(self) -> float | None:
-        """Time in µs of the best trial visible to the arm; the arm's candidates race against this time."""
+        """Time in µs of the best trial visible to the group; the group's candidates race against this time."""
         return self._history.elite_us
 
     def propose(self, number: int) -> Proposal | None:
-        """Return the proposal for the study's trial `number`; None if nothing is left."""
+        """Return the proposal for the study's trial `number`, or None if no configuration is left."""
         local = self._local(number)
         proposal = self._sampler.propose(self._history, local)
         if proposal is None:
@@ -92,7 +92,7 @@ class SearchGroup:
         return replace(proposal, info=info, control=self.control)
 
     def prepare(self, number: int) -> None:
-        """Let the sampler start to prepare the proposal for the study's trial `number`; call `show_results` first."""
+        """Let the sampler start to compute the proposal for the study's trial `number`; call `show_results` first."""
         if isinstance(self._sampler, PreparesProposals):
             self._sampler.prepare(self._history, self._local(number))
 
@@ -103,11 +103,11 @@ class SearchGroup:
     def restore(self, number: int, proposal: Proposal) -> None:
         """Restore a proposal of an earlier session."""
         if proposal.control != self.control:
-            raise InternalError(f"trial {number} in the database belongs to the other arm of its study")
+            raise InternalError(f"trial {number} in the database belongs to the other group of its study")
         self._history.commit(self._local(number), proposal)
 
     def show_results(self, results: Mapping[int, TrialResult], last: int) -> None:
-        """Show the sampler its own results up to the study's trial `last`.
+        """Show the sampler its own results, up to the study's trial `last`.
 
         Args:
             results: trial number in the study → result; complete up to `last`.
@@ -121,7 +121,7 @@ class SearchGroup:
             local += 1
 
     def count(self, trial: Trial) -> None:
-        """Count a recorded trial and update the arm's best."""
+        """Count a recorded trial and update the group's best time."""
         self.trials += 1
         time_us = trial.evaluation.time_us
         if trial.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE) or time_us is None:
@@ -134,17 +134,17 @@ class SearchGroup:
 
 
 class Arms:
-    """Arms of a study; trial n belongs to arm n modulo the number of arms."""
+    """Groups of a study; trial n belongs to group n modulo the number of groups."""
 
     def __init__(self, *parts: tuple[History, Sampler]) -> None:
-        """Create the arms: the study's sampler and optionally its control, each with an empty history."""
+        """Create the groups: the study's sampler and optionally its control, each with an empty history."""
         self.all: Sequence[SearchGroup] = [SearchGroup(*part, place, len(parts)) for place, part in enumerate(parts)]
-        """The arms, the sampler's first."""
+        """The groups, the sampler's first."""
 
     def last_visible_trial(self, number: int, schedule: TrialSchedule) -> int:
-        """Return the last trial whose result a proposal may use; it is the same for all arms of a round."""
+        """Return the last trial whose result a proposal may use; it is the same for all groups in a round."""
         return number - schedule(number - number % len(self.all))
 
     def of(self, number: int) -> SearchGroup:
-        """Return the arm to which a trial belongs."""
+        """Return the group to which a trial belongs."""
         return self.all[number % len(self.all)]

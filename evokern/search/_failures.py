@@ -41,7 +41,7 @@ class LastFailures:
             del self._kinds[next(iter(self._kinds))]
 
     def annotate(self, changed: Mapping[int, Trial]) -> None:
-        """Update trials for which evidence arrived later; a kind whose reason changes may merge with another kind.
+        """Update trials for which evidence arrived later; a kind with a changed reason may merge with another kind.
 
         Args:
             changed: trials with all their evidence, by trial number.

@@ -1,4 +1,4 @@
-"""Find the nearest study of the same kernel in a database, for the warm start `auto`, by these criteria in order.
+"""Find the nearest study of the same kernel in a database, for the warm start `auto`, by the following criteria.
 
  order | by |
 ---|---|
@@ -6,7 +6,7 @@
  2 | problem: `problem_distance` from each problem of this study to the nearest one of the other study, averaged |
  3 | number of timed candidates, most first; then the study searched last |
 
-Results of the next nearest studies on the same device are added (`Prior.beside`).
+Results of the next nearest studies on the same device are added (`Prior.with_further`).
 
 Two studies have the same kernel if the kernel names are equal, the problems have the same fields, and enough genes are
 the same (`share_enough_genes`). The code may have changed. Studies on the same problems are skipped, because a search
@@ -100,7 +100,7 @@ def share_enough_genes(one: Sequence[Gene], other: Sequence[Gene]) -> bool:
 
 
 def problem_distance(one: Problem, other: Problem) -> float:
-    """Return the distance of two problems of a kernel: the sum of |log2(ratio)| over all fields.
+    """Return the distance between two problems of a kernel: the sum of |log2(ratio)| over all fields.
 
     Args:
         one: a problem.

@@ -91,13 +91,13 @@ def run(
 
         offer = load_requested_prior(store, None if begins else old, target, request.warm_start, restart_advice)
         planned = plan(store, None if request.fresh else old, target, request, restart_advice)
-        aside = store.rename_old_study(name) if request.fresh and old else ""
+        old_name = store.rename_old_study(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, target)
         killed = store.unfinished_session_start(record)
         session = store.session(record, target.space)
         proposals, trials = session.recorded_trials()
         check_candidates(record, target.space, proposals, restart_advice)
-        reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
+        reporter = ProgressReporter(on_progress, target, record, len(trials), old_name)
         with handle_stop_signals() as stop:
             if killed:
                 again = len(proposals) - len(trials)
@@ -165,7 +165,7 @@ def _one_session(
         began=began,
     )
     session.complete_optuna_rows(proposals, loop.restore(proposals, trials))
-    end = loop.spent()
+    end = loop.already_ended()
     if end is not None:
         end = own.end_reason(loop, end)
         overdue_s = _pending_verification_s(session, loop, kept_s, TIME_WITHOUT_BUDGET_S[target.device.predicted], part)
@@ -288,8 +288,8 @@ def _store_infeasible_neighbours(db: str | Path, target: SearchTarget, session: 
         known = best is None or reader.infeasible_neighbours(session.study, best.number) is not None
     if best is not None and not known:
         # A recording cannot judge values that it does not contain.
-        told = infeasible_neighbours(target.space, target.violation, best.config, beyond=target.table is None)
-        session.write_infeasible_neighbours(best.number, told)
+        neighbours = infeasible_neighbours(target.space, target.violation, best.config, beyond=target.table is None)
+        session.write_infeasible_neighbours(best.number, neighbours)
 
 
 def _compare_with_baseline(
@@ -318,7 +318,7 @@ def _compare_with_baseline(
 
 
 def clock_of(target: SearchTarget) -> Callable[[], float]:
-    """Return the clock of a search: the recording's clock if it contains durations, otherwise the real clock."""
+    """Return the clock of a search: the recording's clock if the recording contains durations, else the real clock."""
     device = target.device
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
@@ -326,7 +326,7 @@ def clock_of(target: SearchTarget) -> Callable[[], float]:
 def plan(
     store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest, restart_advice: AdviceFunction
 ) -> StudyRecord:
-    """Return the study's record for this session, without writing it.
+    """Return the study's record for this session, without writing the record.
 
     Args:
         store: the open database.

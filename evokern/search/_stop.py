@@ -23,7 +23,7 @@ class Stop:
     loop: Loop | None = None
     ending: bool = False
     """Whether the session is already being closed, which takes only a moment."""
-    asked: signal.Signals | None = None
+    received: signal.Signals | None = None
     """The last signal received."""
     late: bool = False
     """Whether the signal arrived too late to stop the search, so that it is passed to the caller's handler."""
@@ -39,8 +39,8 @@ def handle_stop_signals() -> Iterator[Stop]:
     """
     stop = Stop()
 
-    def wish(number: int, _frame: FrameType | None) -> None:
-        stop.asked = signal.Signals(number)
+    def handle_signal(number: int, _frame: FrameType | None) -> None:
+        stop.received = signal.Signals(number)
         if stop.ending:
             stop.late = True
             return
@@ -50,13 +50,13 @@ def handle_stop_signals() -> Iterator[Stop]:
 
     before: Mapping[signal.Signals, Handler] = {}
     try:
-        with signal_handler(wish) as before:
+        with signal_handler(handle_signal) as before:
             yield stop
     finally:
-        if stop.late and stop.asked is not None:
-            handler = before[stop.asked]
+        if stop.late and stop.received is not None:
+            handler = before[stop.received]
             if callable(handler) and handler is not signal.default_int_handler:
-                handler(stop.asked, None)
+                handler(stop.received, None)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Verify the champion at the end of a search; if it is refuted, verify the next fastest trial.
+"""Verification of the champion at the end of a search; if it is refuted, the next fastest trial is verified.
 
 Every measured trial has passed the correctness gate. The verification also runs all small problems under the sanitizer,
 and shapes that the search did not use. On a simulated device, it runs more blocks of the study's problems. It uses a
@@ -72,12 +72,12 @@ class VerifyJob:
 
 
 def reserve(budget_s: float | None, predicted: bool) -> float:
-    """Return how many seconds of a budget the loop reserves for the verification."""
+    """Return how many seconds of a budget are reserved for the verification."""
     return 0.0 if budget_s is None else min(RESERVED_S[predicted], RESERVED_SHARE[predicted] * budget_s)
 
 
 class ChampionVerification:
-    """Verification of the fastest measured trial, or the next fastest if it is refuted, in separate processes.
+    """Verification of the fastest measured trial in separate processes; if it is refuted, the next fastest follows.
 
     If a GPU is searched and CPU cores are idle, the processes start before the search ends, because importing torch
     takes seconds. The best trial at that time often remains the champion.

@@ -55,7 +55,7 @@ def run_diagnosed(
     after_event: AfterEvent,
     diagnoser: str,
 ) -> EndReason:
-    """Run a search, and diagnose its crashes if the device does not; return why the search ended.
+    """Run a search; diagnose its crashes if the device does not, and return the reason for its end.
 
     Args:
         loop: the search, after `restore`.
@@ -74,7 +74,7 @@ def run_diagnosed(
 
     def after(event: Literal["trial", "idle"]) -> None:
         if event == "trial" and loop.last is not None:
-            diagnoses.see(loop.last)
+            diagnoses.observe(loop.last)
         diagnoses.advance()
         after_event(event)
 
@@ -134,16 +134,16 @@ class Diagnoses:
         self._pool: OwnServerPool | None = None
 
     def restore(self, recorded: Sequence[Trial]) -> None:
-        """Restore earlier sessions: reuse their diagnoses and request the missing ones."""
+        """Restore the diagnoses of earlier sessions and request the missing ones."""
         for trial in recorded:
             pattern = pattern_of(trial, self._genes)
             if pattern is not None and _explained(trial):
                 found = trial.evaluation.evidence
                 self._known.setdefault(pattern, {key: found[key] for key in KEYS if key in found})
         for trial in recorded:
-            self.see(trial)
+            self.observe(trial)
 
-    def see(self, trial: Trial) -> None:
+    def observe(self, trial: Trial) -> None:
         """Diagnose a newly recorded trial if it crashed or hung."""
         pattern = pattern_of(trial, self._genes)
         if pattern is None or _explained(trial):

@@ -72,7 +72,7 @@ class SearchTarget:
         return check(self.kernel, config, self.problems, self.limits)
 
     def sources(self) -> dict[str, str]:
-        """Return the kernel's files: path relative to its folder → text."""
+        """Return the kernel's files as texts, by path relative to its folder."""
         if self.table:
             return {}
         return {file.name: file.kept_text for file in self.kernel.files()}
@@ -137,7 +137,7 @@ def settings_of(study: Study) -> dict[str, Any]:
 
 
 def study_of(record: StudyRecord) -> Study:
-    """Return the study as its file described it when it started.
+    """Return the study as its file described it when the study was started.
 
     Raises:
         StoreError: the stored settings cannot be read.
@@ -249,7 +249,7 @@ def reconcile_record(
 
 
 def changed_settings(record: StudyRecord, study: Study) -> list[str]:
-    """Return descriptions of the settings that changed since the study started, such as `seed was 1, is 2`.
+    """Return a description of each setting that changed since the study was started, such as `seed was 1, is 2`.
 
     Args:
         record: the stored study.

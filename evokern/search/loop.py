@@ -209,7 +209,7 @@ class Loop:
 
     @property
     def busy_share(self) -> float:
-        """Fraction of the loop's running time in which the device was busy."""
+        """Fraction of the loop's running time during which the device was busy."""
         if self._running_from is None:
             return 0.0
         return min(1.0, self._device.busy_s() / max(self._clock() - self._running_from, 1e-9))
@@ -222,8 +222,8 @@ class Loop:
             left = min(left, 60 * (self._limits.trials - self.evaluated) / self.trials_per_minute)
         return left
 
-    def spent(self) -> EndReason | None:
-        """Return why the search has already ended before a device is opened: the budget or the trials are used up."""
+    def already_ended(self) -> EndReason | None:
+        """Return the reason if the search has ended before a device is opened: its budget or its trials are used up."""
         if self._over_budget():
             return "budget"
         limit = self._limits.trials
@@ -289,11 +289,11 @@ class Loop:
                 self._recorder.propose(number, proposal, self.session_s)
                 self._proposals.append(proposal)
                 self.rejections.update(proposal.rejections)
-                offered = self._offer(number, proposal.config)
-                if isinstance(offered, Answer):
-                    recorded.append(self._record(offered))
+                offer = self._offer(number, proposal.config)
+                if isinstance(offer, Answer):
+                    recorded.append(self._record(offer))
                 else:
-                    request = offered
+                    request = offer
         if self._may_ask():
             # The sampler prepares the next proposal while this one is submitted, if it can.
             following = len(self._proposals)
@@ -322,19 +322,19 @@ class Loop:
         return visible and not (enough or self._exhausted or self._over_budget())
 
     def _show(self, number: int) -> None:
-        """Show an arm the results that the proposal of a trial may see."""
+        """Show a group the results that the proposal of a trial may see."""
         self.arms.of(number).show_results(self._results, self.arms.last_visible_trial(number, self._limits.in_flight))
 
     def _adopt(self) -> None:
         for number, proposal in enumerate(self._proposals):
             if number not in self._results:
                 self._show(number)
-                offered = self._offer(number, proposal.config)
-                if isinstance(offered, Answer):
+                request = self._offer(number, proposal.config)
+                if isinstance(request, Answer):
                     with self._recorder.transaction():
-                        self._record(offered)
+                        self._record(request)
                 else:
-                    self._device.submit(offered)
+                    self._device.submit(request)
 
     def _ask(self) -> Proposal | None:
         number = len(self._proposals)

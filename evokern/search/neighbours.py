@@ -1,4 +1,4 @@
-"""Constraints that prevent changes of one gene of a champion; stored, because a study is read without its kernel."""
+"""Constraints that prevent single-gene changes of a champion; they are stored, so that reports need no kernel."""
 
 from __future__ import annotations
 

@@ -18,16 +18,16 @@ paused at the end of its part of the study (`SessionPart`)."""
 
 @dataclass(frozen=True)
 class ArmProgress:
-    """Progress of one arm of a study with a control: its sampler or its control."""
+    """Progress of one group of a study with a control: the sampler's trials or the control's trials."""
 
     sampler: str
     """Name of the sampler."""
     control: bool
     """Whether this is the control."""
     trials: int
-    """Number of recorded trials of this arm."""
+    """Number of recorded trials of this group."""
     best: Trial | None
-    """Fastest trial of this arm."""
+    """Fastest trial of this group."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Progress:
 
     @property
     def speedup(self) -> float | None:
-        """The baseline's time divided by the champion's time, if both are known."""
+        """Time of the baseline divided by the time of the champion, if both are known."""
         if self.baseline is None or self.best is None or self.best.evaluation.time_us is None:
             return None
         return self.baseline[1] / self.best.evaluation.time_us
@@ -131,6 +131,6 @@ class SearchResult:
 
     @property
     def speedup(self) -> float | None:
-        """The baseline's time divided by the champion's time, if both are known."""
+        """Time of the baseline divided by the time of the champion, if both are known."""
         best = self.summary["best"]
         return best["speedup"] if best else None

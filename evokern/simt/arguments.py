@@ -133,7 +133,7 @@ def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[
 
 
 def allocate_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:
-    """Allocate memory that has no name in the source: the parameter block and the workspace of grid-wide barriers."""
+    """Allocate memory without a name in the source: the parameter block and the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:
         blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]

@@ -41,7 +41,7 @@ def ballot(mask: Array) -> Array:
 
 
 def sparse_zeros(size: int, dtype: Any) -> Array:
-    """Return an array of zeros on small memory pages, so that only the parts in use take physical memory."""
+    """Return an array of zeros on small memory pages, so that only the parts in use occupy physical memory."""
     wanted = np.dtype(dtype)
     if not hasattr(mmap, "MADV_NOHUGEPAGE") or size * wanted.itemsize < 1 << 21:
         return np.zeros(size, wanted)
@@ -91,7 +91,7 @@ class Active:
         return self._warps
 
     def pick(self, row: Array) -> Array:
-        """Return the row's values at these lanes; return the row itself if all lanes are active or it has one value."""
+        """Return the row's values at these lanes; the row itself if all lanes are active or it has only one value."""
         return row if self.all or row.shape[0] == 1 else row[self.lanes]
 
     def put(self, row: Array, values: Array) -> None:

@@ -1,4 +1,4 @@
-"""Lanes of one batch of blocks: their indices, registers and activity, and their names in findings.
+"""Lanes of one batch of blocks: indices, registers, activity, and descriptions for findings.
 
 The machine and all modules that observe lanes use this class.
 """

@@ -1,4 +1,4 @@
-"""Binder: passes register rows and the machine's state to operations.
+"""Access to register rows and to the machine's state, for operations that are being bound.
 
 An operation is bound once per batch. It gets its rows from the `Binder` and returns a function without arguments, which
 does the work.
@@ -51,7 +51,7 @@ class Binder:
         self._stores = []
 
     def begin_effect(self) -> None:
-        """Prepare for an operation that handles the active lanes itself and writes results directly to their rows."""
+        """Prepare for an operation that handles the active lanes itself and writes its results directly."""
         guard, negated, batch = self.guard, self.guard_negated, self._batch
         self.guard = None
         if guard is None:

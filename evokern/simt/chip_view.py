@@ -61,8 +61,8 @@ class ChipTime:
         self.latest = max(self.latest, self.cycles + cycles)
         self.cycles += max(cycles * blocks // sms, 1)
 
-    def back(self, began: ChipTime) -> None:
-        """Reset the clocks to the start of a launch that runs again."""
+    def rewind(self, began: ChipTime) -> None:
+        """Reset the clocks to the start of a launch that is run again."""
         self.cycles, self.latest, self.grids = began.cycles, began.latest, began.grids
 
     def finished(self, launches: int) -> None:
@@ -108,17 +108,17 @@ class ChipView:
         return self.profile.threads_per_sm // 32
 
     def sm_of(self, block: Array) -> Array:
-        """Return the SM of each block by its linear id, assigned round-robin."""
+        """Return the SM of each block, by the block's linear id; blocks are assigned round-robin."""
         sm: Array = block % self.profile.sms
         return sm
 
     def clock(self, elapsed: Array) -> Array:
-        """Return ``%clock64`` from SM clocks since the first launch."""
+        """Return the value of ``%clock64`` after some SM clocks since the first launch."""
         clock: Array = elapsed + np.uint64(self.start_cycles)
         return clock
 
     def timer(self, elapsed: Array) -> Array:
-        """Return ``%globaltimer`` from SM clocks since the first launch, ns."""
+        """Return the value of ``%globaltimer`` in ns after some SM clocks since the first launch."""
         passed = elapsed * np.uint64(1000) // np.uint64(int(self.profile.clock_mhz))
         step = np.uint64(TIMER_STEP_NS)
         timer: Array = (passed + np.uint64(self.start_ns)) // step * step

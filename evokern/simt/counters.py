@@ -125,16 +125,16 @@ class Counters:
         return sum(flops for _, flops in self.mma.values())
 
     def conflicts(self) -> dict[int, float]:
-        """Return instruction → average number of additional wavefronts per execution, caused by bank conflicts."""
+        """Return a map from instruction to the average number of extra wavefronts per execution from bank conflicts."""
         further = (self.shared_wavefronts - self.ideal_wavefronts) / np.maximum(self.warp_instructions, 1)
         return {int(number): float(further[number]) for number in np.flatnonzero(further > 0)}
 
     def by_pipe(self) -> dict[str, int]:
-        """Return pipe → warp instructions."""
+        """Return the number of warp instructions of each pipe."""
         return _by_pipe(self.pipes, self.warp_instructions)
 
     def by_line(self) -> list[LineCounters]:
-        """Return the counters of each source line: the lines of the source in order, then the lines of headers."""
+        """Return the counters of each source line: lines of the source in order, then lines of the headers."""
         result = []
         places = [(file, int(line)) for file, line in zip(self.files, self.lines, strict=True)]
         numbers = {place: number for number, place in enumerate(sorted(set(places)))}

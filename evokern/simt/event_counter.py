@@ -27,7 +27,7 @@ _PATTERNS = 512
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Sums over the batches of a launch."""
+    """Counters summed over the batches of a launch."""
 
     program: PtxProgram
     """Program whose instructions are counted."""
@@ -145,7 +145,7 @@ class EventCounter:
         self.steps.append((number, None if active.all else np.asarray(active.mask.reshape(-1, 32).any(1))))
 
     def finish(self) -> None:
-        """Add the machine's counts per segment; call it once per batch, after its blocks have run."""
+        """Add the machine's counts per segment; call this once per batch, after its blocks have run."""
         self.tally.record.append(BatchRecord(self._batch.lanes // 32, tuple(self.steps)))
         self.add_up()
 

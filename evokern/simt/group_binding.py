@@ -26,7 +26,7 @@ GROUP_ELEMENTS = 32768
 
 
 class GroupBinder(Binder):
-    """Provider of the gathered rows of several instructions, which look like one instruction with more lanes."""
+    """Provider of the gathered rows of several instructions, which appear as one instruction with more lanes."""
 
     def __init__(self, state: MachineState, routine: Routine, instructions: list[Instruction], results: int) -> None:
         super().__init__(state)
@@ -74,7 +74,7 @@ class GroupBinder(Binder):
         return view
 
     def wide(self, operand: Operand, type_name: str) -> str:
-        """Return the type that is as wide as the register."""
+        """Return the type with the same width as the register."""
         assert isinstance(operand, Register)
         kind = self.kinds[operand.name]
         if kind != "pred" and {"16": 2, "32": 4, "64": 8}[kind] > TYPE_BYTES[type_name]:

@@ -114,7 +114,7 @@ def launch_many(
     enough: Callable[[Counters], bool] | None = None,
     constants: Sequence[Mapping[str, Buffer]] = (),
 ) -> list[LaunchResult]:
-    """Run several launches of one kernel with different arguments concurrently, as lanes of shared batches.
+    """Run several launches of one kernel with different arguments concurrently, as lanes of common batches.
 
     Args:
         module: from `parse`.
@@ -165,7 +165,7 @@ def launch_many(
     results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # One of the launches stopped the others, so each launch runs again separately.
         results = []
-        memory.time.back(began)
+        memory.time.rewind(began)
         for values, own in zip(args, filled, strict=True):
             run.restore(before)
             alone = run.checked([values], chosen, batch_blocks, before, [own], alone=True)
@@ -258,7 +258,7 @@ class _Run:
         if look.suspects is None:
             return results
         self.restore(before)
-        self.memory.time.back(began)
+        self.memory.time.rewind(began)
         self.options = replace(options, suspects=look.suspects, count=False)
         again = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         self.options = options

@@ -1,4 +1,4 @@
-"""PTX machine: runs many blocks of one or several launches in lockstep, on NumPy rows.
+"""The PTX machine: runs many blocks of one or several launches in lockstep on NumPy rows.
 
 The lanes of a batch are ordered by block and warp, 32 lanes per warp. The schedule selects the next segment and its
 lanes. A segment is bound to the rows of the batch when it first runs.
@@ -185,7 +185,7 @@ class Machine:
             self._used.load()
 
     def run(self) -> None:
-        """Run the loaded blocks to their end.
+        """Run the loaded blocks until all of them have ended.
 
         Raises:
             Stopped: the launch ended early; a finding contains the reason.

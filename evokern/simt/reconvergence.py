@@ -30,7 +30,7 @@ class Reconvergence:
         self.forced.clear()
 
     def enter(self, segment: Segment, key: int, active: Active, *, retried: bool = False) -> Active | None:
-        """Return the lanes that may continue; None if all of them have to wait."""
+        """Return the lanes that may continue, or None if all of them have to wait."""
         if self.parked:
             known = self.parked.pop(key, None)
             if known is not None:
@@ -88,7 +88,7 @@ class Reconvergence:
         return moved
 
     def force(self) -> bool:
-        """Resume, with a finding, the parked lanes that are lowest in the code; return whether there were any."""
+        """Resume the parked lanes at the lowest code position, with a finding; return whether there were any."""
         if not self.parked:
             return False
         key = min(self.parked)

@@ -30,14 +30,14 @@ class RegisterFile:
         self._scratch: dict[str, list[Array]] = {}
 
     def load(self, constants: Mapping[tuple[str, Immediate], int]) -> None:
-        """Reset the rows for new blocks: set all except those of literals to zero."""
+        """Reset the rows for new blocks: set all rows to zero except the rows of literals."""
         for kind in self.bits.values():
             kind.fill(0)
         for (kind_name, literal), row in constants.items():
             self.bits[kind_name][row] = immediate_bits(literal, "u64" if kind_name == "64" else "u32")
 
     def row(self, kind: str, index: int, type_name: str) -> Array:
-        """Return a row, viewed as a type that is not wider than its register."""
+        """Return a row viewed as a type that is not wider than its register."""
         key = (kind, type_name)
         view = self._views.get(key)
         if view is None:

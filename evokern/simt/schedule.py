@@ -63,7 +63,7 @@ class Schedule:
             self.groups[key] = Active(known.mask | active.mask, known.count + active.count, self._batch.live_count)
 
     def pop(self) -> tuple[int, Active, int]:
-        """Return (key, lanes, burst) of the group to run next; burst is −1 unless the group runs out of order."""
+        """Return (key, lanes, burst) of the next group to run; burst is −1 unless the group runs out of order."""
         groups, since = self.groups, self.waiting_since
         key, burst = min(groups), -1
         if len(groups) > 1:
@@ -74,7 +74,7 @@ class Schedule:
         return key, groups.pop(key), burst
 
     def comes_first(self, key: int) -> bool:
-        """Return whether lanes that arrive at a segment would run next again, given at most one waiting group."""
+        """Return whether lanes that arrive at a segment would be the next to run; at most one other group may wait."""
         return (
             key < min(self.groups)
             and len(self.groups) < 2

@@ -70,7 +70,7 @@ class Options:
 
 @dataclass(slots=True)
 class Geometry:
-    """Grid, block shape and batch size; a launch without clusters has clusters of one block."""
+    """Grid, block shape and batch size; without clusters, each block counts as a cluster."""
 
     grid: tuple[int, int, int]
     """Blocks along x, y, z."""

@@ -51,11 +51,11 @@ class Specials:
 
     @property
     def cycles(self) -> int:
-        """SM clocks since the blocks were loaded: issued instructions per warp on average, plus clock readings."""
+        """SM clocks since the blocks were loaded: mean number of issued instructions per warp, plus clock readings."""
         return CYCLES_PER_INSTRUCTION * self._schedule.issued // self._warps + READ_CYCLES * self.reads
 
     def type(self, name: str) -> str | None:
-        """Return the type of a special register; None for ordinary registers."""
+        """Return the type of a special register, or None for an ordinary register."""
         if name in _WIDE:
             return "u64"
         if name == "%is_explicit_cluster":
@@ -96,7 +96,7 @@ class Specials:
         return name in _CLOCKS
 
     def reader(self, name: str, number: int) -> Callable[[], Array]:
-        """Return a function that reads a clock for all lanes, in SM clocks, or in nanoseconds for the timer.
+        """Return a function that reads a clock for all lanes: in SM clocks, or for the timer in nanoseconds.
 
         Args:
             name: name of the clock.
@@ -112,8 +112,8 @@ class Specials:
         def read() -> Array:
             self.reads += 1
             early = CYCLES_PER_INSTRUCTION * ahead * max(self._batch.active.warps, LEAST_WARPS) // self._warps
-            told = tell(self._read_delay() + np.uint64(max(self._time.cycles + self.cycles - early, 0))) >> shift
-            return told if name in _WIDE else told.astype(np.uint32)
+            reading = tell(self._read_delay() + np.uint64(max(self._time.cycles + self.cycles - early, 0))) >> shift
+            return reading if name in _WIDE else reading.astype(np.uint32)
 
         return read
 

@@ -39,7 +39,7 @@ class _Product:
 
 
 class WarpgroupProducts:
-    """Products whose group has not been waited for, and the number of groups that each lane has committed."""
+    """Products whose group is still pending, and the number of groups that each lane has committed."""
 
     def __init__(self, batch: Batch, shared: SharedSpace, proxy_fences: ProxyFences) -> None:
         self._batch, self._shared, self._proxy_fences = batch, shared, proxy_fences
@@ -130,7 +130,7 @@ class WarpgroupProducts:
                 shadow.read_until_now(product.active, index, PIECE, product.number, product.since)
 
     def finish(self) -> None:
-        """Report warpgroups whose warps did not issue the same products; call it when the blocks end."""
+        """Report warpgroups whose warps did not issue the same products; call this when the blocks end."""
         self.pending.clear()
         if self.last < 0:
             return

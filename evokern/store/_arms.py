@@ -12,7 +12,7 @@ from evokern.study.trial import Outcome, Trial
 
 @dataclass(frozen=True)
 class Milestone:
-    """The point in a study at which one group reached a result."""
+    """Point in a study at which one group reached a result."""
 
     trial: int
     """Number of the trial."""

@@ -1,4 +1,4 @@
-"""Row digests, which detect rows that changed on disk: these are reported, and neither results nor searches use them.
+"""Row digests, which detect rows that changed on disk; damaged rows are reported and not used.
 
 SQLite detects malformed pages but not a changed character. The digest is not a signature; anyone can compute a new one.
 Rows written before digests existed have no digest and are accepted unchecked. The migration `SEALED`, which runs when
@@ -139,14 +139,14 @@ def _seal(db: Database, table: str, where: str, values: Sequence[Any]) -> None:
 
 
 def seal_all(db: Database) -> None:
-    """Set the digest of every row from its current content."""
+    """Set the digest of every row according to its current content."""
     for table in TABLES:
         if table in db.table_names() and COLUMN in db.table(table).columns_dict:
             _seal(db, table, "1", [])
 
 
 def seal_missing(db: Database) -> None:
-    """Set the digest of every row that has none from its current content."""
+    """Set the digest of every row that has none according to its current content."""
     for table in TABLES:
         _seal(db, table, f"{COLUMN} IS NULL", [])
 
@@ -207,7 +207,7 @@ class IntactRows:
     def __init__(self, db: Database, path: Path) -> None:
         self._db = db
         self._path = path
-        self.told: list[str] = []
+        self.reports: list[str] = []
         """Reports of damage, in the order in which the damage was found."""
 
     def check_pages(self) -> None:
@@ -224,8 +224,8 @@ class IntactRows:
 
     def tell(self, text: str) -> None:
         """Report damage, unless the same text was already reported."""
-        if text not in self.told:
-            self.told.append(text)
+        if text not in self.reports:
+            self.reports.append(text)
             _LOGGER.warning("%s", visible(f"{self._path}: {text}"))  # one line even if the row contains line breaks
 
     def read(

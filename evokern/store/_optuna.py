@@ -166,12 +166,12 @@ class OptunaStudy:
         self._complete.add(number)
 
     def resume(self) -> None:
-        """Mark the trials that `suspend` marked as waiting as running again."""
+        """Set trials that `suspend` marked as waiting back to running."""
         sql = "UPDATE trials SET state = 'RUNNING' WHERE study_id = ? AND state = 'WAITING'"
         self._execute(sql, [self._study_id])
 
     def running(self) -> list[int]:
-        """Return the numbers of the trials whose results are not written yet."""
+        """Return the numbers of the trials whose results have not been written yet."""
         return [number for number in range(len(self._ids)) if number not in self._reported]
 
     def suspend(self, results: Iterable[TrialResult]) -> None:

@@ -40,7 +40,7 @@ _MOST_VALUES = 500
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """State of a trial: its outcome and time, without its configuration and evidence."""
+    """Status of a trial: its outcome and time, without its configuration and evidence."""
 
     number: int
     """Number of the trial."""
@@ -94,7 +94,7 @@ class ReadFile:
     @property
     def damaged(self) -> tuple[str, ...]:
         """Reports of the damaged rows that were found and omitted so far; each was also logged as a warning."""
-        return tuple(self._rows.told)
+        return tuple(self._rows.reports)
 
     def studies(self) -> list[StudyRecord]:
         """Return all studies, starting with the one that was searched last."""
@@ -110,7 +110,7 @@ class ReadFile:
             StudyError: if the database does not contain the study.
         """
         studies = self.studies()
-        lost = [told for told in self.damaged if told.startswith("study ")]
+        lost = [report for report in self.damaged if report.startswith("study ")]
         if name is None and studies and not lost:
             return studies[0]
         wanted = Path(name).stem if name and name.endswith(".toml") else name
@@ -155,23 +155,23 @@ class ReadFile:
             )
             return
 
-        # The same pass collects the states for `standing`, because digest and conversion dominate the cost of a row.
+        # The same pass collects the `trial_statuses`, because digest and conversion dominate the cost of a row.
         def both(row: Row) -> tuple[str, TrialStatus, Trial | None]:
             wanted = row["study"] == study.uuid and row["outcome"] is not None
             trial = trial_of(row, taken.get(row["uuid"])) if wanted else None
-            return *_standing_of(row, whole=wanted), trial
+            return *_status_of(row, whole=wanted), trial
 
         found: dict[str, list[TrialStatus]] = defaultdict(list)
         trials = []
-        for uuid, standing, made in self._rows.read("evokern_trials", both, order="study, number"):
-            found[uuid].append(standing)
+        for uuid, status, made in self._rows.read("evokern_trials", both, order="study, number"):
+            found[uuid].append(status)
             trials += [made] if made is not None else []
         self._known = version, found
         self.trial_statuses(study)
         yield from trials
 
     def count(self, study: StudyRecord) -> int:
-        """Return the number of trials of a study, including unfinished and damaged trials, without reading rows."""
+        """Return the number of a study's trials, including unfinished and damaged trials, without reading rows."""
         with explain_errors(self.path):
             found = self._db.execute("SELECT count(*) FROM evokern_trials WHERE study = ?", [study.uuid])
             return int(found.fetchone()[0])
@@ -190,7 +190,7 @@ class ReadFile:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def trials_since(self, study: StudyRecord, row: int) -> tuple[list[tuple[int, Trial]], int]:
-        """Return the recorded trials from a row on, as (row, trial) pairs, and the row at which the next call starts.
+        """Return the trials recorded from a row on, as (row, trial) pairs, and the row at which the next call starts.
 
         A search inserts the row of a trial at its proposal, and completes the row when the trial ends. The next call
         must therefore start at the first row that was incomplete. The method uses one short read transaction, because
@@ -234,13 +234,13 @@ class ReadFile:
         if self._known is None or self._known[0] != version:
             found: dict[str, list[TrialStatus]] = defaultdict(list)
             # Read the trials of every study, because damage can change a row's study.
-            for uuid, standing in self._rows.read("evokern_trials", _standing_of, order="study, number"):
-                found[uuid].append(standing)
+            for uuid, status in self._rows.read("evokern_trials", _status_of, order="study, number"):
+                found[uuid].append(status)
             self._known = version, found
         mine = self._known[1][study.uuid]
         numbers = {one.number for one in mine}
         missing = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
-        if missing and not any(told.startswith("trial ") for told in self._rows.told):
+        if missing and not any(report.startswith("trial ") for report in self._rows.reports):
             which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
             self._rows.tell(f"{count_noun(len(missing), 'trial')} of study {study.name!r} missing: {which}")
         return mine
@@ -301,7 +301,7 @@ class ReadFile:
         return dict(self._rows.read_where("evokern_rejections", _rejection_of, {"study": study.uuid}, order))
 
     def source(self, digest: str, *, shown: bool = False) -> dict[str, str]:
-        """Return the stored kernel files with a digest: the texts by file name.
+        """Return the stored kernel files that have a given digest, as texts by file name.
 
         Args:
             digest: SHA-256 digest of the files.
@@ -317,7 +317,7 @@ class ReadFile:
             return dict(_file_of(row) for row in require_intact(self._db, self.path, table, where, [digest]))
 
 
-def _standing_of(row: Row, *, whole: bool = False) -> tuple[str, TrialStatus]:
+def _status_of(row: Row, *, whole: bool = False) -> tuple[str, TrialStatus]:
     if not whole and row.get(COLUMN) is None and row["outcome"] is not None:
         trial_of(row)  # a row without a digest is checked by converting it
     time_us = math.inf if row["time_us"] is None else row["time_us"]

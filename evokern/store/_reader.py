@@ -54,7 +54,7 @@ def has_studies(path: Path) -> bool:
 
 
 class Reader(ReadFile):
-    """Reader of a database's studies, trials and sessions, and of the results derived from them."""
+    """Reader of a database's studies, trials and sessions, and of results derived from them."""
 
     def best(self, study: StudyRecord) -> Trial | None:
         """Return the champion of a study, or None if no trial qualifies.
@@ -119,7 +119,7 @@ class Reader(ReadFile):
         return {"raced_out": sum(timed), "screened": len(timed) - sum(timed)}
 
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
-        """Return the name and the time in µs of the fastest correct baseline in the latest session that has one."""
+        """Return the name and the time in µs of the fastest correct baseline, from the latest session that has one."""
         for session in reversed(self.sessions(study)):
             fastest = fastest_baseline(session.baselines)
             if fastest:
@@ -161,7 +161,7 @@ class Reader(ReadFile):
         return list(mine[-1].result.get("infeasible", ())) if mine else None
 
     def remeasured(self, study: StudyRecord) -> dict[int, dict[str, Any]]:
-        """Return the results of trials that another GPU measured again, because the times of their own GPU drifted.
+        """Return results measured again on another GPU, because the times of the trials' own GPU had drifted.
 
         Returns:
             For each trial number: `gpu`, `outcome`, `time_us` in µs, and `because`.

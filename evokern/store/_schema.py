@@ -223,13 +223,13 @@ def m007_every_row_sealed(db: Database) -> None:
 
 @migrations()
 def m008_timing_rule(db: Database) -> None:
-    """Add the version of the timing rule; NULL for times that no clock measured, and in older studies."""
+    """Add the version of the timing rule; it is NULL in older studies and if no clock measured the times."""
     db.table("evokern_studies").add_column("timing_rule", int)
 
 
 @migrations()
 def m009_spans(db: Database) -> None:
-    """Add when, and by which worker, a trial was compiled, checked and timed; NULL if this was not recorded."""
+    """Add when and by which worker a trial was compiled, checked and timed; NULL if this was not recorded."""
     db.table("evokern_trials").add_column("spans", str)  # JSON: list of (phase, study time, seconds, worker)
 
 

@@ -18,7 +18,7 @@ _MAGIC = b"SQLite format 3\x00"
 
 
 def database_of(source: str | Path) -> tuple[Path, str | None] | None:
-    """Return the database and the study name of a source such as `runs.db:study`, or None if it is not a database.
+    """Return the database and the study name from a source such as `runs.db:study`; None if it is not a database.
 
     Args:
         source: recording as given by the user: `runs.db:study`, `runs.db` or another file.

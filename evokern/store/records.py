@@ -79,7 +79,7 @@ class StudyRecord:
     """Fields of the kernel's problems; empty for recordings and older studies."""
 
     def in_words(self, problem: str, *, every: bool = False) -> str:
-        """Return a problem in words, such as `B=2 S=512`, or its key if the fields are unknown.
+        """Return a problem in readable form, such as `B=2 S=512`, or its key if the fields are unknown.
 
         Args:
             problem: key of the problem.
@@ -109,7 +109,7 @@ class StudyRecord:
         raise StudyError(f"study {self.name} has no problem {text}; choose one of: {known}")
 
     def problems_in_words(self, *, every: bool = False) -> str:
-        """Return all problems of the study in words, on one line."""
+        """Return all problems of the study in readable form, on one line."""
         return " and ".join(self.in_words(problem, every=every) for problem in self.problems)
 
     def row(self) -> dict[str, Any]:
@@ -399,7 +399,7 @@ def proposal_of(row: Row) -> Proposal:
 
 
 def trial_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None) -> Trial:
-    """Create a trial from a row of `evokern_trials` with an outcome; `samples` as in `evaluation_of`."""
+    """Create a trial from a row of `evokern_trials` with an outcome; for `samples`, see `evaluation_of`."""
     return Trial(row["number"], proposal_of(row), evaluation_of(row, samples), row["seconds"] or 0.0)
 
 
@@ -410,7 +410,7 @@ def stored_entries(text: str) -> list[tuple[int, float, list[Any]]]:
         A tuple for each source study: its number (0 for the nearest), the distance of its problem, and its candidates.
         A candidate is a list of value indices, one for each gene, and log(time).
     """
-    told = json.loads(text)
-    if told and isinstance(told[0][0], list):  # format of earlier versions, with a single source study
-        return [(0, DISTANT, [entry for entry in told if entry[1] is not None])]
-    return [(number, distance, entries) for number, (distance, entries) in enumerate(told)]
+    stored = json.loads(text)
+    if stored and isinstance(stored[0][0], list):  # format of earlier versions, with a single source study
+        return [(0, DISTANT, [entry for entry in stored if entry[1] is not None])]
+    return [(number, distance, entries) for number, (distance, entries) in enumerate(stored)]

@@ -48,7 +48,7 @@ class Store(WrittenFile):
         return record
 
     def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
-        """Write the values of a study that have changed: budget, limit, accepted settings and kernel digest."""
+        """Write the changed values of a study: budget, limit, accepted settings and kernel digest."""
         with self.transaction():
             update_row(self.db, self.path, "evokern_studies", record.uuid, record.row())
             self._write_sources(record.kernel_digest, sources or {})
@@ -59,7 +59,7 @@ class Store(WrittenFile):
             write_row(self.db, "evokern_sources", row, replace=True)  # also repairs a damaged row
 
     def source(self, digest: str) -> dict[str, str]:
-        """Return the stored kernel files with a digest: the texts by file name."""
+        """Return the stored kernel files that have a given digest, as texts by file name."""
         with explain_errors(self.path):
             rows = require_intact(self.db, self.path, "evokern_sources", "digest = ?", [digest])
             return {row["file"]: row["text"] for row in rows}
@@ -115,7 +115,7 @@ class Store(WrittenFile):
         return f"{name}.{number}"
 
     def rename_old_study(self, name: str) -> str:
-        """Rename a study to `next_free_name`, also in Optuna's tables; return the new name."""
+        """Rename a study to `next_free_name`, in Optuna's tables too; return the new name."""
         with self.transaction():
             new = self.next_free_name(name)
             (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()

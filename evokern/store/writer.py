@@ -49,7 +49,7 @@ from evokern.version import __version__
 
 
 class Session:
-    """One session of a search on one study; every change is committed to disk at once."""
+    """One session of a search on one study; every change is committed to disk immediately."""
 
     def __init__(self, store: WrittenFile, study: StudyRecord, space: Space) -> None:
         from evokern.store._optuna import OptunaStudy  # slow import, see `WrittenFile._open`
@@ -74,7 +74,7 @@ class Session:
             """Total duration of all earlier sessions, in seconds."""
 
     def recorded_trials(self) -> tuple[list[Proposal], list[Trial]]:
-        """Return all proposals of earlier sessions by trial number, and the recorded trials without samples.
+        """Return all proposals of earlier sessions by trial number, and their recorded trials without samples.
 
         If a proposal has no recorded trial, its evaluation was interrupted.
 
@@ -224,7 +224,7 @@ class Session:
         return self._proofs("verify")
 
     def verification_stopped(self, trial: int) -> str:
-        """Return why a trial's latest verification has no result; empty if it has one or there was no verification."""
+        """Return why a trial's latest verification has no result; empty if it has a result or never ran."""
         if any(proof.trial == trial for proof in self.proofs()):
             return ""
         undone = [proof for proof in self._proofs("undone") if proof.trial == trial]
@@ -237,7 +237,7 @@ class Session:
             return [convert_row(self._store.path, table, row, ProofRecord.of) for row in rows]
 
     def first_environment(self, key: str) -> Any:
-        """Return an environment value from the first session of this study that has the key, or None."""
+        """Return the environment value with a key from the first session of this study that has it, or None."""
         with explain_errors(self._store.path):
             table = "evokern_sessions"
             rows = require_intact(self._db, self._store.path, table, "study = ?", [self.study.uuid])

@@ -201,7 +201,7 @@ class Study:
 
     @contextmanager
     def blamed(self, key: str, mistake: type[UsageError] = UsageError) -> Iterator[None]:
-        """Add the study's file and a key to the messages of errors.
+        """Add the study's file and a key to the messages of errors raised inside the context.
 
         Args:
             key: key as written in the file, for example `[genes]`.

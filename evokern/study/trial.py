@@ -38,7 +38,7 @@ class Outcome(StrEnum):
         return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE, Outcome.LOST)
 
     def as_seen_by_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
-        """Return the outcome that the trial has within its own arm, in a study with a control.
+        """Return the outcome of the trial within its own group, in a study with a control.
 
         A program that the other arm timed first is a duplicate in the study, but `measured` within an arm that has not
         seen that program.
@@ -71,7 +71,7 @@ PRINTF_HINT = "it calls printf, which takes seconds if every thread prints; remo
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of one launch, as compiled."""
+    """Resources of one compiled launch."""
 
     registers: int
     """Registers per thread."""
@@ -166,7 +166,7 @@ class Evaluation:
 
     @property
     def own_problem_share(self) -> float | None:
-        """Fraction of the full-size problems' blocks that a simulated device ran; None without such evidence."""
+        """Fraction of the full-size problems' blocks that a simulated device ran; None if this was not recorded."""
         own = self.evidence.get("own_problem")
         if not isinstance(own, dict) or not own:
             return None
@@ -182,7 +182,7 @@ class Evaluation:
 
     @property
     def reason(self) -> str:
-        """Reason for the outcome, in one line."""
+        """Reason for the outcome in one line."""
         e = self.evidence
         match self.outcome:
             case Outcome.MEASURED:
@@ -201,8 +201,8 @@ class Evaluation:
             case Outcome.CRASHED:
                 return str(e.get("diagnosis") or e["error"])
             case Outcome.HUNG:
-                told = str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
-                return f"{told}; {PRINTF_HINT}" if e.get("prints") else told
+                text = str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
+                return f"{text}; {PRINTF_HINT}" if e.get("prints") else text
             case Outcome.COMPILE_ERROR:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:
@@ -253,7 +253,7 @@ class Trial:
 
     @property
     def control(self) -> bool:
-        """Whether the study's control, not its sampler, made the proposal."""
+        """Whether the proposal was made by the study's control and not by its sampler."""
         return self.proposal.control
 
     @property

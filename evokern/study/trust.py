@@ -23,7 +23,7 @@ PACKAGED = (PACKAGE / "_data" / "kernels", PACKAGE.parent / "kernels")
 
 
 def distrust_reason(folder: Path) -> str:
-    """Return a clause that says why a folder's code is not trusted; empty if it is trusted."""
+    """Return a clause that states why a folder's code is not trusted; empty if it is trusted."""
     folder = folder.resolve()
     if any(folder.is_relative_to(root) for root in PACKAGED) or _remembered(folder):
         return ""
@@ -68,7 +68,7 @@ def check_elsewhere(folder: Path, files: Iterable[Path]) -> None:
 
 
 def remember_trust(folder: Path) -> None:
-    """Store that the user trusts a folder's code; this applies until the folder's owner changes.
+    """Record that the user trusts a folder's code; the record is valid until the folder's owner changes.
 
     Raises:
         KernelError: the trust file cannot be written.

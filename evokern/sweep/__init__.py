@@ -9,7 +9,7 @@ from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep, read_sweep
 from evokern.sweep.request import SweepRequest, SweepResult
 from evokern.sweep.run import run_sweep
-from evokern.sweep.standing import StudyState, standing_of
+from evokern.sweep.study_state import StudyState, state_of
 
 __all__ = [
     "Journal",
@@ -21,6 +21,6 @@ __all__ = [
     "SweepSlice",
     "read_sweep",
     "run_sweep",
-    "standing_of",
+    "state_of",
     "sweep_lock",
 ]

@@ -1,4 +1,4 @@
-"""Check a sweep before anything runs: its studies, and their settings in an existing folder."""
+"""Check a sweep before anything runs: its studies, and the settings stored in an existing folder."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Journal:
 
     @property
     def open_slice(self) -> SweepSlice | None:
-        """Slice that was decided but has not ended; None if there is none."""
+        """Slice that was started but has not ended, or None."""
         return self.slices[-1] if self.slices and self.slices[-1].seconds is None else None
 
     def done(self, study: str) -> list[SweepSlice]:

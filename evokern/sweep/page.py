@@ -12,18 +12,18 @@ from evokern.store import open_readonly
 from evokern.sweep.journal import Journal
 from evokern.sweep.plan import Sweep
 from evokern.sweep.rule import FIRST_SLICE, SLICES_FIRST
-from evokern.sweep.standing import StudyState, totals
+from evokern.sweep.study_state import StudyState, totals
 from evokern.templating import environment
 from evokern.wording import changed_genes_text, duration, microseconds, verification_text, warm_start_text
 
 
-def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyState]) -> str:
+def sweep_page(sweep: Sweep, folder: Path, states: Sequence[StudyState]) -> str:
     """Return the page as a single file without scripts; all text is escaped.
 
     Args:
         sweep: sweep to render.
         folder: folder of its databases.
-        standings: states of the sweep's studies, in order.
+        states: states of the sweep's studies, in order.
 
     Raises:
         StoreError: a database or the journal cannot be read.
@@ -33,10 +33,10 @@ def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyState]) -> s
         .get_template("sweep.html.j2")
         .render(
             heading=sweep.path.stem,
-            about=totals(standings),
-            predicted=any(one.predicted for one in standings),
-            studies=_studies(sweep, standings),
-            notes=[f"{one.name}: {one.reason}" for one in standings if one.state == "unverified" or one.failed],
+            about=totals(states),
+            predicted=any(one.predicted for one in states),
+            studies=_studies(sweep, states),
+            notes=[f"{one.name}: {one.reason}" for one in states if one.state == "unverified" or one.failed],
             slices=_slices(Journal.of(folder)),
             first_slice=FIRST_SLICE,
             slices_first=SLICES_FIRST,
@@ -44,10 +44,10 @@ def sweep_page(sweep: Sweep, folder: Path, standings: Sequence[StudyState]) -> s
     )
 
 
-def _studies(sweep: Sweep, standings: Sequence[StudyState]) -> TextTable:
+def _studies(sweep: Sweep, states: Sequence[StudyState]) -> TextTable:
     head = ("study", "state", "trials", "time", "best µs", "× baseline", "proof", "started from", "changed genes")
     rows = []
-    for planned, one in zip(sweep.studies, standings, strict=True):
+    for planned, one in zip(sweep.studies, states, strict=True):
         row = (planned.name, one.state, str(one.trials), duration(one.elapsed_s), one.best)
         rows.append((*row, *(_found(one) if one.state != "waiting" else ("",) * 4)))
     return TextTable(head, rows, (2, 3, 4, 5))

@@ -44,7 +44,7 @@ class PlannedStudy:
 
     @property
     def limited(self) -> bool:
-        """Whether the study has its own limit: trials, a budget, or the end of a grid."""
+        """Whether the study has a limit of its own: trials, a budget, or the end of a grid."""
         return bool(self.study.trials or self.study.budget_s or self.study.sampler.name == "grid")
 
     def database(self, folder: Path) -> Path:
@@ -63,7 +63,7 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """Default folder of the databases: in the working directory, with the file's name without its suffix."""
+        """Default folder of the databases: in the working directory, named after the sweep file without its suffix."""
         return Path(self.path.stem)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from evokern.cluster import RayRequest
 from evokern.study.duration import parse_duration
-from evokern.sweep.standing import StudyState
+from evokern.sweep.study_state import StudyState
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class SweepResult:
 
     end: Literal["done", "budget", "interrupted"]
     """Reason for the end: nothing is left to search, the sweep's budget is used up, or the user stopped it."""
-    standings: tuple[StudyState, ...]
+    states: tuple[StudyState, ...]
     """States of the studies, in the sweep's order."""
     refused: dict[str, str] = field(default_factory=dict)
     """Reasons why studies could not be searched, by name of the study."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
-        return {"end": self.end, "studies": [one.as_dict() for one in self.standings], "refused": self.refused}
+        return {"end": self.end, "studies": [one.as_dict() for one in self.states], "refused": self.refused}

@@ -1,4 +1,4 @@
-"""Choose the next study of a sweep and the length of its slice from recorded results, by these rules in order.
+"""Choose the next study of a sweep and the length of its slice from recorded results, by the rules below in order.
 
 1. If a kernel and device have no source yet, choose their first unfinished study. A source is a study from which others
    can start: its search is complete, or it has no limit of its own and has had two slices. The rule is skipped if no
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from evokern.samplers import WARM
 from evokern.sweep.journal import Journal
 from evokern.sweep.plan import PlannedStudy
-from evokern.sweep.standing import StudyState
+from evokern.sweep.study_state import StudyState
 
 FIRST_SLICE = 32
 """Number of evaluated trials at which a study's first slice ends."""
@@ -26,9 +26,9 @@ SLICES_FIRST = 2
 """Number of slices that each study gets before studies are compared."""
 
 
-def is_source(planned: PlannedStudy, standing: StudyState, journal: Journal) -> bool:
+def is_source(planned: PlannedStudy, state: StudyState, journal: Journal) -> bool:
     """Return whether other studies can start from a study's results."""
-    return standing.searched or (not planned.limited and len(journal.done(planned.name)) >= SLICES_FIRST)
+    return state.searched or (not planned.limited and len(journal.done(planned.name)) >= SLICES_FIRST)
 
 
 def uses_warm_start(planned: PlannedStudy) -> bool:
@@ -39,7 +39,7 @@ def uses_warm_start(planned: PlannedStudy) -> bool:
 
 def next_study(
     studies: Sequence[PlannedStudy],
-    standings: Mapping[str, StudyState],
+    states: Mapping[str, StudyState],
     journal: Journal,
     *,
     warm: bool = True,
@@ -48,15 +48,15 @@ def next_study(
 
     Args:
         studies: searchable studies (at least one) and completed ones, in order.
-        standings: states of the studies by name.
+        states: states of the studies by name.
         journal: slices so far.
         warm: whether studies start from other studies' results.
     """
-    going = [one for one in studies if not standings[one.name].searched]
+    going = [one for one in studies if not states[one.name].searched]
     if warm:
         for one in going:
             alike = [other for other in studies if _kind(other) == _kind(one)]
-            known = any(is_source(other, standings[other.name], journal) for other in alike)
+            known = any(is_source(other, states[other.name], journal) for other in alike)
             if uses_warm_start(one) and len(alike) > 1 and not known:
                 return one, "its results will warm-start the other studies of this kernel and device"
     for one in going:
@@ -66,7 +66,7 @@ def next_study(
     def promise(one: PlannedStudy) -> float:
         return one.weight * journal.done(one.name)[-1].rate
 
-    best = max(going, key=lambda one: (promise(one), -standings[one.name].trials))
+    best = max(going, key=lambda one: (promise(one), -states[one.name].trials))
     return best, f"highest expected gain, {promise(best):.3g} per second" if promise(best) else "no study is improving"
 
 

@@ -17,7 +17,7 @@ from evokern.sweep.journal import Journal, SweepSlice, sweep_lock
 from evokern.sweep.plan import PlannedStudy, Sweep
 from evokern.sweep.request import SweepRequest, SweepResult
 from evokern.sweep.rule import is_source, next_slice_end, next_study
-from evokern.sweep.standing import StudyState, standing_of, totals
+from evokern.sweep.study_state import StudyState, state_of, totals
 from evokern.wording import duration, microseconds
 
 LEAST_S = 30.0
@@ -54,7 +54,7 @@ def run_sweep(
             end = turn.run()
         except KeyboardInterrupt:
             end = "interrupted"
-        return SweepResult(end, tuple(turn.standing(one) for one in sweep.studies), turn.refused)
+        return SweepResult(end, tuple(turn.state(one) for one in sweep.studies), turn.refused)
 
 
 @contextmanager
@@ -91,37 +91,37 @@ class _SweepRun:
         self.refused: dict[str, str] = {}
         """Reasons why studies could not be searched, by name of the study."""
 
-    def standing(self, planned: PlannedStudy) -> StudyState:
+    def state(self, planned: PlannedStudy) -> StudyState:
         """Return a study's state, which is read again after each of its sessions."""
         if planned.name not in self._known:
-            self._known[planned.name] = standing_of(planned, self._folder)
+            self._known[planned.name] = state_of(planned, self._folder)
         return self._known[planned.name]
 
     def run(self) -> Literal["done", "budget", "interrupted"]:
         """Search until no study or budget is left, and verify the champions."""
-        left = self._left(self._standings())
+        left = self._left(self._states())
         if left is not None and left <= 0:
             self._report(f"the sweep's budget of {duration(self._budget_s or 0.0)} is used up")
         while True:
-            standings = self._standings()
-            going = self._going(standings)
-            due = [one for one in going if standings[one.name].state == "unverified"]
+            states = self._states()
+            going = self._going(states)
+            due = [one for one in going if states[one.name].state == "unverified"]
             if due:
-                if not self._verify(due[0], standings[due[0].name], None):
+                if not self._verify(due[0], states[due[0].name], None):
                     return "interrupted"
                 continue
-            left = self._left(standings)
-            if not [one for one in going if not standings[one.name].searched]:
+            left = self._left(states)
+            if not [one for one in going if not states[one.name].searched]:
                 return "done"
             if left is not None and left <= 0:
-                return "budget" if self._verify_all(standings) else "interrupted"
-            if not self._slice(going, standings, left):
+                return "budget" if self._verify_all(states) else "interrupted"
+            if not self._slice(going, states, left):
                 return "interrupted"
 
-    def _standings(self) -> dict[str, StudyState]:
-        return {one.name: self.standing(one) for one in self._sweep.studies}
+    def _states(self) -> dict[str, StudyState]:
+        return {one.name: self.state(one) for one in self._sweep.studies}
 
-    def _going(self, standings: dict[str, StudyState]) -> list[PlannedStudy]:
+    def _going(self, states: dict[str, StudyState]) -> list[PlannedStudy]:
         """Return the studies that this run can still search or verify."""
         return [
             one
@@ -129,43 +129,43 @@ class _SweepRun:
             if one.name not in self.refused
             and (
                 one.name not in self._verified
-                if standings[one.name].state == "unverified"
-                else standings[one.name].state != "finished" and one.name not in self._ended
+                if states[one.name].state == "unverified"
+                else states[one.name].state != "finished" and one.name not in self._ended
             )
         ]
 
-    def _left(self, standings: dict[str, StudyState]) -> float | None:
+    def _left(self, states: dict[str, StudyState]) -> float | None:
         """Return the seconds of the sweep's budget left for searching; None without a budget."""
         if self._budget_s is None:
             return None
-        begun = [one for one in standings.values() if one.state != "waiting"]
-        share_s, predicted = self._budget_s / len(standings), any(one.predicted for one in begun)
+        begun = [one for one in states.values() if one.state != "waiting"]
+        share_s, predicted = self._budget_s / len(states), any(one.predicted for one in begun)
         due = [
             one
             for one in self._sweep.studies
-            if not standings[one.name].searched and not one.study.device.startswith("replay:")
+            if not states[one.name].searched and not one.study.device.startswith("replay:")
         ]
         kept_s = len(due) * reserve(share_s, predicted)
         return self._budget_s - kept_s - sum(one.elapsed_s for one in begun)
 
-    def _slice(self, going: Sequence[PlannedStudy], standings: dict[str, StudyState], left: float | None) -> bool:
+    def _slice(self, going: Sequence[PlannedStudy], states: dict[str, StudyState], left: float | None) -> bool:
         """Search one slice; return False if the user interrupted it."""
         decision = self._journal.open_slice
         planned = next((one for one in going if decision and one.name == decision.study), None)
-        reached = decision and planned and decision.last and standings[planned.name].trials >= decision.last
+        reached = decision and planned and decision.last and states[planned.name].trials >= decision.last
         if decision is not None and (planned is None or reached):
             known = {one.name: one for one in self._sweep.studies}.get(decision.study)
-            self._conclude(self.standing(known) if known else None, decision)
+            self._conclude(self.state(known) if known else None, decision)
             return True
         if decision is None or planned is None:
-            able = [one for one in self._sweep.studies if one in going or standings[one.name].searched]
-            planned, why = next_study(able, standings, self._journal, warm=self._request.warm_start == "auto")
-            now = standings[planned.name]
+            able = [one for one in self._sweep.studies if one in going or states[one.name].searched]
+            planned, why = next_study(able, states, self._journal, warm=self._request.warm_start == "auto")
+            now = states[planned.name]
             decision = SweepSlice(
                 planned.name, now.trials, next_slice_end(planned, now.trials), why, now.best_us, now.elapsed_s
             )
             self._journal.decide(decision)
-        now = standings[planned.name]
+        now = states[planned.name]
         limit = decision.last or planned.study.trials
         until = "its end" if limit is None else str(limit)
         self._report(f"{planned.name}: trials {now.trials} to {until} ({decision.why})")
@@ -173,18 +173,18 @@ class _SweepRun:
         sources = tuple(
             one.database(self._folder)
             for one in self._sweep.studies
-            if one is not planned and is_source(one, standings[one.name], self._journal)
+            if one is not planned and is_source(one, states[one.name], self._journal)
         )
         part = SessionPart(trials=decision.last, elapsed_s=paused_s, neighbours=sources)
         result = self._session(planned, now, part)
         if result is None:
-            self._conclude(self.standing(planned), decision)
+            self._conclude(self.state(planned), decision)
             return True
         if result.interrupted:
             return False
         if result.end != "paused":
             self._ended.add(planned.name)
-        after = self.standing(planned)
+        after = self.state(planned)
         if result.end != "paused" or decision.last is None or after.trials >= decision.last:
             self._conclude(after, decision)
         self._say_result(now, after)
@@ -200,17 +200,17 @@ class _SweepRun:
         if after.state == "unverified":
             self._report(f"{after.name}: {after.reason}")
 
-    def _verify_all(self, standings: dict[str, StudyState]) -> bool:
+    def _verify_all(self, states: dict[str, StudyState]) -> bool:
         """Verify the champions of studies that the sweep's budget ended; return False if the user interrupted it."""
         due = [
             one
             for one in self._sweep.studies
-            if standings[one.name].verifiable and standings[one.name].verified is None and one.name not in self.refused
+            if states[one.name].verifiable and states[one.name].verified is None and one.name not in self.refused
         ]
         for place, planned in enumerate(due):
-            spent_s = sum(one.elapsed_s for one in self._standings().values())
+            spent_s = sum(one.elapsed_s for one in self._states().values())
             seconds = max(LEAST_S, ((self._budget_s or 0.0) - spent_s) / (len(due) - place))
-            if not self._verify(planned, standings[planned.name], seconds):
+            if not self._verify(planned, states[planned.name], seconds):
                 return False
         return True
 
@@ -221,7 +221,7 @@ class _SweepRun:
         self._report(f"{planned.name}: verifying its champion (at most {duration(seconds)})")
         result = self._session(planned, now, SessionPart(trials=0, verification_s=seconds))
         if result is not None and not result.interrupted:
-            self._say_result(now, self.standing(planned))
+            self._say_result(now, self.state(planned))
         return result is None or not result.interrupted
 
     def _session(self, planned: PlannedStudy, now: StudyState, part: SessionPart) -> SearchResult | None:
@@ -238,10 +238,10 @@ class _SweepRun:
             trust=asked.trust,
         )
 
-        standing = totals([*self._standings().values()])
+        summary = totals([*self._states().values()])
 
         def watch(progress: Progress) -> None:
-            self._on_progress(replace(progress, notes=(), sweep=standing))
+            self._on_progress(replace(progress, notes=(), sweep=summary))
             for note in progress.notes:
                 if note not in self._notes:  # a device repeats its notes at each start
                     self._notes.add(note)

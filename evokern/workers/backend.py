@@ -24,14 +24,14 @@ class HostResource(Protocol):
         """Return a description of the resource, which can be pickled."""
 
     def spares(self, report: Any) -> int:
-        """Return the number of spare workers for which the resource has space.
+        """Return the number of spare workers that the resource can hold.
 
         Args:
             report: the first handler's `ready_report`.
         """
 
-    def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
-        """Return a result to which observations of the resource are added.
+    def with_observations(self, result: JobResult, processes: Sequence[int]) -> JobResult:
+        """Return a result with observations of the resource added.
 
         Args:
             result: result from a worker of the pool.

@@ -156,13 +156,13 @@ class ForkServer:
         return self._tickets
 
     def pid(self, ticket: int) -> int | None:
-        """Return the process id of a ticket, or None if it is unknown or the worker ended with an earlier server."""
+        """Return the process id of a ticket, or None if it is unknown or belongs to a worker of an earlier server."""
         self._collect()
         found = self._notices.get((b"P", ticket))
         return None if found is None else found[0]
 
     def stopped(self, ticket: int) -> bool:
-        """Return whether a worker is stopped by a signal such as SIGSTOP; its job is then not the cause of a delay."""
+        """Return whether a worker is stopped by a signal such as SIGSTOP; if so, its job does not cause the delay."""
         pid = self.pid(ticket)
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Memory of this machine: available and in use."""
+"""Memory of this machine: available memory and memory in use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Return the bytes of memory available to programs, or None if the system does not report them (/proc/meminfo)."""
+    """Return the bytes of memory available to programs; None if the system does not report them (/proc/meminfo)."""
     return _meminfo().get("MemAvailable")
 
 

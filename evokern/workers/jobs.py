@@ -99,10 +99,10 @@ class JobPool(Protocol):
         """Return the keys of jobs that have run so long that other jobs no longer wait for them."""
 
     def next_deadline(self) -> float | None:
-        """Return the earliest time (monotonic clock) at which `advance` must be called even without a message."""
+        """Return the earliest time (monotonic clock) at which `advance` must be called, even if no message arrives."""
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, for example by Ctrl-Z or a frozen container."""
+        """Extend all deadlines by the duration of a pause of this process, such as Ctrl-Z or a frozen container."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Worker:
     head_since: float = 0.0
 
     def deadline(self, spec: WorkerSpec) -> float | None:
-        """Return the time (monotonic clock) at which the worker must be ended, or None while it is idle."""
+        """Return the time (monotonic clock) at which the worker must be ended; None while it is idle."""
         if not self.ready:
             return self.started + spec.init_deadline_s
         return self.head_since + self.jobs[0].deadline_s if self.jobs else None

@@ -17,7 +17,7 @@ from evokern.workers.pool import WorkerPool
 
 
 class MemberPool(ReportingPool, Protocol):
-    """Pool of distinguishable executors; the `member` of a result is the index of its executor."""
+    """Pool of distinguishable executors; a result's `member` is the index of its executor."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -87,7 +87,7 @@ class ForwardingPool:
         return self._pool.next_deadline()
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, in seconds."""
+        """Extend all deadlines by the duration of a pause of this process, in seconds."""
         self._pool.grant(pause_s)
 
 
@@ -124,7 +124,7 @@ class LocalMember:
     """Pool of its workers."""
     holder: HostResource | None = None
     """Resource that this machine reserves for the pool."""
-    aside: bool = False
+    set_aside: bool = False
     lost: bool = False
     held: dict[int, tuple[Any, float, int | None]] = field(default_factory=dict)
     """Unfinished jobs: key → (job, deadline in seconds, required executor or None)."""
@@ -134,7 +134,7 @@ class LocalMembers:
     """Combination of local pools; it assigns a job to the pool with the fewest unfinished jobs."""
 
     def __init__(self, members: Sequence[LocalMember], depth: int) -> None:
-        """Combine pools.
+        """Combine pools into one.
 
         Args:
             members: the pools; their owner remains responsible for closing them.
@@ -153,7 +153,7 @@ class LocalMembers:
     @property
     def states(self) -> list[str]:
         """State of each executor; empty if it works normally."""
-        return ["lost" if member.lost else "set aside" if member.aside else "" for member in self._members]
+        return ["lost" if member.lost else "set aside" if member.set_aside else "" for member in self._members]
 
     @property
     def held(self) -> list[Any]:
@@ -163,7 +163,7 @@ class LocalMembers:
     @property
     def working(self) -> list[int]:
         """Indices of the executors that are neither set aside nor lost."""
-        return [place for place, member in enumerate(self._members) if not member.aside]
+        return [place for place, member in enumerate(self._members) if not member.set_aside]
 
     @property
     def connections(self) -> list[Connection]:
@@ -187,7 +187,7 @@ class LocalMembers:
         return min((moment for moment in deadlines if moment is not None), default=None)
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, in seconds."""
+        """Extend all deadlines by the duration of a pause of this process, in seconds."""
         for member in self._members:
             member.pool.grant(pause_s)
 
@@ -201,11 +201,11 @@ class LocalMembers:
 
     def set_aside(self, member: int) -> None:
         """Stop assigning jobs to an executor, except jobs that only it may run."""
-        self._members[member].aside = True
+        self._members[member].set_aside = True
 
     def readmit(self, member: int) -> None:
         """Assign jobs again to an executor that was set aside."""
-        self._members[member].aside = False
+        self._members[member].set_aside = False
 
     def wait_ready(self, member: int) -> None:
         """Wait until a worker of an executor has started.
@@ -237,7 +237,7 @@ class LocalMembers:
                 continue
             for one in answered:
                 member.held.pop(one.key, None)
-                seen = one if member.holder is None else member.holder.told(one, member.pool.processes)
+                seen = one if member.holder is None else member.holder.with_observations(one, member.pool.processes)
                 results.append(replace(seen, member=place))
         self._feed()
         return results
@@ -260,9 +260,9 @@ class LocalMembers:
         Raises:
             EvokernError: if it was the last executor.
         """
-        if member.aside and not member.held:
+        if member.set_aside and not member.held:
             return
-        member.aside = member.lost = True
+        member.set_aside = member.lost = True
         if not self.working:
             raise error
         member.pool.close()

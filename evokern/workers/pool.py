@@ -53,7 +53,7 @@ block on the socket buffer (416 KiB with Linux's default `net.core.wmem_max`).""
 
 
 class WorkerPool:
-    """Pool of `size` active and `spares` waiting workers; after several deaths, it keeps more spares for a while."""
+    """Pool of `size` active and `spares` waiting workers; after several deaths, it temporarily keeps more spares."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class WorkerPool:
         return results
 
     def grant(self, pause_s: float) -> None:
-        """Extend all deadlines by a pause of this process, in seconds (Ctrl-Z, a frozen container)."""
+        """Extend all deadlines by the duration in seconds of a pause of this process (Ctrl-Z, a frozen container)."""
         for worker in self._workers:
             worker.started += pause_s
             worker.head_since += pause_s

@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules and call functions given as `module:function`, for all workers forked later."""
+    """Import modules and call functions, given as `module:function`, for all workers that are forked later."""
     for name in names:
         module, _, function = name.partition(":")
         # The worker that needs the module reports a failed import.

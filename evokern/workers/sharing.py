@@ -162,7 +162,7 @@ def accept_request(listener: socket.socket) -> tuple[socket.socket, ServerReques
 
 
 def confirm(asking: socket.socket) -> bool:
-    """Send this process's id to the requesting process; return whether that process still waits."""
+    """Send this process's id to the requesting process; return whether that process is still waiting."""
     with asking, contextlib.suppress(OSError):
         asking.send(_PROCESS.pack(os.getpid()))
         return True
@@ -170,7 +170,7 @@ def confirm(asking: socket.socket) -> bool:
 
 
 def request_server(folder: Path, settings: Mapping[str, Any], log: int) -> tuple[SharedServer, socket.socket] | None:
-    """Request a new server from the servers in a folder; return it and its control socket, or None without a reply.
+    """Request a new server from the servers in a folder; return it and its control socket, or None if none replies.
 
     Args:
         folder: folder from `sharing_folder`.
@@ -192,15 +192,15 @@ def _asked_of(place: int, name: str, message: bytes, log: int) -> tuple[SharedSe
     Each request has its own control socket, so a server that forks too late has no connection to this process.
     """
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with contextlib.ExitStack() as stack, theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+    with contextlib.ExitStack() as stack, theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         stack.enter_context(control)
-        asked.settimeout(_ANSWER_S)
+        connection.settimeout(_ANSWER_S)
         try:
-            asked.connect(f"/proc/self/fd/{place}/{name}")
-            process, user, _ = _other_end(asked)
+            connection.connect(f"/proc/self/fd/{place}/{name}")
+            process, user, _ = _other_end(connection)
             if user == os.getuid() and _in_same_container(process):
-                socket.send_fds(asked, [message], [theirs.fileno(), log])
-                server = SharedServer(*_PROCESS.unpack(asked.recv(_PROCESS.size)))
+                socket.send_fds(connection, [message], [theirs.fileno(), log])
+                server = SharedServer(*_PROCESS.unpack(connection.recv(_PROCESS.size)))
                 stack.pop_all()
                 return server, control
         except ConnectionRefusedError:  # the socket of a killed server

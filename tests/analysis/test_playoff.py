@@ -29,7 +29,7 @@ def test_identical_candidates_are_seldom_called_different(noise: dict[str, float
 def test_many_identical_elites_are_seldom_called_different() -> None:
     """The error budget holds for the whole playoff, not for each pair: six identical elites."""
     found = playoffs([5.43] * 6)
-    assert sum(any(f.standing == "slower" for f in one.finalists) for one in found) <= 5
+    assert sum(any(f.result == "slower" for f in one.finalists) for one in found) <= 5
 
 
 def test_true_differences_are_found() -> None:
@@ -50,7 +50,7 @@ def test_slow_candidates_leave_early() -> None:
     bench = SyntheticBench([5.0, 5.01, 9.0], seed=1)
     found = play(bench, 3)
     assert all(2 not in alive for alive in bench.asked[8:])
-    assert [one.standing for one in found.finalists].count("slower") == 1
+    assert [one.result for one in found.finalists].count("slower") == 1
     assert found.finalists[-1].index == 2
     assert found.finalists[-1].rounds == 8
 
@@ -67,13 +67,13 @@ def test_the_interval_covers_the_true_ratio() -> None:
 def test_the_error_budget_is_spent_once() -> None:
     """What the looks spend adds up to the level."""
     rules = Rules(level=0.02, looks=(5, 8, 20))
-    assert sum(rules.spent(look) for look in range(3)) == pytest.approx(0.02)
+    assert sum(rules.error_share(look) for look in range(3)) == pytest.approx(0.02)
 
 
 def test_predictions_are_compared_as_they_are() -> None:
     """Predicted times have no noise: beyond the margin they decide, within it they tie."""
     found = by_prediction([5.2, 5.0, 5.01])
-    assert [(one.index, one.standing) for one in found.finalists] == [(1, "champion"), (2, "tie"), (0, "slower")]
+    assert [(one.index, one.result) for one in found.finalists] == [(1, "champion"), (2, "tie"), (0, "slower")]
     assert found.predicted
 
 

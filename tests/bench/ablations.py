@@ -7,7 +7,7 @@ variant with its standard error, and the paired difference from the first varian
 
 ```
 python tests/bench/ablations.py OUT.jsonl spaces/gemm.json.gz wide.py:5 fit:RECORDING:attention-s512 \
-    --windows 8,live --seeds 10 --variant evo --variant tpe --variant 'fewer: evo; _model.ROWS=128'
+    --windows 8,live --seeds 10 --variant evo --variant tpe --variant 'fewer: evo; _generations.MODEL_ROWS=128'
 ```
 
 A variant is a sampler's name, or a new name with switches: `NAME: SAMPLER; MODULE.CONSTANT=VALUE; …`. Modules are those

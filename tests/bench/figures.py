@@ -49,11 +49,6 @@ SPARE = 1.8
 in seconds."""
 LONG = 400
 """Evaluations of a search on a landscape."""
-ALONE = (
-    "baseline alone: evo; _surrogate.LARGE.linear=(0.3,); _generations.REPAIR_CROSSOVERS=0; "
-    "_niche_restarts.STUCK=1000000000"
-)
-"""Older evo with one Gaussian process, without repair crossovers and restarts."""
 STRATEGIES = ("hybrid_vndx", "diff_evo", "adaptive_tabu_greywolf", "pso")
 """Kernel Tuner's four best strategies by the community's score."""
 TUNER = "kernel_tuner:"
@@ -89,7 +84,6 @@ BASELINE: Sequence[Part] = (
     ("recorded", "baseline: evo", "8", LEAST),
     ("recorded", "baseline: evo", "1", 0),
     ("recorded", "baseline: evo", "51", LEAST),
-    ("fit", ALONE, "1", LONG),
     ("fit", "baseline: evo", "51", LONG),
 )
 """The same searches with the older evo."""

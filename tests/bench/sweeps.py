@@ -183,7 +183,7 @@ def predicted(given: argparse.Namespace) -> int:
                     order = sorted(range(len(found)), key=lambda at: (far[at], -len(found[at][1]), at))
                     told = [Prior.from_trials(where.space, found[at][1], "before") for at in order]
                     priors = [replace(one, distance=far[at]) for one, at in zip(told, order, strict=True)]
-                    prior = priors[0].beside(priors[1:])
+                    prior = priors[0].with_further(priors[1:])
                 trials = searched(where, seed, given.trials, prior)
                 values = [value for _, value in trials]
                 best = min(value for value in values if value is not None)

@@ -88,9 +88,9 @@ def _change(path: Path, old: str, new: str) -> None:
         (("sanitize", "draft"), "kernels/draft has no kernel.py"),
         (("search", "attention"), "attention-48k, attention-batch8"),
         (("compare", "a.db", "b.db", "--threshold", "3"), "--threshold 3.0: both must be between 0 and 1"),
-        (("show",), "evokern.db; "),
-        (("export",), "evokern.db; "),
-        (("resume",), "evokern.db; "),
+        (("show",), "there is no database evokern.db; create it with `evokern search`"),
+        (("export",), "there is no database evokern.db; create it with `evokern search`"),
+        (("resume",), "there is no database evokern.db; create it with `evokern search`"),
     ],
 )
 def test_unknown_names_and_values(here: Path, arguments: tuple[str, ...], told: str) -> None:

@@ -338,7 +338,7 @@ class Held:
     def spares(self, report: Any) -> int:
         return 1
 
-    def told(self, result: JobResult, processes: Sequence[int]) -> JobResult:
+    def with_observations(self, result: JobResult, processes: Sequence[int]) -> JobResult:
         return replace(result, log=f"{len(processes)} processes")
 
     def release(self) -> None:

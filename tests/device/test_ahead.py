@@ -110,25 +110,25 @@ def test_who_asked_goes_first_and_what_is_kept_is_bounded() -> None:
     """A worker is left to each candidate that was asked for; the latest guesses replace those that wait."""
     pool = FakePool()
     ahead = CompileAhead(pool, 4, 1.0)  # type: ignore[arg-type]
-    ahead.want([config(number) for number in range(6)])
+    ahead.replace_candidates([config(number) for number in range(6)])
     ahead.feed(asked=4)
     assert {} == pool.given
     ahead.feed(asked=2)
     assert [config(0), config(1)] == list(pool.given.values())
-    ahead.want([config(1), config(9)])
+    ahead.replace_candidates([config(1), config(9)])
     assert ahead.finished(JobResult(FIRST_KEY, "done", "program 0", 0.1)) is None
     ahead.feed(asked=2)
     assert [config(0), config(1), config(9)] == list(pool.given.values())
-    taken = ahead.asked(12, config(0))
+    taken = ahead.claim(12, config(0))
     assert isinstance(taken, JobResult)
     assert (12, "program 0") == (taken.key, taken.value)
-    assert ahead.asked(13, config(1))
-    assert not ahead.asked(14, config(0))
+    assert ahead.claim(13, config(1))
+    assert not ahead.claim(14, config(0))
     lost = JobResult(FIRST_KEY - 1, "lost", "killed", 0.1)
     assert ahead.finished(lost) is None
     assert config(1) == pool.given[13]  # by itself, as if nothing had been guessed
     for number in range(100, 100 + 2 * MAX_KEPT):
-        ahead.want([config(number)])
+        ahead.replace_candidates([config(number)])
         ahead.feed(asked=0)
         assert ahead.finished(JobResult(min(pool.given), "done", number, 0.1)) is None
     assert MAX_KEPT == len(ahead._kept)

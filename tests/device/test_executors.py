@@ -106,11 +106,11 @@ def test_work_goes_to_who_has_least_and_each_answer_names_its_gpu(rig: Rig) -> N
 
 def test_two_gpus_that_differ_by_nature_are_no_drift(rig: Rig) -> None:
     rig.run(range(10))
-    assert rig.executors.checks[1].since
+    assert rig.executors.checks[1].unconfirmed
     rig.now += 2 * _executors.CHECK_PERIOD_S
     rig.run(range(0))
     assert rig.members.working == [0, 1]
-    assert not rig.executors.checks[1].since, "a good check forgets what was measured before it"
+    assert not rig.executors.checks[1].unconfirmed, "a good check forgets what was measured before it"
 
 
 def test_one_that_drifts_is_set_aside_and_its_trials_are_measured_again(
@@ -157,7 +157,7 @@ def test_a_baseline_that_alone_takes_longer_is_no_drift_of_the_gpu(rig: Rig, cap
         rig.now += 2 * _executors.CHECK_PERIOD_S
     rig.run(range(0))
     assert (rig.members.working, rig.executors.states, caplog.text) == ([0, 1], ["", ""], "")
-    assert not rig.executors.checks[1].since
+    assert not rig.executors.checks[1].unconfirmed
 
 
 def test_when_all_drift_alike_one_goes_on(rig: Rig) -> None:

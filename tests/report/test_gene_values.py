@@ -117,14 +117,14 @@ def test_each_trial_of_a_value_is_told_once(facts: Facts) -> None:
 def test_a_value_that_failed_is_told_as_what_it_is(facts: Facts) -> None:
     """One failure far from the champion is no proof that it never works; the line leads to that trial."""
     one = line(facts, "LAYOUT", "plain")
-    assert (one.told.words.split()[0], one.told.words.split()[-2:]) == ("failed", ["5", "genes"])
-    assert one.told.link == "#trial=3"
+    assert (one.comparison.words.split()[0], one.comparison.words.split()[-2:]) == ("failed", ["5", "genes"])
+    assert one.comparison.link == "#trial=3"
     assert [(part.words, part.link) for part in one.failed] == [
         ("1 wrong: o[0, 1] is 3.5, expected 1.2", "#gene=LAYOUT&value=plain&outcome=wrong&at=trials")
     ]
     assert one.note.startswith("never tried with CORES=wgmma")
     tile = line(facts, "TILE", 16)
-    assert (tile.told.words.split()[0], tile.told.words.split()[-2:]) == ("slow", ["5", "genes"])
+    assert (tile.comparison.words.split()[0], tile.comparison.words.split()[-2:]) == ("slow", ["5", "genes"])
     assert tile.slow is not None
     assert tile.slow.link == "#gene=TILE&value=16&outcome=slow&at=trials"
 
@@ -144,15 +144,15 @@ def test_what_was_seen_of_a_slow_trial_is_a_value_s_best(facts: Facts) -> None:
 
 def test_a_value_s_best_is_held_against_the_champion(facts: Facts) -> None:
     """A difference in that gene alone is a fair comparison, and one in more genes says in how many."""
-    assert line(facts, "WARPS", 1).told == LinkedText("the champion's value", "#trial=1")
+    assert line(facts, "WARPS", 1).comparison == LinkedText("the champion's value", "#trial=1")
     four = line(facts, "WARPS", 4)
-    assert "19.8 % slower" in four.told.words
-    assert "only in this gene" in four.told.words
-    assert (four.told.link, four.note) == ("#trial=2", "")
+    assert "19.8 % slower" in four.comparison.words
+    assert "only in this gene" in four.comparison.words
+    assert (four.comparison.link, four.note) == ("#trial=2", "")
     padded = line(facts, "LAYOUT", "padded")
     assert (padded.best.link if padded.best else "") == "#trial=6"
-    assert "40.2 % slower" in padded.told.words
-    assert padded.told.words.endswith(" in 6 genes")
+    assert "40.2 % slower" in padded.comparison.words
+    assert padded.comparison.words.endswith(" in 6 genes")
     refuted = replace(facts, refuted={2: "fuzz: off"})
     four = line(refuted, "WARPS", 4)
     assert [(part.words, part.link) for part in four.failed] == [
@@ -442,7 +442,7 @@ def test_without_a_champion_nothing_is_held_against_one(tmp_path: Path) -> None:
         facts = gather(reader, None)
     assert (advised(facts), GeneValues(facts).edges()) == ([], [])
     every = [one for row in GeneValues(facts).genes() for one in row["lines"] if one.trials.link]
-    assert {one.told.words for one in every} == {"no champion to compare with"}
+    assert {one.comparison.words for one in every} == {"no champion to compare with"}
     assert all(one.failed[0].words.startswith(f"{one.trials.words} wrong: ") for one in every)
 
 

@@ -30,7 +30,7 @@ from evokern.report.first_screen import first_screen
 from evokern.report.genes import matrix
 from evokern.report.page_data import COLUMNS, MOST_SAMPLES, page_data, rows_of, thinned
 from evokern.report.plot_marks import MARKS, mark_of
-from evokern.report.plots import apart
+from evokern.report.plots import interval_text
 from evokern.report.search_sections import tied
 from evokern.store import add_proof, open_readonly
 from evokern.study.trial import Outcome
@@ -130,7 +130,11 @@ def test_ties_are_grouped_and_digits_suffice(tmp_path: Path) -> None:
     with open_readonly(tmp_path / "r.db") as reader:
         groups = tied(gather(reader, None).measured)
     assert [len(group) for group in groups[:3]] == [3, 3, 3]
-    assert (apart(5.311, 5.312), apart(5.2, 5.4), apart(5.0, 5.0)) == ("5.311 to 5.312", "5.20 to 5.40", "")
+    assert (interval_text(5.311, 5.312), interval_text(5.2, 5.4), interval_text(5.0, 5.0)) == (
+        "5.311 to 5.312",
+        "5.20 to 5.40",
+        "",
+    )
 
 
 def test_what_a_choice_is_worth_is_that_of_the_champion(tmp_path: Path) -> None:

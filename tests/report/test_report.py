@@ -19,7 +19,7 @@ from evokern.declaration.genes import Config
 from evokern.report import SECTIONS, gather, page
 from evokern.report.plots import Axis, Plot, bars, number, span
 from evokern.report.trial_counts import reasons
-from evokern.store import open_readonly
+from evokern.store import add_proof, open_readonly
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
 
@@ -109,6 +109,21 @@ def test_every_plot_is_drawn_inside_its_frame(thousand: Path) -> None:
             for name, most in (("x", width), ("cx", width), ("y", height), ("cy", height)):
                 if name in element.attrib:
                     assert -1 <= float(element.attrib[name]) <= most + 1, (element.tag, element.attrib)
+
+
+def test_the_stage_of_the_full_size_problem_is_named_as_in_the_docs(tmp_path: Path) -> None:
+    """The stored name of the stage is an old one; the card and the section print the name from the glossary."""
+    path = tmp_path / "p.db"
+    study = write_study(path, 10)
+    with open_readonly(path) as reader:
+        best = reader.best(study)
+    assert best is not None
+    stage = {"state": "passed", "detail": "all blocks ran", "problems": {}, "covered": True}
+    add_proof(path, study, "verify", best.number, {"stages": {"own problem": stage}, "playoff": None})
+    with open_readonly(path) as reader:
+        text = page(reader)
+    assert "<b>full-size problem</b>: all blocks ran" in text
+    assert "own problem" not in text
 
 
 @pytest.mark.thorough

@@ -268,14 +268,14 @@ def test_the_proof_is_read_without_scrolling(proved: Path, browser: Browser) -> 
     assert browser.run(f"{scrolls} && ['auto', 'scroll'].includes(getComputedStyle(e).overflowY)).length") == 0
     shown = browser.run("[...document.querySelectorAll('#proof .parts > ul > li')].map(e => e.innerText)")
     assert shown == [
-        "own problem: 90 of 520 blocks ran; smallest share for B=2 H=8 S=1024 D=64: 6 of 256 blocks ran",
+        "full-size problem: 90 of 520 blocks ran; smallest share for B=2 H=8 S=1024 D=64: 6 of 256 blocks ran",
         "gate: right; at most 52 % of the tolerance (large inputs at B=2 H=8 S=256 D=64)",
         "sanitizer: no findings on 40 small shapes",
         "fuzz: 12 cases on 9 small shapes and 2 close to the full-size problem; none failed",
         "playoff: fastest of 3 finalists, 1 ties with it",
     ]
     words = browser.run("document.getElementById('proof').innerText")
-    assert "all 5 stages passed, own problem at the study's 4 problems" in words
+    assert "all 5 stages passed, full-size problem at the study's 4 problems" in words
     assert re.search(r"As fast, but refuted: trial \d+, trial \d+ and 1 more", words)
     assert "B=1 H=1 S=39 D=64 causal=0" not in words
     browser.run("document.querySelector('#proof summary').click()")
@@ -297,8 +297,14 @@ def test_a_part_that_was_left_out_stands_before_those_that_passed(tmp_path: Path
     add_proof(path, study, "verify", best.number, found)
     browser.open(_report(path), 1400)
     shown = browser.run("[...document.querySelectorAll('#proof .parts > ul > li')].map(e => e.innerText)")
-    assert [one.partition(":")[0] for one in shown] == ["own problem", "fuzz skipped", "gate", "sanitizer", "playoff"]
-    assert "4 passed, 1 skipped, own problem at B=2 H=8 S=512 D=64 causal=0" in browser.run(
+    assert [one.partition(":")[0] for one in shown] == [
+        "full-size problem",
+        "fuzz skipped",
+        "gate",
+        "sanitizer",
+        "playoff",
+    ]
+    assert "4 passed, 1 skipped, full-size problem at B=2 H=8 S=512 D=64 causal=0" in browser.run(
         "document.getElementById('proof').innerText"
     )
 

@@ -72,7 +72,7 @@ class Searching:
 @contextmanager
 def served(path: Path, said: Callable[[str], None] = lambda text: None) -> Iterator[ReportServer]:
     """Serve the study of a database."""
-    server = ReportServer(FollowedStudy(path, None, said=said))
+    server = ReportServer(FollowedStudy(path, None, on_message=said))
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:

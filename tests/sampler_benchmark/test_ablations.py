@@ -42,6 +42,13 @@ def _table() -> Table:
     return Table("made", genes, answers, chip("l4"))
 
 
+@pytest.mark.parametrize("text", figures.ABLATIONS)
+def test_every_switch_names_a_constant_of_evo(text: str) -> None:
+    """A constant that was renamed or removed is noticed here, not in a run of hours."""
+    with ablations.Variant.read(text).applied():
+        pass
+
+
 @pytest.mark.parametrize("sampler", ["evo", "tpe"])
 @pytest.mark.parametrize("window", ["3", "live"])
 def test_searches_without_the_engine_are_those_of_the_engine(sampler: str, window: str) -> None:

@@ -167,7 +167,7 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
     diagnoses = _diagnose.Diagnoses(api.FACTORIES.diagnoser, context, kernel.genes, lambda trials: None)
     try:
         config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "misaligned"})
-        diagnoses.see(Trial(0, Proposal(config), KINDS["misaligned"]))
+        diagnoses.observe(Trial(0, Proposal(config), KINDS["misaligned"]))
         began = time.monotonic()
         diagnoses.finish(lambda: True)
         assert time.monotonic() - began < 1.0

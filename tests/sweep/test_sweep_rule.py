@@ -23,8 +23,8 @@ def over(study: str, before_us: float | None, after_us: float | None, seconds: f
 
 
 def chosen(studies: list[PlannedStudy], slices: list[SweepSlice], **changes: StudyState) -> str:
-    standings = {one.name: StudyState(one.name, HERE, "begun") for one in studies} | changes
-    return next_study(studies, standings, Journal(HERE, None, tuple(slices)))[0].name
+    states = {one.name: StudyState(one.name, HERE, "begun") for one in studies} | changes
+    return next_study(studies, states, Journal(HERE, None, tuple(slices)))[0].name
 
 
 FLAT = [over("a", None, 9.0), over("a", 9.0, 9.0), over("b", None, 9.0), over("b", 9.0, 9.0)]
@@ -80,9 +80,9 @@ def test_a_study_without_an_end_is_a_source_after_two_slices() -> None:
 def test_nothing_is_waited_for_where_studies_begin_cold() -> None:
     """With --warm-start none the rule of sources is left out."""
     studies = [planned("a", "sim:l4"), planned("b", "sim:l4")]
-    standings = {one.name: StudyState(one.name, HERE, "begun") for one in studies}
+    states = {one.name: StudyState(one.name, HERE, "begun") for one in studies}
     journal = Journal(HERE, None, (over("a", None, 9.0), over("a", 9.0, 1.0)))
-    assert next_study(studies, standings, journal, warm=False)[0].name == "b"
+    assert next_study(studies, states, journal, warm=False)[0].name == "b"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from evokern.errors import DeviceError, StoreError, StudyError
 from evokern.search import Progress
 from evokern.store import open_readonly
 from evokern.study.trial import Evaluation, Outcome
-from evokern.sweep import Journal, Sweep, SweepRequest, SweepResult, read_sweep, run_sweep, standing_of, sweep_lock
+from evokern.sweep import Journal, Sweep, SweepRequest, SweepResult, read_sweep, run_sweep, state_of, sweep_lock
 
 RECORDED = f"""kernel = "recording"
 problems = ["one", "two"]
@@ -144,7 +144,7 @@ def test_more_trials_go_on(tmp_path: Path) -> None:
     short = RECORDED.replace("trials = 40", "trials = 3").replace(', "two"', "")
     ran(sweep_of(tmp_path, short), tmp_path / "db")
     result = ran(sweep_of(tmp_path, short.replace("trials = 3", "trials = 5")), tmp_path / "db")
-    assert [one.trials for one in result.standings] == [5]
+    assert [one.trials for one in result.states] == [5]
 
 
 def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(undisturbed: Path, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(undisturbed: Path, t
             raise KeyboardInterrupt
 
     result = run_sweep(sweep, tmp_path / "db", SweepRequest(), interrupting)
-    assert ("interrupted", "waiting") == (result.end, result.standings[1].state)
+    assert ("interrupted", "waiting") == (result.end, result.states[1].state)
     decided = Journal.of(tmp_path / "db").open_slice
     assert decided is not None
     assert (TWO, 32) == (decided.study, decided.last)
@@ -207,8 +207,8 @@ def test_a_database_that_was_only_begun_is_no_obstacle(tmp_path: Path) -> None:
     connection = sqlite3.connect(sweep.studies[0].database(tmp_path / "db"))
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
-    assert standing_of(sweep.studies[0], tmp_path / "db").state == "waiting"
-    assert ran(sweep, tmp_path / "db").standings[0].state == "finished"
+    assert state_of(sweep.studies[0], tmp_path / "db").state == "waiting"
+    assert ran(sweep, tmp_path / "db").states[0].state == "finished"
 
 
 def test_a_study_begins_with_the_nearest_one_of_another_file(
@@ -243,7 +243,7 @@ def test_a_study_that_finds_nothing_right_is_finished(tmp_path: Path, gpu: Calla
     gpu(FailingGpu())
     sweep, told = sweep_of(tmp_path, LIVE.replace(', "64,256"', "")), list[str]()
     result = ran(sweep, tmp_path / "db", told)
-    assert [(one.state, one.failed) for one in result.standings] == [("finished", True)] * 2
+    assert [(one.state, one.failed) for one in result.states] == [("finished", True)] * 2
     assert any(", no correct candidate" in line for line in told)
     done = CliRunner().invoke(app, ["sweep", "run", str(sweep.path), "--db", str(tmp_path / "db")])
     assert (1, True) == (done.exit_code, "every candidate failed" in done.stdout)
@@ -272,7 +272,7 @@ def test_a_sweep_s_budget_ends_it_and_a_larger_one_goes_on(undisturbed: Path, tm
     """Time pauses in the middle of a slice, which stays decided; the candidates are the same."""
     sweep, folder = sweep_of(tmp_path, RECORDED.replace(', "two"', "")), tmp_path / "db"
     result = ran(sweep, folder, budget=0.05)
-    assert ("budget", "begun") == (result.end, result.standings[0].state)
+    assert ("budget", "begun") == (result.end, result.states[0].state)
     decided = Journal.of(folder).open_slice
     assert decided is not None
     assert (ONE, 32) == (decided.study, decided.last)
@@ -353,9 +353,9 @@ def test_a_champion_that_nobody_verified_is_verified(tmp_path: Path, monkeypatch
     (tmp_path / "db").mkdir()
     (planned,) = sweep.studies
     search(planned.study, db=planned.database(tmp_path / "db"), verify=False, trust=True)
-    assert standing_of(planned, tmp_path / "db").state == "unverified"
+    assert state_of(planned, tmp_path / "db").state == "unverified"
     result = ran(sweep, tmp_path / "db", told)
-    assert ("finished", True) == (result.standings[0].state, result.standings[0].verified)
+    assert ("finished", True) == (result.states[0].state, result.states[0].verified)
     assert not any("trials 0" in line for line in told)
     done = CliRunner().invoke(app, ["sweep", "export", str(sweep.path), "-o", str(tmp_path / "out"), "--db",
                                     str(tmp_path / "db")])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reader of the genes and fields in a `kernel.py`, which does not run its code.
+"""Read the genes and fields that a `kernel.py` declares, without running its code.
 
 Genes and problem fields are nearly always literals. Computed parts are reported as unknown.
 """

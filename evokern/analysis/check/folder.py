@@ -33,7 +33,7 @@ class Folder:
 
     @property
     def small(self) -> tuple[Problem, ...]:
-        """Problems that are small enough to run the reference."""
+        """Problems that are small enough for the reference."""
         return small_problems(self.kernel, self.problems[:1])
 
     @property
@@ -44,7 +44,7 @@ class Folder:
 
     @property
     def choice_variants(self) -> tuple[Problem, ...]:
-        """Variants of the first small problem, one for each further choice (dtype, layout …) of a field."""
+        """Variants of the first small problem: one for each other choice of a field, such as a dtype or a layout."""
         small = self.small[:1]
         return tuple(
             self.kernel.problem({**one, entry.name: word})

@@ -148,7 +148,7 @@ def _difference(work: Path, index: int, wanted: torch.Tensor) -> float:
 
 
 def reference_arguments(kernel: Kernel, problem: Problem) -> list[int]:
-    """Return the leading arguments of `reference`: numeric fields, and the index of each word in its choices."""
+    """Return the leading arguments of `reference`: numeric fields, and for each named choice its index."""
     values = {field: problem[field.name] for field in kernel.fields}
     return [
         value if isinstance(value, int) else field.choices.index(value)

@@ -195,19 +195,19 @@ def _tolerance_results(
     accumulator, one = next(iter(reached.items()))
     room, given = _written(_suggested(one, dtype)), _written(tolerance)
     which = f"{name} in {_LONG.get(dtype, dtype)}" if other else name
-    said = f"{which}: largest rounding error relative to {given}: {shares}"
+    summary = f"{which}: largest rounding error relative to {given}: {shares}"
     if not one.finite:
         yield (
             "warning",
-            f"{said}; a sum may overflow its type: set Tensor's large= to the largest input that the kernel must "
+            f"{summary}; a sum may overflow its type: set Tensor's large= to the largest input that the kernel must "
             "support",
         )
     elif one.share > 1:
-        yield "warning", f"{said}; correct candidates would fail; use {room}"
+        yield "warning", f"{summary}; correct candidates would fail; use {room}"
     elif one.least < LOOSE_SHARE:
-        yield "warning", f"{said}; wrong results may pass: {room} is enough for rounding"
+        yield "warning", f"{summary}; wrong results may pass: {room} is enough for rounding"
     else:
-        yield True, f"{said}; {room} is enough for {_LONG[accumulator]}"
+        yield True, f"{summary}; {room} is enough for {_LONG[accumulator]}"
 
 
 def _written(tolerance: Tolerance) -> str:

@@ -25,7 +25,7 @@ SEED = 0
 
 
 def simulated_run(folder: Folder) -> Results:
-    """Check that the default candidate is correct, without findings, on its smallest problem and each field choice."""
+    """Check that the default candidate passes without findings on its smallest problem and for each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
     small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
@@ -45,7 +45,7 @@ def simulated_run(folder: Folder) -> Results:
 
 
 def own_problem(folder: Folder) -> Results:
-    """Check that the default candidate writes all outputs of the first study's problem, and verify some blocks."""
+    """Check that the default candidate writes all outputs on the first study's problem, and verify some blocks."""
     kernel = folder.kernel
     config = kernel.space.default()
     studied = folder.study_problems[:1]

@@ -293,10 +293,10 @@ def _cpp_reference(folder: Folder) -> Results:
             yield None, "skipped: the Python reference fails"
             return
     worst = compare_with_cpp(folder.kernel, expected, compiler)
-    agree = "agrees with" if worst <= MAX_RELATIVE_DIFFERENCE else "differs from"
+    verdict = "agrees with" if worst <= MAX_RELATIVE_DIFFERENCE else "differs from"
     yield (
         worst <= MAX_RELATIVE_DIFFERENCE,
-        f"reference.h {agree} the Python reference: largest relative difference {worst:.1e}",
+        f"reference.h {verdict} the Python reference: largest relative difference {worst:.1e}",
     )
 
 

@@ -96,7 +96,7 @@ def _is_variable(name: str, text: str) -> bool:
 
 
 def gene_macros(folder: Folder) -> Results:
-    """Check that the source uses every gene and problem macro, and has an `#error` for each missing macro."""
+    """Check that the source uses every gene and problem macro, and has an `#error` for each undefined macro."""
     kernel = folder.kernel
     source, headers = read_source(kernel)
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", "\n".join([source, *headers.values()]), flags=re.DOTALL)

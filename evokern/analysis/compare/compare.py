@@ -213,9 +213,10 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
     for name in common:
         clocks = old.readings[name].clock_mhz, new.readings[name].clock_mhz
         if clocks[0] and clocks[1] and abs(clocks[0] / clocks[1] - 1) > 0.03:
-            told = readable_problem(name, new, old)
+            shape = readable_problem(name, new, old)
             remarks.append(
-                f"at {told}, the SM clock was {clocks[0]:.0f} MHz in the old run and {clocks[1]:.0f} MHz in the new run"
+                f"at {shape}, the SM clock was {clocks[0]:.0f} MHz in the old run "
+                f"and {clocks[1]:.0f} MHz in the new run"
             )
     return common, remarks
 
@@ -226,7 +227,7 @@ def readable_problem(problem: str, *runs: ComparedRun) -> str:
 
 
 def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
-    """Return the gene values and versions that differ, as name → (old, new)."""
+    """Return the gene values and versions that differ, as a map from name to (old, new)."""
     one, two = {**old.facts, **old.config}, {**new.facts, **new.config}
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 
@@ -244,9 +245,9 @@ def _line(problem: str, before: ComparedRun, now: ComparedRun, threshold: float,
         certain = chance < level
     else:
         if old.ci95_us is None or new.ci95_us is None:
-            told = readable_problem(problem, now, before)
+            shape = readable_problem(problem, now, before)
             raise UsageError(
-                f"at {told}, one run has neither samples nor a confidence interval; measure both runs again"
+                f"at {shape}, one run has neither samples nor a confidence interval; measure both runs again"
             )
         certain = old.ci95_us[1] < new.ci95_us[0] or new.ci95_us[1] < old.ci95_us[0]
     change: Change = "same"

@@ -1,4 +1,4 @@
-"""Reader of the runs to compare, which are given as `old.db:attention-s512` or `best.cu`."""
+"""Read the two runs to compare, named as in `old.db:attention-s512` or `best.cu`."""
 
 from __future__ import annotations
 

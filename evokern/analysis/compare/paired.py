@@ -79,8 +79,8 @@ def build(source: Path, binary: Path) -> Path:
     done = subprocess.run(["nvcc", *options, str(source), "-o", str(binary)], capture_output=True, text=True,
                           timeout=BUILD_S, check=False)  # fmt: skip
     if done.returncode:
-        told = (done.stderr or done.stdout).strip()[-800:].splitlines()
-        raise UsageError(f"nvcc failed to build {source}: {' / '.join(told)}")
+        messages = (done.stderr or done.stdout).strip()[-800:].splitlines()
+        raise UsageError(f"nvcc failed to build {source}: {' / '.join(messages)}")
     return binary
 
 

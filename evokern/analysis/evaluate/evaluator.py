@@ -96,7 +96,7 @@ class Evaluator:
 
     @property
     def device(self) -> str:
-        """Device model."""
+        """Identity of the device, for example `NVIDIA H200` or `sim:l4`."""
         return self._device.identity
 
     @property
@@ -106,7 +106,7 @@ class Evaluator:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user: given genes without effect, and notes of the device."""
+        """Notes for the user: configured genes that have no effect, and the notes of the device."""
         return (*self._without_effect, *self.start().notes)
 
     @property

@@ -31,7 +31,7 @@ class SourceResult:
 
     @property
     def right(self) -> bool:
-        """Whether the source passed feasibility, compiler and gate."""
+        """Whether the source passed the feasibility check, the compiler and the gate."""
         return self.evaluation.passed_gate
 
     @property
@@ -55,13 +55,13 @@ class SourceResult:
 
     @property
     def reason(self) -> str:
-        """Reason of the outcome in one line."""
+        """Reason for the outcome, in one line."""
         evidence = self.evaluation.evidence
         if self.evaluation.outcome is Outcome.DUPLICATE:
             return f"same machine code and launch as {self.duplicate_of}"
-        told, why = " ".join(self.evaluation.reason.split()), str(evidence.get("reason") or "")
+        reason, why = " ".join(self.evaluation.reason.split()), str(evidence.get("reason") or "")
         beyond = self.evaluation.outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES)
-        return f"{told} ({why})" if beyond and why not in told else told
+        return f"{reason} ({why})" if beyond and why not in reason else reason
 
     @property
     def share(self) -> float | None:
@@ -79,13 +79,13 @@ class SourceResult:
 
     @property
     def doubt(self) -> str:
-        """Limits of the verification of a correct source, or an empty string if it ran completely."""
+        """Text about parts of the problem that were not verified; empty if everything was."""
         if self.share is None or (self.share == 1 and self.covered):
             return ""
         scaled = ", ".join(words_of(self.fields, problem) for problem in self.evaluation.scaled_problems)
-        told = f"{100 * self.share:.2g} % of its blocks ran"
-        told += f", and all blocks ran on the problem scaled down to {scaled}" if scaled else ""
-        return told if self.covered else f"{told}; could not confirm that every output is written"
+        text = f"{100 * self.share:.2g} % of its blocks ran"
+        text += f", and all blocks ran on the problem scaled down to {scaled}" if scaled else ""
+        return text if self.covered else f"{text}; could not confirm that every output is written"
 
     @property
     def time_us(self) -> float | None:

@@ -23,7 +23,7 @@ MOST_BYTES = 8 << 20
 
 
 def given_source(given: Source, number: int = 0) -> ForeignSource:
-    """Return one source.
+    """Return one source from a path or from a text.
 
     Args:
         given: a path, a text (a `str` with a line break), or a named source.
@@ -99,27 +99,27 @@ def _launch_file(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
         return {}, LaunchGeometry()
     try:
         with path.open("rb") as file:
-            told = tomllib.loads(file.read(MOST_BYTES).decode("utf-8"))
+            table = tomllib.loads(file.read(MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(
             f"cannot read {path}, the launch file of the source with the same name: {error}; fix or rename it"
         ) from error
-    for key in told:
+    for key in table:
         if key not in LAUNCH_KEYS:
             wrong = f"{path} is the launch file of a source, but {key!r} is not a launch key"
             raise SourceError(f"{wrong}: {suggestion(key, LAUNCH_KEYS)}; fix or rename the file")
-    smem, genes = told.get("smem"), told.get("set", {})
+    smem, genes = table.get("smem"), table.get("set", {})
     if smem is not None and not (type(smem) is int and smem >= 0):
         raise SourceError(f"{path}: smem = {smem!r:.80} is not a number of bytes; use an integer of at least 0")
     if not isinstance(genes, dict) or not all(isinstance(value, (str, int)) for value in genes.values()):
         raise SourceError(
             f"{path}: set = {genes!r:.80} is not a table of genes; write a table [set] with lines GENE = value"
         )
-    return genes, LaunchGeometry(_extent(path, "grid", told), _extent(path, "block", told), smem)
+    return genes, LaunchGeometry(_extent(path, "grid", table), _extent(path, "block", table), smem)
 
 
-def _extent(path: Path, key: str, told: Mapping[str, Any]) -> Extent | None:
-    given = told.get(key)
+def _extent(path: Path, key: str, table: Mapping[str, Any]) -> Extent | None:
+    given = table.get(key)
     if given is None:
         return None
     listed = given if isinstance(given, list) else [given]

@@ -70,7 +70,7 @@ class Forests:
 class ForestProcess:
     """Context manager of a separate process that fits forests.
 
-    The process imports scikit-learn (0.8 s) while the caller reads trials. `beside` runs a function that waits for the
+    The process imports scikit-learn (0.8 s) while the caller reads trials. `submit` runs a function that waits for the
     process in a thread.
     """
 
@@ -131,23 +131,23 @@ def _repeat(
     rest = np.setdiff1d(np.arange(count), drawn)
     forest = _forest(_features(genes, levels[drawn]), times[drawn], int(rng.integers(2**31)))
     variance = float(times[rest].var()) or 1.0
-    asked = [levels[rest]]
+    row_sets = [levels[rest]]
     for index in range(len(genes)):
         permuted = levels[rest].copy()
         permuted[:, index] = rng.permutation(permuted[:, index])
-        asked.append(permuted)
+        row_sets.append(permuted)
     curves, waiting = [], []
     for index, gene in enumerate(genes):
         curve = np.full(len(gene.values), np.nan)
         curves.append(curve)
         measured, rows = _changed(levels, active, index, rng)
         if rows:
-            waiting.append((curve, measured, len(asked)))
-            asked += rows
+            waiting.append((curve, measured, len(row_sets)))
+            row_sets += rows
         else:
             curve[measured] = 0.0
     # Predict everything in one call, because each call costs milliseconds.
-    predicted = _predict(forest, genes, asked)
+    predicted = _predict(forest, genes, row_sets)
     errors = np.array([np.square(one - times[rest]).mean() for one in predicted[: len(genes) + 1]])
     for curve, measured, first in waiting:
         curve[measured] = [one.mean() for one in predicted[first : first + len(measured)]]
@@ -192,10 +192,10 @@ def _forest(features: npt.NDArray[np.float32], times: Floats, seed: int) -> list
         return [tree.fit(features, times, check_input=False) for tree in trees]
 
 
-def _predict(trees: Sequence[Any], genes: Sequence[Gene], asked: Sequence[npt.NDArray[np.int_]]) -> list[Floats]:
+def _predict(trees: Sequence[Any], genes: Sequence[Gene], row_sets: Sequence[npt.NDArray[np.int_]]) -> list[Floats]:
     """Return the predicted log(time), averaged over the trees, for each list of trials."""
-    ends = np.cumsum([len(rows) for rows in asked])[:-1]
-    features = _features(genes, np.concatenate(asked))
+    ends = np.cumsum([len(rows) for rows in row_sets])[:-1]
+    features = _features(genes, np.concatenate(row_sets))
     total = np.zeros(len(features))
     for tree in trees:
         total += tree.predict(features, check_input=False)

@@ -51,7 +51,7 @@ class GenesReport:
     """Share of the variance of log(time) that the forest explains on held-out trials, or None without a forest."""
     combinations: tuple[FailingPair, ...] = ()
     """Pairs of values that never work together, although each works with other values."""
-    quiet: tuple[str, ...] = ()
+    inconclusive: tuple[str, ...] = ()
     """Genes with several values about which there are no findings."""
     single: tuple[str, ...] = ()
     """Genes with a single value in the study."""
@@ -101,7 +101,7 @@ class GenesReport:
             "explained": self.explained,
             "importance": sorted(effects, key=lambda effect: -effect["share"]),
             "combinations": [{**asdict(c), "values": dict(c.values), "text": c.text} for c in self.combinations],
-            "quiet": list(self.quiet),
+            "quiet": list(self.inconclusive),
             "single": list(self.single),
         }
 
@@ -142,8 +142,8 @@ def report(
     ]
     configs, values = [trial.config for trial, _ in timed], [value for _, value in timed]
     # Concurrently with the rest, which needs no model: a separate process may fit the forests.
-    with ThreadPoolExecutor(1) as beside:
-        fitted = beside.submit(importance, space, configs, values, effort=effort, fit=fit)
+    with ThreadPoolExecutor(1) as background:
+        fitted = background.submit(importance, space, configs, values, effort=effort, fit=fit)
         findings = list(gene_findings(space.genes, trials))
         barred = {finding.gene for finding in findings if finding.kind in ("locked", "barred")}
         combinations = tuple(failing_pairs(space, trials, barred))
@@ -151,12 +151,12 @@ def report(
     effects = model.effects if model else {}
     in_full = [trial.config for trial in trials if trial.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)]
     partial = {gene: _lacking(gene, effect.relative, in_full) for gene, effect in effects.items()}
-    told = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
+    with_finding = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
     if model and model.explained >= TRUSTED:
         findings += [
             model_finding(gene, e, len(timed), partial[gene])
             for gene, e in effects.items()
-            if gene not in told and is_decisive(e)
+            if gene not in with_finding and is_decisive(e)
         ]
     reported = {finding.gene for finding in findings}
     return GenesReport(

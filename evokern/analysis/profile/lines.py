@@ -28,7 +28,7 @@ Chain = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class CallShare:
-    """Share of one call site in the cost of a line of an inline function."""
+    """Part of the cost of a line in an inline function that comes from one call site."""
 
     calls: Chain
     """The chain of calls, innermost first, as (header or empty, line)."""

@@ -32,7 +32,7 @@ from evokern.study.trial import Trial
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """A candidate as the user names it."""
+    """Candidate to profile, as the user requested it."""
 
     name: str | None = None
     """Name or file of a study, or name or folder of a kernel; None selects the latest study."""

@@ -182,7 +182,7 @@ def check_arguments(arguments: Sequence[Argument], entry: KernelFunction, params
 
 
 def names(entry: KernelFunction, params: Sequence[Param]) -> list[str]:
-    """Return the names of the arguments in a report."""
+    """Return the argument names to print in a report."""
     return [
         item.name or f"argument {number}" for number, item in enumerate(_declared(entry, params), 1)
     ]  # fmt: skip

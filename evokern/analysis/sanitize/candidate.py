@@ -114,7 +114,7 @@ class SanitizeReport:
         return not any(run.findings for run in self.runs)
 
     def text(self, file: str, line: int) -> str:
-        """Return a line of one of the user's files, stripped."""
+        """Return a line of a user's source file without surrounding white space."""
         lines = self.sources.get(file, "").splitlines()
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
@@ -152,7 +152,7 @@ def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: st
 
 
 def kept_state(names: Sequence[str], problem: Problem, declared: State) -> Finding:
-    """Return a finding about module variables that a call changed and that the kernel does not declare."""
+    """Return a finding about module variables that a call changed although they are not declared as state."""
     hint = state_evidence(names, problem, declared)["message"]
     return Finding(
         kind=KEPT_STATE, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),

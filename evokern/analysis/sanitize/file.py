@@ -160,10 +160,10 @@ def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
         hints.append("the file needs " + " ".join(f"-D {name}=…" for name in lacking))
     if needs_later_architecture(message):
         hints.append("a later architecture has this feature: clusters, for example, need --arch sm_90")
-    told = f"{message} ({'; '.join(hints)})" if hints else message
+    explained = f"{message} ({'; '.join(hints)})" if hints else message
     if not source.missing_includes:
-        return told
-    return f"not found: {_listed(source.missing_includes)}; add the folder with -I. Compiler error: {told}"
+        return explained
+    return f"not found: {_listed(source.missing_includes)}; add the folder with -I. Compiler error: {explained}"
 
 
 def _listed(includes: Sequence[Include]) -> str:

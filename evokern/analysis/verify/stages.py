@@ -105,7 +105,7 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
 
 
 def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_cases: int | None = None) -> Stage:
-    """Fuzz the candidate with some blocks of shapes near the full-size problem, then with small shapes.
+    """Fuzz the candidate: run some blocks on shapes near the full-size problem, then test small shapes.
 
     Args:
         candidate: the candidate under test.

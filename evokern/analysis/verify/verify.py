@@ -144,7 +144,7 @@ def playoff_stage(played: Playoff | None, players: list[str], number: int) -> St
         return Stage("playoff", "skipped", missing)
     best = played.champion
     how = f"in {played.rounds} rounds"
-    ties = [players[one.index] for one in played.finalists if one.standing == "tie"]
+    ties = [players[one.index] for one in played.finalists if one.result == "tie"]
     if played.predicted:
         comparison = "less" if ties else "more"
         how = f"by predicted times that differ by {comparison} than {100 * played.rules.margin:g} % (without noise)"

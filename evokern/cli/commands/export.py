@@ -151,8 +151,8 @@ def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
     facts = made["otherData"]
     if not _written(output, file, made, facts):
         return
-    told = f"{facts['spans']} spans of {count_noun(facts['trials'], 'trial')} of {record.name}"
-    output.print_line(f"wrote {file}: {told}; open it at ui.perfetto.dev")
+    contents = f"{facts['spans']} spans of {count_noun(facts['trials'], 'trial')} of {record.name}"
+    output.print_line(f"wrote {file}: {contents}; open it at ui.perfetto.dev")
     if facts["missing"]:
         output.print_line(facts["missing"])
 

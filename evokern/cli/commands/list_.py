@@ -92,7 +92,7 @@ def list_(
 
 def _stored(db: Path) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
     """Return the studies of a database (last searched first), their problems as text, and damaged rows."""
-    from evokern.results.overview import standing
+    from evokern.results.overview import summary_line
     from evokern.store import open_readonly
 
     rows, words = [], {}
@@ -109,7 +109,7 @@ def _stored(db: Path) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
                     "created": record.created,
                     "trials": summary["trials"],
                     "best": summary["best"],
-                    "standing": standing(summary),
+                    "standing": summary_line(summary),
                 }
             )
         return rows, words, list(reader.damaged)

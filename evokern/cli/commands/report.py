@@ -89,7 +89,7 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
     # The server must not slow down the search that it shows.
     with suppress(OSError):
         os.nice(NICENESS)
-    followed = FollowedStudy(db, study, said=output.print_line)
+    followed = FollowedStudy(db, study, on_message=output.print_line)
     server = ReportServer(followed, port)
 
     def end(_number: int, _frame: FrameType | None) -> None:

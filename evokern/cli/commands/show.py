@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from evokern.study.trial import Trial
 
 MIN_TIMED_TRIALS = 30
-"""Number of timed trials below which it means nothing that no effect of a gene was found."""
+"""Number of timed trials below which a missing effect of a gene says nothing about the gene."""
 _LIMIT_NAMES = ("_per_thread", "_per_block", "_per_sm")
 """Endings of the constraints that are resource limits."""
 
@@ -115,7 +115,7 @@ def show(
 
 def _folder(output: Output, folder: Path) -> None:
     """List the studies of all databases in a folder, and report the databases that cannot be read."""
-    from evokern.results.overview import standing
+    from evokern.results.overview import summary_line
     from evokern.store import open_readonly
 
     rows, unreadable = [], {}
@@ -126,7 +126,7 @@ def _folder(output: Output, folder: Path) -> None:
         except UsageError as error:
             unreadable[str(db)] = str(error)
             continue
-        rows += [{**summary, "db": str(db), "standing": standing(summary)} for _, summary in found]
+        rows += [{**summary, "db": str(db), "standing": summary_line(summary)} for _, summary in found]
     if not rows and not unreadable:
         raise UsageError(
             f"{folder} is a folder without databases; use --db to choose a database file or the folder of a sweep"
@@ -168,10 +168,10 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         if not index:
             show_line("barred combinations")
         show_line(f"  {failing.text}")
-    if found.quiet and found.timed < MIN_TIMED_TRIALS:
+    if found.inconclusive and found.timed < MIN_TIMED_TRIALS:
         show_line(f"too few {kind} trials to judge the other genes: {found.timed} of about {MIN_TIMED_TRIALS}")
-    elif found.quiet:
-        show_line(f"no clear effect: {', '.join(found.quiet)}")
+    elif found.inconclusive:
+        show_line(f"no clear effect: {', '.join(found.inconclusive)}")
     if found.single:
         show_line(f"only one value in this study: {', '.join(found.single)}")
 
@@ -237,19 +237,19 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
 def _refuted(reader: Reader, record: StudyRecord) -> list[str]:
     """Return one line per refuted trial, which explains why the trial cannot become the champion."""
     numbers = sorted(reader.refuted(record))
-    told = [(number, reader.verification(record, reader.trial(record, number).trial).reason) for number in numbers]
-    return [f"refuted: trial {number}, {reason}" for number, reason in told]
+    reasons = [(number, reader.verification(record, reader.trial(record, number).trial).reason) for number in numbers]
+    return [f"refuted: trial {number}, {reason}" for number, reason in reasons]
 
 
 def _remeasured(found: Mapping[int, Mapping[str, Any]], best: Mapping[str, Any] | None) -> str:
     """Return one line with the number of trials remeasured on another GPU and the time of the best one there."""
     count = count_noun(len(found), "trial")
-    told = f"{count} remeasured on another GPU: {next(iter(found.values()))['because']}"
+    text = f"{count} remeasured on another GPU: {next(iter(found.values()))['because']}"
     again = found.get(best["trial"]) if best else None
     if best is None or again is None:
-        return told
+        return text
     took = f"took {microseconds(again['time_us'])} µs" if again["time_us"] else f"was {again['outcome']}"
-    return f"{told}; the best, trial {best['trial']}, {took} on {again['gpu']}"
+    return f"{text}; the best, trial {best['trial']}, {took} on {again['gpu']}"
 
 
 def slow_lines(trials: Iterable[Trial]) -> list[str]:
@@ -311,10 +311,10 @@ def _rejected(reader: Reader, record: StudyRecord, summary: Mapping[str, Any]) -
     limit = "resource limit of the device"
     known = {name: reasons.get(name, limit if name.endswith(_LIMIT_NAMES) else "") for name in rejections}
     rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name, known[name]) for name, count in ordered]
-    told = f"{total:,} proposal{'' if total == 1 else 's'} rejected before compilation"
+    total_text = f"{total:,} proposal{'' if total == 1 else 's'} rejected before compilation"
     if any(known.values()):
-        return ["", told, *table(("proposals", "share", "constraint", "reason"), rows)]
-    return ["", told, *table(("proposals", "share", "constraint"), [row[:3] for row in rows])]
+        return ["", total_text, *table(("proposals", "share", "constraint", "reason"), rows)]
+    return ["", total_text, *table(("proposals", "share", "constraint"), [row[:3] for row in rows])]
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:

@@ -105,7 +105,7 @@ def run(
     """
     from evokern.cluster.request import ray_request
     from evokern.sweep import SweepRequest, read_sweep, run_sweep
-    from evokern.sweep.standing import totals
+    from evokern.sweep.study_state import totals
 
     found = read_sweep(sweep, device)
     folder = db or found.folder
@@ -113,13 +113,13 @@ def run(
     request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust)
     with Watcher(output, lines=False) as watch:
         result = run_sweep(found, folder, request, output.note, watch)
-    failed = [one for one in result.standings if one.failed]
+    failed = [one for one in result.states if one.failed]
     code = INTERRUPTED if result.end == "interrupted" else 2 if result.refused else int(bool(failed))
     if output.json:
         output.print_json({"sweep": str(sweep), "folder": str(folder), **result.as_dict()})
         return code
-    _list(result.standings)
-    output.print_line(totals(result.standings))
+    _list(result.states)
+    output.print_line(totals(result.states))
     where = (sweep, *(("--db", db) if db else ()))
     if result.end == "interrupted":
         output.print_line("interrupted; all results are saved. To resume, repeat the command")
@@ -136,11 +136,11 @@ def run(
 
 def _folder_of(sweep: Path, db: Path | None) -> tuple[Sweep, Path, tuple[StudyState, ...]]:
     """Return the sweep with the device of its last run, the folder of the sweep, and the state of each study."""
-    from evokern.sweep import Journal, read_sweep, standing_of
+    from evokern.sweep import Journal, read_sweep, state_of
 
     folder = db or read_sweep(sweep).folder
     found = read_sweep(sweep, Journal.of(folder).device)
-    return found, folder, tuple(standing_of(one, folder) for one in found.studies)
+    return found, folder, tuple(state_of(one, folder) for one in found.studies)
 
 
 @command(
@@ -156,7 +156,7 @@ def show(output: Output, sweep: SweepArgument, db: FolderOption = None) -> None:
 
     The command works on any machine, even while the sweep runs, and needs no kernel folder.
     """
-    from evokern.sweep.standing import totals
+    from evokern.sweep.study_state import totals
 
     found, folder, standings = _folder_of(sweep, db)
     if output.json:

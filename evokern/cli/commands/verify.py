@@ -102,7 +102,7 @@ def verify(
                 microseconds(one.time_us),
                 f"{one.ratio:.3f}",
                 *((f"{one.ratio_ci95[0]:.3f} to {one.ratio_ci95[1]:.3f}", f"{one.delta:+.2f}") if measured else ()),
-                one.standing if one.standing != "tie" or one.equivalent else "tie (inconclusive)",
+                one.result if one.result != "tie" or one.equivalent else "tie (inconclusive)",
             )
             for one in proof.playoff.finalists
         ]

@@ -128,7 +128,7 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), name
 
 
 def device_only(source: str) -> str:
-    """Blank the host code of a text.
+    """Return the device code of a text, with the host code replaced by spaces.
 
     Args:
         source: CUDA C++ text. Local headers count as missing; use `read` to include them.

@@ -62,7 +62,7 @@ class KernelFunction:
 
     @property
     def qualified(self) -> str:
-        """Name with namespaces."""
+        """Qualified name, that is, with namespaces."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
     @property

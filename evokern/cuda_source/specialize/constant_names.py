@@ -1,4 +1,4 @@
-"""Function that finds names that are constant throughout a text, which the compiler can therefore evaluate."""
+"""Search for names that are constant throughout a text and that the compiler can therefore evaluate."""
 
 from __future__ import annotations
 

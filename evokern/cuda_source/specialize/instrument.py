@@ -72,7 +72,7 @@ class Answers:
 
     @classmethod
     def read(cls, ptx: str, expressions: int) -> Answers:
-        """Parse the answers in PTX; numbers from ``expressions`` on belong to preprocessor lines."""
+        """Parse the answers in PTX; answers numbered from ``expressions`` upwards belong to preprocessor lines."""
         found: dict[int, set[ConstantValue]] = {}
         for number, kind, minus, digits in _ANSWER.findall(ptx):
             found.setdefault(int(number), set()).add(ConstantValue(-int(digits) if minus else int(digits), kind))

@@ -59,7 +59,7 @@ class Layout:
         return Edit(line_start, min(line_end + 1, len(self.source)), "")
 
     def replacement(self, first: int, last: int, kept_first: int, kept_last: int, *, inner: bool) -> Edit:
-        """Replace a statement by a part of it.
+        """Replace a statement with a part of itself.
 
         Args:
             first: index of the statement's first token.

@@ -1,4 +1,4 @@
-"""Functions that find expressions that the compiler may evaluate to constants and that select code."""
+"""Search for expressions that select code and that the compiler may evaluate to constants."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _TYPE_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char", "
 
 
 def skip_statement(tokens: Sequence[Token], partner: Mapping[int, int], index: int, end: int) -> int:
-    """Return the index after the statement at ``index``, which includes preceding preprocessor lines."""
+    """Return the index after the statement at ``index``; preprocessor lines in front belong to the statement."""
     while index < end and tokens[index].kind == "directive":
         index += 1
     if index >= end:

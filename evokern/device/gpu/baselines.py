@@ -25,7 +25,7 @@ class BaselineRunner:
     """Seconds after which one call counts as hung."""
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Run every call.
+        """Run every call of the baseline.
 
         Raises:
             KernelError: an output is missing or has a wrong shape.
@@ -43,7 +43,7 @@ class BaselineRunner:
 def baseline_call(
     baseline: Baseline, problem: Problem, arguments: Mapping[str, torch.Tensor]
 ) -> Callable[[], Mapping[str, torch.Tensor]]:
-    """Return a function that runs one call, can be captured in a graph, and returns the outputs.
+    """Return a function that runs one call, can be captured in a graph, and returns the outputs of the call.
 
     Prepared inputs live as long as the graph. So does the memory of the outputs, which the next call reuses.
     """

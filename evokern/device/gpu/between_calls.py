@@ -122,7 +122,7 @@ class BetweenCalls:
         problem: Problem,
         shared: SharedMemory | None,
     ) -> None:
-        """Store the candidate.
+        """Prepare the actions for one candidate.
 
         Args:
             kernel: kernel with the declared state.
@@ -137,7 +137,7 @@ class BetweenCalls:
         self._build = job.built.build(problem)
 
     def overwrite(self) -> None:
-        """Overwrite shared memory, alternating between all of it and a part."""
+        """Overwrite shared memory, alternately in full and in part."""
         if self._shared is not None:
             uses = self._job.built.programs[self._build.program].uses
             self._shared.overwrite(self._build.launches, uses, partly=self._times % 2 == 1)
@@ -157,8 +157,8 @@ class BetweenCalls:
                 Outcome.WRONG, state_evidence(names, self._problem, self._kernel.state, known, foreign=foreign)
             )
 
-    def blamed(self, verdict: Verdict, bench: BufferSet, call: Callable[[], None]) -> Verdict:
-        """Return a verdict of the check `state` if a wrong candidate uses old contents of shared memory.
+    def explain(self, verdict: Verdict, bench: BufferSet, call: Callable[[], None]) -> Verdict:
+        """Return a failure of the check `state` if a wrong candidate uses old contents of shared memory.
 
         Args:
             verdict: verdict of the failed check.
@@ -173,7 +173,7 @@ class BetweenCalls:
 
 
 def reads_stale(bench: BufferSet, verdict: Verdict, call: Callable[[], None], fill: Callable[[int], None]) -> bool:
-    """Return whether a wrong candidate uses what earlier launches left in shared memory.
+    """Return whether a wrong candidate uses old contents of shared memory from earlier launches.
 
     Its call on the same inputs then returns the same result twice if shared memory holds the same word. With another
     word it returns another result.

@@ -85,7 +85,7 @@ class Candidate:
         check(driver.cuFuncSetAttribute(self._symbol(program, entry), attribute, int(most)))
 
     def changed(self, program: int) -> list[str]:
-        """Return the undeclared variables of a program that calls changed.
+        """Return the undeclared variables of a program whose values were changed by calls.
 
         Raises:
             RunFailed: an earlier asynchronous call failed.

@@ -166,7 +166,7 @@ class CandidateEvaluator:
             return verdict
         bench = gate.bench(tensors, gate.kinds(tensors), self._settings.gate.runs)
         first = candidate.prepare(program, calls(bench, launches)[0])
-        return between.blamed(verdict, bench, lambda: self._once([first]))
+        return between.explain(verdict, bench, lambda: self._once([first]))
 
     def _unchecked_evidence(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Return the evidence for a candidate whose first launches were far too slow; its results were not checked."""
@@ -206,7 +206,7 @@ class CandidateEvaluator:
             if verdict.passed:
                 between.require_state()
             else:
-                verdict = between.blamed(verdict, bench, lambda: self._once(prepared[:1]))
+                verdict = between.explain(verdict, bench, lambda: self._once(prepared[:1]))
         except RunFailed as failed:
             if failed.outcome is not Outcome.WRONG:
                 raise

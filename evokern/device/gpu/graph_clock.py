@@ -117,7 +117,7 @@ class GraphClock:
             self._run()
 
     def replay(self) -> None:
-        """Run the timed graph once or twice, until inputs and outputs are the original ones; wait.
+        """Run the timed graph once, or twice to restore the original inputs and outputs, and wait.
 
         Raises:
             RunFailed: a call crashed or hung.
@@ -136,7 +136,7 @@ class GraphClock:
         finish(self._hang_s * self.calls, self._hang_s)
 
     def fault(self) -> dict[str, Any] | None:
-        """Settle, then return the evidence for a wrong recorded output, or None.
+        """Settle the graph, then return the evidence for a wrong recorded output, or None.
 
         Raises:
             RunFailed: a call crashed or hung.
@@ -154,7 +154,7 @@ class GraphClock:
         self._parts[index].replay()
 
     def take(self, count: int, *, sustained: bool = False) -> list[float]:
-        """Return new samples in µs per call; none if heat or the hardware slowed the GPU, except after some retries.
+        """Return new samples in µs per call; none if the GPU was throttled, unless this persists after retries.
 
         After samples that a power cap slowed down, the GPU rests; `counted` omits these samples.
 
@@ -178,7 +178,7 @@ class GraphClock:
         return times
 
     def counted(self, samples_us: Sequence[float]) -> list[float]:
-        """Return the samples that count: with a reported power cap, only those before the cap.
+        """Return the samples that count: if a power cap was reported, only those before the cap.
 
         The driver reports the cap a few milliseconds late, so samples of earlier batches are omitted too. After the
         maximum number of rests all samples count, because the GPU does not recover.

@@ -1,4 +1,4 @@
-"""GPUs as a device: a shared compile pool, and for each GPU an isolated worker with a warm spare.
+"""GPUs as a device, with one shared compile pool, and an isolated worker plus a warm spare for each GPU.
 
 Most searches use one GPU of this machine. Several GPUs must be of one model. They share the compile pool, and each is
 checked for drift from its own first times. `evokern.device._gpus` finds and opens them.
@@ -127,7 +127,7 @@ class LiveDevice:
         return True
 
     def start(self, task: Task) -> StartReport:
-        """Start compile pool and GPU workers, check the sensitivity of the gate, measure the baselines.
+        """Start the compile pool and the GPU workers, check the sensitivity of the gate, and measure the baselines.
 
         Raises:
             UsageError: the GPU, the compiler, the kernel folder or the workload cannot be used.

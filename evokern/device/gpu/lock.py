@@ -33,7 +33,7 @@ class GpuLock:
     """Exclusive right to time candidates on a GPU."""
 
     def __init__(self, uuid: str, name: str, directory: Path | None = None) -> None:
-        """Take the lock.
+        """Take the lock on the GPU.
 
         Args:
             uuid: UUID of the GPU.

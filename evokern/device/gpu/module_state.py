@@ -1,4 +1,4 @@
-"""Writable variables of a loaded module: declared ones are restored, others must keep their values.
+"""Writable variables of a loaded module: declared variables are restored, all others must keep their values.
 
 The expected values are those that the driver loaded, read once; zeros need no copy. Everything is enqueued on torch's
 current stream. A comparison copies one piece at a time and waits for a single number.

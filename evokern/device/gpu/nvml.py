@@ -32,7 +32,7 @@ class State:
 
     @property
     def disturbed(self) -> bool:
-        """Whether samples taken now would depend more on the clock than on the candidate."""
+        """Whether the GPU is throttled for a reason that makes samples taken now useless."""
         return any(reason in self.throttle for reason in DISTURBING)
 
     @property

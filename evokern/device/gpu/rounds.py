@@ -1,4 +1,4 @@
-"""One playoff round on the GPU: fresh modules and inputs, interleaved samples of all candidates.
+"""One playoff round on the GPU: newly loaded modules, new inputs, and interleaved samples of all candidates.
 
 Candidates with the same tensors share their buffers, because the address of a buffer can change a time by more than the
 playoff's margin (docs/lab/2026-11-27-timing.md#buffers-in-a-playoff).

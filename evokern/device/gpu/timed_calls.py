@@ -73,13 +73,13 @@ class StepsAround:
     """Kernel that runs the steps."""
 
     def before(self, index: int) -> None:
-        """Enqueue the step before a call, or after the last one."""
+        """Enqueue the step that precedes a call, or the step after the last call."""
         step = self.timed.step(index) if self.timed.active else None
         if step is not None:
             self.kernel.enqueue(self.timed, *step)
 
     def after(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
-        """Register the outputs of the call just enqueued; None if it wrote into the given buffers."""
+        """Register the outputs of the call that was just enqueued; None if it wrote into the given buffers."""
         self.timed.captured(index, outputs)
 
 

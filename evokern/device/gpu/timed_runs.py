@@ -37,7 +37,7 @@ class TimedRuns:
         device: torch.device,
         profile: Profile,
     ) -> None:
-        """Store the objects that all timed runs share.
+        """Keep the objects that all timed runs share.
 
         Args:
             kernel: kernel of the study.

@@ -153,7 +153,7 @@ class GpuWorker:
         return torch.cuda.mem_get_info()[1]
 
     def listen(self, next_waits: Callable[[], bool]) -> None:
-        """Set the function that reports whether another candidate waits.
+        """Set the function that reports whether another candidate is waiting.
 
         While none waits, the current candidate gets more samples.
         """
@@ -294,7 +294,7 @@ class GpuWorker:
     def _free_buffers(self) -> None:
         """Release the buffers kept for candidates with the same tensors, and torch's cached memory."""
         for gate in self._gates.values():
-            gate.forget()
+            gate.release_buffers()
         torch.cuda.empty_cache()
 
     def _prove(self) -> None:

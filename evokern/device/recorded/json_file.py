@@ -1,4 +1,4 @@
-"""Reading of a recording's JSON, with checks for repeated keys and for the types of values."""
+"""Reader of a recording's JSON, with checks for repeated keys and for the types of values."""
 
 from __future__ import annotations
 

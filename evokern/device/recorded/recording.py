@@ -98,7 +98,7 @@ class Rows:
             )
 
     def genes(self, declared: Mapping[str, Sequence[Any]]) -> tuple[Gene, ...]:
-        """Return the genes with the recorded values; the default is the middle value, because no better one is known.
+        """Return the genes with their recorded values; the default is the middle value, because the best is unknown.
 
         Raises:
             DeviceError: a record has an undeclared value.
@@ -149,7 +149,7 @@ def kernel_recorded(kernel: str, device: str) -> str:
 
 
 def as_first_occurrence(evaluation: Evaluation) -> Evaluation:
-    """Return an evaluation that is not marked as `duplicate`, because a replay visits the programs in another order."""
+    """Return an evaluation without the `duplicate` mark, because a replay visits the programs in another order."""
     evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
     known = evaluation.outcome is Outcome.DUPLICATE
     return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence, spans=())

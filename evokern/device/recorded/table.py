@@ -97,7 +97,7 @@ class Table:
 
     @cached_property
     def combinations(self) -> int:
-        """Number of configurations before constraints; above `COUNTED` inactive genes count as different."""
+        """Number of configurations before constraints; in large spaces, values of inactive genes count as different."""
         space = Space(self.genes)
         return space.size if space.size > COUNTED else sum(1 for _ in space.grid())
 
@@ -255,7 +255,7 @@ class TableDevice:
 
     @property
     def identity(self) -> str:
-        """`replay:` and the name of the recording."""
+        """Identity of the device: `replay:` and the name of the recording."""
         return f"replay:{self.table.name}"
 
     @property
@@ -265,7 +265,7 @@ class TableDevice:
 
     @property
     def profile(self) -> Profile:
-        """Chip of the recording."""
+        """Profile of the chip on which the recording was made."""
         return self.table.profile
 
     @property

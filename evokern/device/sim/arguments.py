@@ -28,7 +28,7 @@ def _space(role: str) -> str:
 def drawn(
     tensors: Mapping[str, Tensor], kind: InputSet = "normal", seed: int = 0
 ) -> Iterator[tuple[str, Tensor, torch.Tensor]]:
-    """Yield each buffer of a problem: name, declaration and contents, which are zeros for non-inputs.
+    """Yield each buffer of a problem as its name, declaration and contents; buffers other than inputs contain zeros.
 
     Args:
         tensors: the buffers.
@@ -44,7 +44,7 @@ def drawn(
 
 
 def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str, simt.Buffer]:
-    """Create a problem's buffers: inputs as in the gate's `normal` set, and unwritten memory for all others."""
+    """Create a problem's buffers: inputs as in the gate's `normal` set, unwritten memory for all other buffers."""
     buffers: dict[str, simt.Buffer] = {}
     for name, tensor, data in drawn(tensors):
         raw: Any = data.view(-1).view(torch.uint8).numpy()
@@ -58,7 +58,7 @@ def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buffer]:
-    """Copy a call's buffers into the machine's memory; inputs are read-only, poison counts as unwritten.
+    """Copy a call's buffers into the machine's memory; inputs are read-only, and poison counts as unwritten.
 
     Args:
         call: the buffers.

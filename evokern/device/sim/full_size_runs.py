@@ -93,13 +93,13 @@ class CandidateCall:
         return sum(launch.blocks for launch in self.launches)
 
     def sampled(self, rng: random.Random) -> tuple[int, ...]:
-        """Return representative blocks of the first launch as in `coverage.sample`; whole clusters."""
+        """Return representative blocks of the first launch (see `coverage.sample`), completed to whole clusters."""
         launch = self.launches[0]
         cluster = self.program.cluster(launch)
         return cluster.members(launch.grid, coverage.sample(cluster.grid_of(launch.grid), rng))
 
     def drawn(self, most: int, rng: random.Random, known: Sequence[int] = ()) -> tuple[int, ...]:
-        """Return known blocks plus blocks of the first launch at random places, in order; whole clusters."""
+        """Return the given blocks plus some at random places of the first launch, in order and as whole clusters."""
         launch = self.launches[0]
         return drawn_blocks(launch.grid, self.program.cluster(launch), most, rng, known)
 
@@ -276,7 +276,7 @@ class OwnProblemRuns:
 def drawn_blocks(
     grid: tuple[int, int, int], cluster: Cluster, most: int, rng: random.Random, known: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return known blocks plus blocks of a grid at random places, in order; whole clusters."""
+    """Return the given blocks plus some at random places of a grid, in order and as whole clusters."""
     return tuple(sorted({*known, *cluster.drawn(grid, most, rng)}))
 
 

@@ -98,7 +98,7 @@ class Predictor:
         self._stage: ProblemBuffers | None = None
 
     def program(self, config: Config, built: Built, problem: Problem) -> SimulatedProgram:
-        """Return the program of a candidate for a problem; the last one is cached."""
+        """Return the program of a candidate for a problem; the most recent program is cached."""
         return self._programs.parsed(built.program(problem), config)
 
     def predict(

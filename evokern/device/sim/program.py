@@ -57,7 +57,7 @@ class SimulatedProgram:
 
     @property
     def texts(self) -> dict[str, str]:
-        """User files by header name in `#include`; the source has the empty name."""
+        """Text of each user file, by header name in `#include`; the source has the empty name."""
         return {"": self.source, **self.headers}
 
     @property
@@ -81,13 +81,13 @@ class SimulatedProgram:
         return cluster
 
     def sample_blocks(self, launch: Launch, wanted: int) -> tuple[int, ...]:
-        """Return about `wanted` blocks spread evenly over a launch's grid: whole clusters, at least two of them."""
+        """Return about `wanted` blocks, spread evenly over a launch's grid as whole clusters, at least two of them."""
         cluster = self.cluster(launch)
         numbers = sample_blocks(launch.blocks // cluster.blocks, max(-(-wanted // cluster.blocks), min(wanted, 2)))
         return cluster.members(launch.grid, numbers)
 
     def restore(self, memory: simt.Memory, *, every: bool = False) -> None:
-        """Restore the initial values of variables with declared state or, with `every`, of all module variables.
+        """Restore the initial values of the variables with declared state or, with `every`, of all module variables.
 
         A run of only some blocks leaves a call incomplete, so the next call needs all variables restored.
         """

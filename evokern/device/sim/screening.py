@@ -34,7 +34,7 @@ NEAR = 1.15
 
 
 class ScreeningWorker:
-    """Worker for `Simulate` jobs: `measured` candidates passed the spot check, `slow` ones were not checked."""
+    """Worker for `Simulate` jobs; `measured` candidates passed the spot check, `slow` candidates were not checked."""
 
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)

@@ -71,7 +71,7 @@ class SimulatedDevice:
 
     @property
     def identity(self) -> str:
-        """Name to which a study is bound."""
+        """Name of the device, to which a study is bound."""
         return f"sim:{self._profile.name}"
 
     @property

@@ -98,7 +98,7 @@ class ProblemBuffers:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Restore all buffers afterwards, for code that only counts."""
+        """Restore all buffers when the context ends, for code that only counts."""
         before = self.memory.storage.copy()
         try:
             yield
@@ -147,7 +147,7 @@ class ProblemBuffers:
         *,
         idle: bool = False,
     ) -> str | None:
-        """Return a description of wrong elements that blocks wrote, or None.
+        """Return a description of the wrong elements that some blocks wrote, or None.
 
         Blocks that skip their work only while they are counted would make a candidate look fast. The small problems of
         the gate may not reveal that.

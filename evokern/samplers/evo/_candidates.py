@@ -48,7 +48,7 @@ LOOKED_AT = 240
 
 @dataclass(frozen=True)
 class CandidateSet:
-    """Configurations with their origin."""
+    """Configurations with the operators that created them."""
 
     rows: Rows
     """The configurations."""
@@ -78,7 +78,7 @@ class CandidateSet:
 
 
 def elites_of(genome: Genome, seen: Observations) -> npt.NDArray[np.intp]:
-    """Return the indices of the best trials, best first, followed by the best with each outer value."""
+    """Return the indices of the best trials, best first, followed by the best trial for each outer value."""
     order = seen.best_first
     chosen = list(order[:BEST])
     for index in genome.choices:
@@ -88,7 +88,7 @@ def elites_of(genome: Genome, seen: Observations) -> npt.NDArray[np.intp]:
 
 
 def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> CandidateSet:
-    """Return candidates made from elites or drawn from the whole space; may contain duplicates and infeasible ones."""
+    """Return candidates made from elites or drawn from the whole space; they may be duplicates or infeasible."""
     elites = elites_of(pool.genome, seen)
     parts = [neighbours(pool.genome, seen.rows[elites[:SURROUNDED]], seen.numbers[elites[:SURROUNDED]])]
     # Half of the children have parents among the best, half among all elites.
@@ -106,7 +106,7 @@ def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> CandidateS
 
 
 def bred_from(pool: Pool, elites: Rows, rng: np.random.Generator) -> CandidateSet:
-    """Return candidates made from the best of a warm start; may contain duplicates and infeasible ones.
+    """Return candidates made from a warm start's best entries; they may be duplicates or infeasible.
 
     Args:
         pool: Feasibility of rows.

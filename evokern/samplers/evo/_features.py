@@ -1,4 +1,4 @@
-"""Features of a row: one group of columns for each way in which a gene can affect the time.
+"""Features of a row: one group of columns for each way in which a gene could affect the time.
 
 A numeric gene can act as a name (unrelated values), a rank, or a magnitude (log2). The number of times that two divides
 it can also matter: 64 threads differ from 48. Each is a group with its own length scale, fitted to the data. Groups
@@ -70,7 +70,7 @@ class Features:
         return self._with_column(1 / 2, 1 / 12, expected=expected)
 
     def with_problems(self) -> Features:
-        """Return features with a column for the distance of a trial's problem from this study's."""
+        """Return features with a column for the distance between a trial's problem and this study's problem."""
         return self._with_column(0.0, 0.0, problems=True)  # candidates belong to this study
 
     def _with_column(self, centre: float, variance: float, **what: Any) -> Features:

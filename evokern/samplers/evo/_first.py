@@ -51,7 +51,7 @@ def propose(
     prior: StudyPrior | None,
     rng: np.random.Generator,
 ) -> tuple[Rows, str] | None:
-    """Return a row, shape (1, genes), and its operator, or None if no configuration is left.
+    """Return a row, shape (1, genes), and its operator, or None if all configurations have been used.
 
     With a prior, many rows are its good configurations, because random rows reveal little about a good region.
     """
@@ -100,6 +100,6 @@ def _default(space: Space) -> Config:
 
 
 def remaining_variance(features: Features, rows: Rows, shown: Rows) -> Floats:
-    """Return the relative variance of each row for a model that knows only which rows were proposed."""
+    """Return the relative variance of each row in a model that knows only which rows were proposed."""
     process = Process(features, prior_weights(features), features(shown), np.zeros(len(shown)), 0, linear=0.0)
     return process.candidates(features(rows)).left

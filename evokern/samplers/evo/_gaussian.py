@@ -45,7 +45,7 @@ def matern(squared: Floats) -> Floats:
 
 
 def prior_weights(features: Features) -> Floats:
-    """Return the prior mean of the log weights, followed by that of the log noise."""
+    """Return the prior mean of the log weights, followed by the prior mean of the log noise."""
     weights = np.where(features.bare, LOG_WEIGHT_BARE, LOG_WEIGHT)
     if features.problems:
         weights[-1] = LOG_WEIGHT_PROBLEMS
@@ -55,7 +55,7 @@ def prior_weights(features: Features) -> Floats:
 
 
 def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, iterations: int = 15) -> Floats:
-    """Return the most probable log weights of the groups, and log noise, for given data.
+    """Return the most probable log weights of the groups and the most probable log noise for the given data.
 
     Args:
         features: Columns and groups.
@@ -104,7 +104,7 @@ def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, i
 
 
 class Candidates:
-    """Candidates prepared for queries to a process."""
+    """Candidates in the form that a process needs for queries."""
 
     def __init__(self, scaled: Floats, norms: Floats, cross: Floats, solved: Floats, left: Floats) -> None:
         self.scaled = scaled
@@ -137,7 +137,7 @@ class Candidates:
 
 
 class Process:
-    """Posterior distribution conditioned on rows; pending rows can be added one by one.
+    """Posterior distribution, conditioned on rows; pending rows can be added one at a time.
 
     A pending row is assumed to have its predicted value. This leaves the mean unchanged and reduces the variance around
     the row (the kriging believer of Ginsbourger et al. 2010).

@@ -70,7 +70,7 @@ class Generation:
 
 
 class Generations:
-    """Builder of generations that caches the latest one."""
+    """Builder of generations, with a cache of the latest one."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class Generations:
         self._pool, self._features, self._prior = pool, features, prior
         self._seed, self._in_flight = seed, in_flight
         self._longest = max(GENERATION, in_flight(_LATE_TRIAL) // SHARE_IN_FLIGHT)
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
-        """Clear the cache for another study."""
+    def clear(self) -> None:
+        """Clear the cache, for use with another study."""
         self._logs: tuple[int, Floats] | None = None
         self._latest: Generation | None = None
         self._failures = FailureCounts(self._genome)
@@ -110,7 +110,7 @@ class Generations:
         return seen.before(number, number - self._in_flight(number))
 
     def at(self, start: int, seen: Observations) -> Generation | None:
-        """Return the generation that starts at a trial, conditioned on all rows proposed since.
+        """Return the generation that starts at a trial, conditioned on all rows proposed since then.
 
         The result is None if too few times were visible at that point for a model.
         """
@@ -199,11 +199,11 @@ class Generations:
         own = TrainingTrials(then.rows[kept], then.values[kept], then.finished[kept], np.zeros(len(kept)))
         if not isinstance(self._prior, SeveralStudiesPrior):
             return own
-        return own.beside(self._prior.known(then, min(OTHERS_ROWS, MODEL_ROWS - len(kept))))
+        return own.with_others(self._prior.known(then, min(OTHERS_ROWS, MODEL_ROWS - len(kept))))
 
 
 def boundary(number: int, growth: int, most: int | None = None) -> int:
-    """Return the last boundary up to `number`; the distances between boundaries grow with the study.
+    """Return the last boundary that is at most `number`; the distances between boundaries grow with the study.
 
     Args:
         number: Trial number.

@@ -38,18 +38,18 @@ class Scale:
 
     @classmethod
     def of(cls, values: Floats) -> Scale:
-        """Return the scale of known log times."""
+        """Return the scale for known log times."""
         centre = float(np.median(values))
         return cls(centre, float(np.median(np.abs(values - centre))) + 1e-9)
 
     def compress(self, values: Floats) -> Floats:
-        """Return targets of log times; distances on the slow side become logarithmic."""
+        """Return the targets for log times; distances on the slow side become logarithmic."""
         distance = (values - self.centre) / self.unit
         compressed: Floats = np.where(distance > 0, np.log1p(np.maximum(distance, 0.0)), distance)
         return compressed
 
     def expand(self, targets: Floats) -> Floats:
-        """Return the log times of targets."""
+        """Return the log times that correspond to targets."""
         distance = np.where(targets > 0, np.expm1(np.clip(targets, 0.0, 20.0)), targets)
         expanded: Floats = self.centre + self.unit * distance
         return expanded
@@ -116,8 +116,8 @@ class TrainingTrials:
         """Return a subset, by index or mask."""
         return TrainingTrials(self.rows[kept], self.values[kept], self.finished[kept], self.problem[kept])
 
-    def beside(self, other: TrainingTrials | None) -> TrainingTrials:
-        """Return these trials with finished trials of other studies inserted before the pending ones."""
+    def with_others(self, other: TrainingTrials | None) -> TrainingTrials:
+        """Return these trials with the finished trials of other studies inserted before the pending trials."""
         if other is None:
             return self
         parts = self.take(self.finished), other, self.take(~self.finished)
@@ -130,7 +130,7 @@ class TrainingTrials:
 
 
 def fit(features: Features, known: TrainingTrials) -> Floats:
-    """Return the length scales that best explain finished trials, at most `FIT_ROWS` each of this and other studies.
+    """Return the length scales that best explain finished trials; at most `FIT_ROWS` each of this and other studies.
 
     Args:
         features: Columns and groups.

@@ -26,7 +26,7 @@ others occur in the first generation: warm start, default candidate, uncertain r
 
 @dataclass(frozen=True)
 class Observations:
-    """All trials before the next proposal in number order: finished ones, then pending ones."""
+    """All trials before the next proposal in number order: finished trials, then pending trials."""
 
     numbers: npt.NDArray[np.intp]
     """Trial numbers."""
@@ -57,7 +57,7 @@ class Observations:
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """Mask of trials evaluated without a time: wrong, crashed, hung, rejected by the compiler."""
+        """Mask of trials that ended without a time: wrong, crashed, hung, or rejected by the compiler."""
         return self.finished & np.isnan(self.values)
 
     @property
@@ -103,7 +103,7 @@ class Ledger:
     def _forget(self) -> None:
         self._codes: dict[str, int] = {}
         self._seen = self._proposed(range(0), [])
-        self._told = 0
+        self._results_seen = 0
         self._taken = 0
 
     def read(self, history: History) -> Observations:
@@ -114,9 +114,9 @@ class Ledger:
         begin, end = len(self._seen), len(history.proposals)
         if end > begin:
             self._seen = _joined(self._seen, self._proposed(range(begin, end), history.proposals[begin:]))
-        if history.results_seen > self._told:
+        if history.results_seen > self._results_seen:
             self._seen = self._with_results(history)
-            self._told, self._taken = history.results_seen, len(history.results)
+            self._results_seen, self._taken = history.results_seen, len(history.results)
         return self._seen
 
     def with_pending(self, seen: Observations, number: int, proposal: Proposal) -> Observations:
@@ -154,9 +154,11 @@ class Ledger:
             finished[at] = True
             codes[at] = self._code(result.fingerprint)
             slow[at] = result.outcome is Outcome.SLOW
-        for at in range(self._told, history.results_seen):
+        for at in range(self._results_seen, history.results_seen):
             lost[at] = history.lost.get(at, False)
-        for late in np.flatnonzero(slow[self._told :] & ~np.isnan(values[self._told :])) + self._told:
+        for late in (
+            np.flatnonzero(slow[self._results_seen :] & ~np.isnan(values[self._results_seen :])) + self._results_seen
+        ):
             raced = ~np.isnan(values) & ~slow & (old.numbers <= late - self._in_flight(int(late)))
             if raced.any():
                 values[late] = max(values[late], values[raced].min())

@@ -39,7 +39,7 @@ class Pool:
             self._sorted: Keys = np.sort(self._keys)
 
     def feasible(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return a mask of feasible canonical rows, and count the violated constraints."""
+        """Return a mask of the feasible rows among canonical rows, and count the violated constraints."""
         keys = self.genome.keys(rows)
         if self.everything is not None:
             if not len(self._sorted):

@@ -1,4 +1,4 @@
-"""Extension of a warm start to candidates that it does not contain.
+"""Extension of a warm start to configurations that it does not contain.
 
 A time model predicts this study itself. Its predictions are used directly, and their influence fades. Another study has
 a different problem or kernel version. Its predictions become a feature, and the data decide how relevant it is. Several
@@ -75,14 +75,14 @@ class TimeModelPrior(_SpreadPrior):
         """Fastest candidates of the prior."""
 
     def preference(self, rows: Rows, finished: int) -> Floats:
-        """Return the factor on each row's acquisition after `finished` trials; it fades to 1."""
+        """Return the factor for each row's acquisition value after `finished` trials; it tends to 1."""
         mean = self._mean(rows)
         preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + finished))
         return preference
 
 
 class NearestStudyPrior(_SpreadPrior):
-    """Results of another study, and the best of one or two more."""
+    """Results of the nearest study, and the best results of one or two others."""
 
     def expected(self, rows: Rows) -> Floats:
         """Return the expected times of rows, from 0 (slightly better than the best entry) to 1 (the worst entry)."""
@@ -113,13 +113,13 @@ class SeveralStudiesPrior:
 
     @cached_property
     def elites(self) -> Rows:
-        """Fastest distinct candidates of these studies."""
+        """Fastest distinct candidates of the other studies."""
         order = np.argsort(self._values, kind="stable")
         _, first = np.unique(self._keys[order], return_index=True)
         return self._rows[order[np.sort(first)][:ELITES]]
 
     def known(self, seen: Observations, most: int) -> TrainingTrials | None:
-        """Return their trials scaled to this study, or None before this study has timed one of their candidates.
+        """Return the trials of other studies scaled to this study, or None before this study has timed one of them.
 
         Args:
             seen: Trials of this study.

@@ -73,7 +73,7 @@ class EvoSampler:
         """Return the candidate of a trial, or None if no feasible configuration is left."""
         if self._history is not history:
             self._history = history
-            self._generations.forget()
+            self._generations.clear()
             self._foreseen = {}
         self._pool.rejections.clear()
         self._likely = None

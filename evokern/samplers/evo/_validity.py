@@ -46,7 +46,7 @@ class FailureCounts:
 
 
 class Validity:
-    """Predicted probability that a candidate gives a time."""
+    """Predicted probability that a candidate yields a time."""
 
     def __init__(self, genome: Genome, seen: Observations, counts: FailureCounts | None = None) -> None:
         """Estimate the failure risk of each cell.
@@ -73,7 +73,7 @@ class Validity:
         self._risk = risk
 
     def __call__(self, rows: Rows) -> Floats:
-        """Return the probability that each row gives a time, shape (n,)."""
+        """Return the probability that each row yields a time, shape (n,)."""
         if self.rate == 0.0:
             return np.ones(len(rows))
         wide = rows.astype(np.int64)

@@ -80,7 +80,7 @@ class Probe:
 
 
 def probe(text: str, name: str) -> Probe:
-    """Run a task and return what the run shows about it.
+    """Run a task and return its sizes, arguments, parameters and outputs.
 
     Args:
         text: text of the task.
@@ -93,7 +93,7 @@ def probe(text: str, name: str) -> Probe:
     ties: dict[str, str] = {}
 
     def whole(sizes: Sizes) -> Sizes:
-        return {**every, **sizes, **{one: sizes[beside] for one, beside in ties.items() if beside in sizes}}
+        return {**every, **sizes, **{one: sizes[partner] for one, partner in ties.items() if partner in sizes}}
 
     def shapes(sizes: Sizes) -> Shapes | None:
         try:
@@ -242,7 +242,7 @@ def _draws(
     found: list[_Draw] = []
     for problem in small or [{}]:
         at = {**sizes, **problem}
-        at |= {one: at[beside] for one, beside in ties.items()}
+        at |= {one: at[partner] for one, partner in ties.items()}
         space = namespace(text, at, name)
         found += [(at, list(space["get_inputs"]())) for _ in range(DRAWS)]
     return found

@@ -17,7 +17,7 @@ MOST_STRIDE = 8
 
 @dataclass(frozen=True)
 class Fitted:
-    """Sizes that can change, and all extents as formulas of them."""
+    """Sizes that can change, and all extents as formulas over these sizes."""
 
     steps: Mapping[str, int]
     """Field → its required divisor."""
@@ -26,7 +26,7 @@ class Fitted:
 
 
 def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]:
-    """Return the sizes that can only change together with an equal size, each with that size; both become one field.
+    """Return the sizes that can change only together with an equal size, each with that other size.
 
     Args:
         own: sizes in the file.
@@ -36,11 +36,11 @@ def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]
     for name, value in reversed(list(own.items())):  # the first size of a pair names the field
         if name in found.values() or any(shapes({**own, name: other}) for other in (value + 1, 2 * value, 3 * value)):
             continue
-        for beside, other in own.items():
-            if beside != name and other == value and beside not in found:
-                both = [shapes({**own, name: more, beside: more}) for more in (2 * value, 3 * value)]
+        for partner, other in own.items():
+            if partner != name and other == value and partner not in found:
+                both = [shapes({**own, name: more, partner: more}) for more in (2 * value, 3 * value)]
                 if all(both):
-                    found[name] = beside
+                    found[name] = partner
                     break
     return found
 

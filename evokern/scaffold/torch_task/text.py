@@ -178,7 +178,7 @@ def _problem(sizes: Mapping[str, int]) -> str:
 
 
 def kernel_cu(name: str, origin: str, made: Probe) -> str:
-    """Return a kernel that compiles and computes nothing, with the signature that candidates need."""
+    """Return a kernel that compiles but computes nothing, with the signature that candidates need."""
     inputs = _inputs(made)
     rows = [(one.name, _TYPES[one.dtype], " * ".join(one.shape).replace("p.", "")) for one in [*inputs, *made.outputs]]
     width = max(len(row[0]) for row in rows)
@@ -222,7 +222,7 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
 
 
 def study_toml(name: str, made: Probe, input_sets: Sequence[str] | None) -> str:
-    """Return the text of a study at the task's own sizes."""
+    """Return the text of a study with the task's own sizes."""
     sizes = {field: value for field, (_, value) in made.fields.items()}
     named = " ".join(f"{field}={value}" for field, value in sizes.items())
     gate = ""

@@ -1,4 +1,4 @@
-"""Translate or evaluate Python expressions of tuners, such as `block_size_x * tile_size_x <= 1024`, without `eval`."""
+"""Translate or evaluate a tuner's Python expressions, such as `block_size_x * tile_size_x <= 1024`, without `eval`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 
 
 def over_genes(text: str, genes: Sequence[str], fields: Mapping[str, str] | None = None) -> str | None:
-    """Return an expression with each parameter as `c.NAME`, or None if it uses other names.
+    """Return an expression with each parameter as `c.NAME`, or None if it contains other names.
 
     Args:
         text: Python text.

@@ -1,4 +1,4 @@
-"""Draft a kernel from the input of a tuner."""
+"""Draft a kernel from a tuner's input."""
 
 from __future__ import annotations
 

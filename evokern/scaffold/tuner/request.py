@@ -1,4 +1,4 @@
-"""Input of a tuner, from a script's call or a T1 file: parameters, restrictions, grid, arguments."""
+"""Input of a tuner, from a script's call or from a T1 file: parameters, restrictions, grid and arguments."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TunerRequest:
 
 
 def from_call(call: Mapping[str, Any]) -> TunerRequest:
-    """Return the input of a script's `tune_kernel` call, as recorded by `fake_kernel_tuner`.
+    """Return the tuner's input from a script's `tune_kernel` call, as recorded by `fake_kernel_tuner`.
 
     Raises:
         SourceError: the script does not tune CUDA code, or generates its source with a function.
@@ -133,7 +133,7 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
 
 
 def from_t1(text: str, path: Path) -> TunerRequest:
-    """Return the input in a T1 file (auto-tuning schema, version 1.0.0).
+    """Return the tuner's input from a T1 file (auto-tuning schema, version 1.0.0).
 
     Raises:
         SourceError: the file is incomplete, is not for CUDA, or its kernel file is missing.

@@ -84,15 +84,15 @@ class ClusterBarrier:
                 known[target] = known[source].copy()
 
     def note_work(self, active: Active) -> None:
-        """Record lanes that execute instructions while others have arrived."""
+        """Record lanes that execute instructions while other lanes have already arrived."""
         self._moved |= active.mask
 
     def state(self) -> tuple[bytes, ...]:
-        """Return the state that determines which lanes continue, for comparison."""
+        """Return the state that determines which lanes continue, for comparison with an earlier state."""
         return tuple(row.tobytes() for row in (self._arrived, self._passes, self._waiting, self._follow))
 
     def arrive(self, active: Active, *, number: int, follow: int, releases: bool, aligned: bool) -> int:
-        """Handle arriving lanes, which continue immediately; return the segment at which they continue."""
+        """Handle arriving lanes, which continue immediately; return their next segment."""
         twice = active.mask & (self._arrived | self._passes)
         if twice.any():
             self._batch.report_lanes(

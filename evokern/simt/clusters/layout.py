@@ -40,7 +40,7 @@ class Cluster:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a cluster."""
+        """Number of blocks in a cluster."""
         return self.extent[0] * self.extent[1] * self.extent[2]
 
     def whole_grid(self, grid: Three) -> Three:
@@ -66,7 +66,7 @@ class Cluster:
                 )
 
     def whole(self, grid: Three, blocks: Iterable[int]) -> tuple[int, ...]:
-        """Return all blocks of the clusters that contain the given blocks, ordered by cluster and rank.
+        """Return all blocks of the clusters that contain the given blocks, sorted by cluster and rank.
 
         Args:
             grid: blocks along x, y, z.

@@ -22,7 +22,7 @@ KIND = "cluster_lifetime"
 
 
 class ClusterLifetime:
-    """Record of accesses to other blocks' shared memory, and of the accesses that exited threads had seen.
+    """Record of accesses to other blocks' shared memory, and of the accesses that exited threads had observed.
 
     For each block and each thread of its cluster, only the latest access is stored. A thread that has seen the latest
     access has also seen the earlier ones.
@@ -60,7 +60,7 @@ class ClusterLifetime:
             row.fill(0)
 
     def met(self, mask: Array) -> None:
-        """Record lanes that have waited for all threads of their cluster, so all its blocks have started."""
+        """Record lanes that have waited for all threads of their cluster; all blocks of this cluster have started."""
         self._met |= mask
 
     def access(self, active: Active, block: Array, place: Array, number: int) -> None:

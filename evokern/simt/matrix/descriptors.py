@@ -1,4 +1,4 @@
-"""Location of a `wgmma` operand in shared memory, given by a matrix descriptor.
+"""Location of a `wgmma` operand in shared memory, as encoded in a matrix descriptor.
 
 A descriptor contains a start address, two offsets and a swizzle. Together with the operand's major-ness they define the
 address of each piece of 16 bytes. Source: PTX ISA 9.0, section 9.7.15.5.1.2 "Shared Memory Matrix Layout", its table of
@@ -46,7 +46,7 @@ class Descriptor:
 
     @cached_property
     def start(self) -> int:
-        """Address of the operand in shared memory, bytes."""
+        """Byte address of the operand in shared memory."""
         return self._field(0)
 
     @cached_property
@@ -61,7 +61,7 @@ class Descriptor:
 
     @cached_property
     def width(self) -> int:
-        """Pieces in the swizzle's width: 8, 4, 2, or 1 without a swizzle."""
+        """Number of pieces in the swizzle's width: 8, 4, 2, or 1 without a swizzle."""
         return _WIDTHS[self.bits >> 62 & 3]
 
     def pieces(self, extent: int, *, transposed: bool) -> Array:

@@ -49,17 +49,17 @@ class Fragment:
 
     @property
     def elements(self) -> int:
-        """Elements per lane, including repeated ones."""
+        """Number of elements per lane, including repeated elements."""
         return int(self.rows.shape[1])
 
     @property
     def per_register(self) -> int:
-        """Elements per register: two for f16, four for 8-bit types, one for others."""
+        """Number of elements per register: two for f16, four for 8-bit types, one for other types."""
         return max(1, 4 // STORAGE[self.kind].itemsize)
 
     @property
     def registers(self) -> int:
-        """Registers per lane, each 64 bits wide for f64 and 32 bits otherwise."""
+        """Number of registers per lane; a register has 64 bits for f64 and 32 bits otherwise."""
         return self.elements // self.per_register
 
     def unpack(self, registers: Array) -> Array:
@@ -75,7 +75,7 @@ class Fragment:
         return packed
 
     def offsets(self, layout: str, leading: Array | int) -> Array:
-        """Return the position of each element, counted in elements from the matrix's base.
+        """Return the position of each element, in elements from the start of the matrix.
 
         Args:
             layout: `row` or `col`.

@@ -101,18 +101,18 @@ class Mma:
 
     @cached_property
     def row_tiles(self) -> int:
-        """RM: number of groups of eight rows."""
+        """Number of groups of eight rows (RM)."""
         return self.shape[0] // 8
 
     @cached_property
     def column_steps(self) -> int:
-        """RK: number of registers per lane along K."""
+        """Number of registers per lane along K (RK)."""
         bytes_a_lane = self.shape[2] // 4 * _ELEMENT_BYTES[self.a_type]
         return bytes_a_lane // (8 if self.a_type == "f64" else 4)
 
     @cached_property
     def registers(self) -> Mapping[str, int]:
-        """Operand -> registers per lane; they have 64 bits for f64 and 32 bits otherwise."""
+        """Number of registers per lane of each operand; they have 64 bits for f64 and 32 bits otherwise."""
         halves = {"c": self.c_type, "d": self.d_type}
         counts = {"a": self.row_tiles * self.column_steps, "b": self.column_steps}
         counts.update({key: self.row_tiles * (1 if kind == "f16" else 2) for key, kind in halves.items()})
@@ -250,7 +250,7 @@ def mma(
 
 
 def accumulation_bound(a: Array, b: Array, c: Array, fraction_bits: int = 23) -> Array:
-    """Return an upper bound on the difference between hardware and this module, per element, for f32 accumulators.
+    """Return an upper bound on the difference between hardware and this module for each element in f32 accumulators.
 
     Each product, running sum (at most K/4) and truncation loses less than 2^-fraction_bits of the largest partial sum.
     That sum is at most |c| + sum |a_k b_k|.

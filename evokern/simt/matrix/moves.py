@@ -37,11 +37,11 @@ class MatrixMove:
 
     @property
     def addressing_lanes(self) -> int:
-        """Number of lanes whose address is used: the first 8 times `count`."""
+        """Number of lanes whose address is used: 8 times `count`."""
         return 8 * self.count
 
     def addresses(self, rows: Array) -> Array:
-        """Return the address of every piece.
+        """Return the address of every piece of a row.
 
         Args:
             rows: the lanes' address operands, [warps, 32], any integer type.

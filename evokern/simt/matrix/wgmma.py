@@ -58,7 +58,7 @@ class WarpgroupProduct:
 
     @property
     def columns(self) -> int:
-        """Columns of the product, N."""
+        """Number of columns of the product (N)."""
         return self.shape[1]
 
     @property

@@ -1,4 +1,4 @@
-"""`wmma.mma.sync`: one or two `mma` tiles, with the element distribution of `fragments`."""
+"""`wmma.mma.sync`: one or two `mma` tiles, with the mapping of elements to lanes from `fragments`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Wmma:
 
     @cached_property
     def fragments(self) -> dict[str, Fragment]:
-        """Operand -> fragment."""
+        """Fragment of each operand."""
         kinds = {"a": self.a_type, "b": self.a_type, "c": self.c_type, "d": self.d_type}
         return {operand: wmma_fragment(self.shape, operand, kind) for operand, kind in kinds.items()}
 

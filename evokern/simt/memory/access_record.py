@@ -1,4 +1,4 @@
-"""Record of global memory accesses by launches: the bytes read and written, and the block of each store.
+"""Record of accesses to global memory by launches: the bytes read and written, and the block of each store.
 
 The result of a launch does not show whether it wrote an element, because an unwritten element may contain the correct
 value by chance. A record shows which elements were written, and by which blocks.
@@ -75,7 +75,7 @@ class WriteRecord:
         """Ignore reads."""
 
     def write(self, index: Array, width: int, block: Array) -> None:
-        """Record writes; arguments as in `AccessRecorder.write`."""
+        """Record writes; the arguments are those of `AccessRecorder.write`."""
         if self._by_block:
             self._stores.append((width, index.astype(np.int64) * width, block))
         else:
@@ -128,7 +128,7 @@ class Footprint:
         self._read, self._written, self._found = (_Marks(memory) for _ in range(3))
 
     def read(self, index: Array, width: int) -> None:
-        """Record reads; arguments as in `AccessRecorder.read`. Bulk copies do not report reads here."""
+        """Record reads; the arguments are those of `AccessRecorder.read`. Bulk copies do not report reads here."""
         self._read.set(index, width)
         if width > 8:  # 16-byte accesses are handled as two halves, because NumPy has no 16-byte integers.
             index, width = (np.asarray(index)[:, None] * 2 + np.arange(2)).reshape(-1), 8
@@ -136,7 +136,7 @@ class Footprint:
         self._found.view(width)[index] |= fresh
 
     def write(self, index: Array, width: int, block: Array) -> None:
-        """Record writes; arguments as in `AccessRecorder.write`."""
+        """Record writes; the arguments are those of `AccessRecorder.write`."""
         self._written.set(index, width)
 
     def of(self, buffer: Buffer, itemsize: int) -> tuple[npt.NDArray[np.bool_], ...]:

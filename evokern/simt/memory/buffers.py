@@ -31,10 +31,10 @@ MEMORY_LIMIT = 1 << 32
 
 
 class AccessRecorder(Protocol):
-    """Interface to receive the reads and writes of launches."""
+    """Receiver of the reads and writes of launches."""
 
     def read(self, index: Array, width: int) -> None:
-        """Receive reads: their positions in the storage in units of the width, and the width in bytes."""
+        """Receive reads as positions in the storage, in units of the width, and the width in bytes."""
 
     def write(self, index: Array, width: int, block: Array) -> None:
         """Receive writes: positions in the storage in units of the width, width in bytes, linear ids of the blocks."""
@@ -74,7 +74,7 @@ class Buffer:
         return raw.view(self.dtype).reshape(self.shape).copy()
 
     def write(self, data: Array) -> None:
-        """Replace the contents from the host.
+        """Replace the contents with data from the host.
 
         Args:
             data: array with as many bytes as the allocation.

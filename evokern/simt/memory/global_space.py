@@ -1,4 +1,4 @@
-"""Access of lanes to global memory: bounds per allocation, writes to inputs, and calls to the shadow memory."""
+"""Access of lanes to global memory: bounds of allocations, writes to inputs, and calls to the shadow memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AllocationCache:
 
 
 class GlobalSpace:
-    """Global accesses of one batch: their checks and their storage indices."""
+    """Global memory accesses of one batch, with their checks and their storage indices."""
 
     def __init__(self, batch: Batch, memory: Memory, shadow: GlobalShadow | None, order: ThreadOrder | None) -> None:
         self._batch, self._order = batch, order
@@ -63,7 +63,7 @@ class GlobalSpace:
             self.within.load()
 
     def last_stamp(self) -> int:
-        """Return a stamp that no access to global memory in this batch or an earlier one has."""
+        """Return a stamp that no access to global memory in this or an earlier batch has."""
         if self.shadow is None:
             return 0
         if self._order is not None:
@@ -71,7 +71,7 @@ class GlobalSpace:
         return self.shadow.last_stamp
 
     def view(self, width: int) -> Array:
-        """View the storage as elements of the given width, bytes."""
+        """View the storage as elements of the given width in bytes."""
         return self.memory.view(width)
 
     def locate(

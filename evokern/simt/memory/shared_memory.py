@@ -64,7 +64,7 @@ class SharedSpace:
         )
 
     def load(self) -> None:
-        """Reset the memory for new blocks to zero; on a GPU, its contents are arbitrary."""
+        """Reset the memory for new blocks to zero, although its contents are arbitrary on a GPU."""
         self.bytes.fill(0)
         if self.shadow is not None:
             self.shadow.load()
@@ -72,12 +72,12 @@ class SharedSpace:
             self.lifetime.load()
 
     def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
-        """Return (address in its block, variable, distance from that variable) for a position in all blocks' memory."""
+        """Return the address in its block, the variable and the distance from it, for a position in the memory."""
         address = position % self.stride
         return address, *self.name_of(address)
 
     def name_of(self, address: int) -> tuple[str, int]:
-        """Return the shared variable at or before an address, and the distance of the address from its start."""
+        """Return the last shared variable that starts at or before an address, and the offset of the address in it."""
         best, at = "shared memory", 0
         for name, (offset, size) in self._batch.program.shared.items():
             if offset <= address and offset >= at and (size == 0 or address < offset + size or True):
@@ -85,13 +85,13 @@ class SharedSpace:
         return best.split("@")[0], address - at
 
     def view(self, width: int) -> Array:
-        """Return the bytes as elements of a width."""
+        """Return the bytes as elements of the given width."""
         return self._views[width]
 
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int, *, cluster: bool = False
     ) -> tuple[Active | None, Array, LeaderLanes]:
-        """Check addresses and convert them to indices in units of the width.
+        """Check addresses and convert them to indices in units of the given width.
 
         Args:
             active: lanes that access.
@@ -244,13 +244,13 @@ class LocalSpace:
             self.written.fill(False)
 
     def view(self, width: int) -> Array:
-        """Return the bytes as elements of a width."""
+        """Return the bytes as elements of the given width."""
         return self.bytes.view(RAW[width])
 
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int
     ) -> tuple[Active | None, Array]:
-        """Check addresses and convert them to indices in units of the width; see `SharedSpace.locate`."""
+        """Check addresses and convert them to indices in units of the given width; see `SharedSpace.locate`."""
         where = address.astype(np.int64)
         if offset:
             where += offset
@@ -328,12 +328,12 @@ class ParamSpace:
         self._rows: list[tuple[Array, Array]] = []
 
     def load(self) -> None:
-        """Refill, for new blocks, the rows that differ between launches."""
+        """Refill the rows that differ between launches for new blocks."""
         for row, per_launch in self._rows:
             row[...] = per_launch[self._batch.launch]
 
     def per_lane(self, per_launch: Array) -> Array:
-        """Return one value per launch as a row of lanes, whose length is one if all values are equal."""
+        """Return one value per launch as a row of lanes; the row has length one if all values are equal."""
         if per_launch.shape[0] == 1 or bool((per_launch == per_launch[0]).all()):
             return per_launch[:1].copy()
         row = per_launch[self._batch.launch]
@@ -353,6 +353,6 @@ class ParamSpace:
         return self.per_lane(blocks + np.uint64(self.offsets[name] + offset))
 
     def column(self, start: int, type_name: str) -> Array:
-        """Return a location in the per-lane parameter area as a row."""
+        """Return the row of lanes for a location in the per-lane parameter area."""
         dtype = np.dtype(DTYPES[type_name])
         return np.ndarray((self._batch.lanes,), dtype, self.area, start, (self.stride,))

@@ -96,7 +96,7 @@ def _sqrt_f64_directed(a: Array, rounding: str) -> Array:
 
 
 def f32_operation(name: str, rounding: str) -> Callable[..., Array]:
-    """Return the f32 operation `name` with a rounding mode, on float32 arrays, without `.ftz`, `.sat`, NaN rules."""
+    """Return the f32 operation `name` with a rounding mode, for float32 arrays, without `.ftz`, `.sat` or NaN rules."""
     if rounding == "rn":
         return _F32_NEAREST[name]
     directed: Mapping[str, Callable[..., Array]] = {

@@ -1,4 +1,4 @@
-"""Binding of floating-point operations: a name, a type and modifiers give a function of arrays.
+"""Binding of floating-point operations: converts a name, a type and modifiers to a function of arrays.
 
 An instruction is decoded once and executed many times, so the choice between fast and exact code is made when it is
 bound. Results are cached by their arguments.

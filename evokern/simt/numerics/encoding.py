@@ -1,4 +1,4 @@
-"""Rounding of real values, once, to PTX formats, and modifiers of the result.
+"""Rounding of real values to PTX formats in one step, and modifiers of the result.
 
 Sources: PTX ISA 8.5, section 9.7.9.21 `cvt` for the rounding modes, `.satfinite`, `.relu`, `.sat`, the canonical NaNs;
 IEEE 754-2019, sections 4.3 and 7.4, for the directions and for overflow.
@@ -141,7 +141,7 @@ def encode(
     satfinite: bool = False,
     relu: bool = False,
 ) -> Array:
-    """Round values to a format, once, and return its bit patterns in the storage type.
+    """Round values to a format in one step, and return the bit patterns in the storage type.
 
     Args:
         kind: a key of `FORMATS`.

@@ -57,7 +57,7 @@ _OPERATIONS: Mapping[str, Mapping[str, Callable[..., Array]]] = {
 
 
 def half_operation(name: str, kind: str, *, ftz: bool, sat: bool, relu: bool) -> Callable[..., Array]:
-    """Return `name` (`add`, `sub`, `mul`, `fma`) on arrays of f16 or bf16 patterns.
+    """Return the operation `name` (`add`, `sub`, `mul`, `fma`) as a function of arrays of f16 or bf16 bit patterns.
 
     Args:
         name: operation.

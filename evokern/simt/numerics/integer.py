@@ -29,7 +29,7 @@ def mul_hi(a: Array, b: Array) -> Array:
 
 
 def mul24(a: Array, b: Array, *, high: bool = False) -> Array:
-    """Return bits 0 to 31 (with `high`, 16 to 47) of the product of 24-bit integers (PTX ISA 9.7.1.5)."""
+    """Return bits 0 to 31 (or 16 to 47 if `high`) of the product of 24-bit integers (PTX ISA 9.7.1.5)."""
     if a.dtype.kind == "i":
         x, y = ((v.astype(np.int64) << 40) >> 40 for v in (a, b))
     else:

@@ -177,7 +177,7 @@ def _fence_within_cluster(i: Instruction, b: Binder) -> Action:
 @operation("nanosleep", "9.7.19.2", pipe="control", results=0)
 @operation("griddepcontrol", "9.7.13.13", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """Bind instructions without effect in the machine: delays, and the ordering of grids, which never overlap."""
+    """Bind instructions without effect in the machine: delays, and the ordering of grids, which do not overlap here."""
 
     def run() -> None:
         return None
@@ -187,5 +187,5 @@ def idle(i: Instruction, b: Binder) -> Action:
 
 @operation("createpolicy", "9.7.9.18")
 def createpolicy(i: Instruction, b: Binder) -> Action:
-    """Create a cache eviction policy, opaque bits that other instructions use as a hint."""
+    """Create a cache eviction policy: opaque bits that other instructions use as a hint."""
     return partial(np.copyto, b.dst(i.operands[0], "u64"), np.zeros(1, np.uint64))

@@ -15,7 +15,7 @@ from evokern.simt.operations.table import operation
 
 @operation("mapa", "9.7.9.23")
 def mapa(i: Instruction, b: Binder) -> Action:
-    """Compute the address, in the block of a given rank, that corresponds to a shared-memory address of the own block.
+    """Compute the address in another block of the cluster that corresponds to a shared-memory address of this block.
 
     If the rank is outside the cluster, any access to the resulting address is invalid.
     """

@@ -66,7 +66,7 @@ def root(i: Instruction, b: Binder) -> Action:
 
 @operation("rsqrt sin cos lg2 ex2 tanh", "9.7.3.16-22", family="float", pipe="sfu")
 def approximation(i: Instruction, b: Binder) -> Action:
-    """Compute a function that chips approximate, within the error bounds of the ISA."""
+    """Compute a function that chips only approximate, within the error bounds of the ISA."""
     kind = kind_of(i)
     function = numerics.bind(i.opcode, kind, approx=True, ftz=i.has("ftz"))
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))

@@ -34,7 +34,7 @@ def assign(out: Array, function: Any, *sources: Any) -> Action:
 
 
 def unsigned(kind: str) -> str:
-    """Return the unsigned type of the same width, because two's complement arithmetic does not depend on the sign."""
+    """Return the unsigned type of the same width, in which two's complement arithmetic gives the same bits."""
     return f"u{8 * TYPE_BYTES[kind]}"
 
 
@@ -214,7 +214,7 @@ def sad(i: Instruction, b: Binder) -> Action:
 
 @operation("div rem", "9.7.1.8-9", family="integer")
 def div(i: Instruction, b: Binder) -> Action:
-    """Compute a quotient, rounded toward zero, or its remainder; for divisor 0, both are all ones, as on an H200."""
+    """Compute a quotient, rounded toward zero, or its remainder; for divisor 0, all bits are one, as on an H200."""
     out, (x, y) = _each(i, b, kind_of(i))
     divide = i.opcode == "div"
 

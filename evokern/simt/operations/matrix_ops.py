@@ -109,7 +109,7 @@ def slot_of(operand: Operand, b: Binder, kind: str) -> int:
 
 @operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="effect", converged=True)
 def ldmatrix(i: Instruction, b: Binder) -> Action:
-    """Load 8×8 matrices from shared memory as rows of 16 bytes; lanes provide the row addresses."""
+    """Load 8×8 matrices from shared memory as rows of 16 bytes; each lane provides a row address."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
     batch, active_of = b.state.batch, b.active

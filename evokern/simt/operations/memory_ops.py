@@ -33,7 +33,7 @@ def space_of(i: Instruction) -> str:
 
 
 def reaches_cluster(i: Instruction) -> bool:
-    """Return whether an instruction's addresses may belong to other blocks of the cluster."""
+    """Return whether an instruction's addresses may be in other blocks of the cluster."""
     return i.has("shared::cluster") or space_of(i) == "generic"
 
 
@@ -121,7 +121,7 @@ def load(i: Instruction, b: Binder) -> Action:
 
 
 def is_expected_value_load(routine: Routine, i: Instruction) -> bool:
-    """Return whether a load only provides the expected value of a compare-and-swap, which retries if it is stale."""
+    """Return whether a load only provides the expected value of a compare-and-swap, which is repeated if it fails."""
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     compared = _compared(routine)
     return any(isinstance(item, Register) and item.name in compared for item in targets)

@@ -61,7 +61,7 @@ class SpaceAccess(ABC):
 
     @abstractmethod
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
-        """Read an element per lane.
+        """Read one element per lane.
 
         Args:
             active: the lanes.
@@ -74,7 +74,7 @@ class SpaceAccess(ABC):
 
     @abstractmethod
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
-        """Write an element per lane.
+        """Write one element per lane.
 
         Args:
             active: the lanes.
@@ -92,7 +92,7 @@ class AtomicAccess(SpaceAccess):
 
     @abstractmethod
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
-        """Read and write an element per lane atomically."""
+        """Read and write one element per lane atomically."""
 
 
 class SharedAccess(AtomicAccess):
@@ -107,7 +107,7 @@ class SharedAccess(AtomicAccess):
         self._events = state.events if rules.counted else None
 
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
-        """Read an element per lane."""
+        """Read one element per lane."""
         width, number = self._width, self._number
         sound, index, leaders = self._space.locate(active, address, offset, width, number, cluster=self._cluster)
         if sound is None:
@@ -123,7 +123,7 @@ class SharedAccess(AtomicAccess):
         return sound, self._space.view(width).take(index, mode="clip")
 
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
-        """Write an element per lane."""
+        """Write one element per lane."""
         width, number = self._width, self._number
         sound, index, leaders = self._space.locate(active, address, offset, width, number, cluster=self._cluster)
         if sound is None:
@@ -147,7 +147,7 @@ class SharedAccess(AtomicAccess):
         return sound
 
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
-        """Read and write an element per lane atomically."""
+        """Read and write one element per lane atomically."""
         width, number = self._width, self._number
         sound, index, leaders = self._space.locate(active, address, offset, width, number, cluster=self._cluster)
         if sound is None:
@@ -202,7 +202,7 @@ class LocalAccess(SpaceAccess):
         self._events = state.events if rules.counted else None
 
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
-        """Read an element per lane."""
+        """Read one element per lane."""
         width, number = self._width, self._number
         sound, index = self._space.locate(active, address, offset, width, number)
         if sound is None:
@@ -213,7 +213,7 @@ class LocalAccess(SpaceAccess):
         return sound, self._space.view(width).take(index, mode="clip")
 
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
-        """Write an element per lane."""
+        """Write one element per lane."""
         width, number = self._width, self._number
         sound, index = self._space.locate(active, address, offset, width, number)
         if sound is None:
@@ -236,7 +236,7 @@ class GlobalAccess(AtomicAccess):
         self._site = AllocationCache()
 
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
-        """Read an element per lane."""
+        """Read one element per lane."""
         width, number, site = self._width, self._number, self._site
         sound, index = self._space.locate(active, widened(address), offset, width, number, site, write=False)
         if sound is None:
@@ -247,7 +247,7 @@ class GlobalAccess(AtomicAccess):
         return sound, self._space.view(width).take(index, mode="clip")
 
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
-        """Write an element per lane."""
+        """Write one element per lane."""
         width, number, site, rules = self._width, self._number, self._site, self._rules
         sound, index = self._space.locate(active, widened(address), offset, width, number, site, write=True)
         if sound is None:
@@ -262,7 +262,7 @@ class GlobalAccess(AtomicAccess):
         return sound
 
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
-        """Read and write an element per lane atomically."""
+        """Read and write one element per lane atomically."""
         width, number, site = self._width, self._number, self._site
         sound, index = self._space.locate(active, widened(address), offset, width, number, site, write=True)
         if sound is None:
@@ -274,7 +274,7 @@ class GlobalAccess(AtomicAccess):
 
 
 def space_accesses(state: MachineState, number: int, width: int, rules: AccessRules = PLAIN) -> dict[str, SpaceAccess]:
-    """Return state space → the accesses of one instruction to it.
+    """Return a map from each state space to an instruction's accesses to it.
 
     Args:
         state: the machine's state.

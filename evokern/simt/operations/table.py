@@ -1,4 +1,4 @@
-"""Table of operations: opcode and type family → function that binds the instruction.
+"""Table of operations: maps an opcode and type family to the function that binds the instruction.
 
 Each entry cites its section of the PTX ISA (version 9.0). It also contains the pipe of the instruction (for the
 counters) and the number of leading operands that are results. Modules of this package fill the table on import.

@@ -1,4 +1,4 @@
-"""SIMD instructions on the four bytes or two halves of a register (PTX ISA 9.7.18.2), such as for ``__vadd4``."""
+"""SIMD instructions on the four bytes or two halves of a register (PTX ISA 9.7.18.2), for example for ``__vadd4``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 
 @operation("vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2", "9.7.18.2")
 def video(i: Instruction, b: Binder) -> Action:
-    """Compute each element in wider integers, then clamp (``.sat``) or wrap; ``.add`` adds the elements to c."""
+    """Compute each element in wider integers, then clamp (``.sat``) or wrap it; ``.add`` adds the elements to c."""
     name, parts = i.opcode[:-1], int(i.opcode[-1])
     kinds = [word for word in i.modifiers if word in ("u32", "s32")]
     if len(kinds) != 3 or any("." in getattr(operand, "name", "").removeprefix("%") for operand in i.operands):

@@ -162,7 +162,7 @@ def redux(i: Instruction, b: Binder) -> Action:
 
 @operation("elect", "9.7.13.14", pipe="integer", kind="effect", converged=True)
 def elect(i: Instruction, b: Binder) -> Action:
-    """Elect one lane in the mask: the lowest."""
+    """Elect the lowest lane in the mask."""
     shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     if not isinstance(target, Pair):

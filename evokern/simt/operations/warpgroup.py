@@ -54,7 +54,7 @@ def wgmma(i: Instruction, b: Binder) -> Action:
 
 @operation("setmaxnreg", "9.7.19.5", pipe="control", results=0, converged=True)
 def setmaxnreg(i: Instruction, b: Binder) -> Action:
-    """Bind ``setmaxnreg``, by which warps release or request registers; it has no effect on results."""
+    """Bind ``setmaxnreg``, with which warps release or request registers; it has no effect on results."""
     _check_target(i, b)
     _literal(i.operands[0], range(24, 257, 8), i)
 

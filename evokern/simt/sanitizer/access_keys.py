@@ -1,4 +1,4 @@
-"""Keys: 64-bit records of accesses in shadow memory. The time stamp is in the top bits, so later keys are larger."""
+"""Keys: 64-bit records of accesses in shadow memory. The top bits contain the time stamp, so later keys are larger."""
 
 from __future__ import annotations
 

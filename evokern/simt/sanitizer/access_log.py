@@ -1,4 +1,4 @@
-"""Log of all accesses to each word since the threads last synchronised; a single key cannot represent several readers.
+"""Log of all accesses to each word since the threads last synchronised, because one key cannot hold several readers.
 
 Reads of a word are not ordered with each other, and neither are atomic updates. The next writer must therefore be
 ordered after all of them. Each access stores its key as the word's latest key and is appended to a log. If the writer
@@ -147,7 +147,7 @@ class AccessLog:
     # ---- comparing
 
     def meetings(self, active: Active, element: Array, count: int) -> Conflicts:
-        """Return the accesses by other threads of the block that the given access has not seen and thus races with."""
+        """Return the accesses by other threads of the block that are not ordered before the given access."""
         if not self.used:
             return NONE
         keys = self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)

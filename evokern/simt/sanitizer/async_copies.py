@@ -66,7 +66,7 @@ class AsyncCopies:
         source: Array | None,
         leaders: LeaderLanes,
     ) -> None:
-        """Record a copy: destination indices and data, one per active lane; ``leaders`` as in `SharedSpace.locate`."""
+        """Record a copy: destination indices and data, one per active lane (``leaders``: see `SharedSpace.locate`)."""
         group = self.committed if isinstance(self.committed, int) else self.committed[active.lanes]
         if self._shared.shadow is not None:
             self._shared.shadow.write(active, index, width, number, leaders, stamp=IN_FLIGHT)
@@ -82,7 +82,7 @@ class AsyncCopies:
         self.committed[active.mask] += 1
 
     def wait(self, active: Active, most: int | None) -> None:
-        """Complete all copies except those in the ``most`` latest groups; None completes all, committed or not."""
+        """Complete all copies except those in the ``most`` latest groups; None completes all, even uncommitted ones."""
         if not self.pending:
             return
         kept: list[_Copy] = []

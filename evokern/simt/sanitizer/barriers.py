@@ -52,11 +52,11 @@ class Barriers:
 
     @property
     def pending(self) -> bool:
-        """True while any lane waits."""
+        """Whether any lane is waiting."""
         return bool(self._ids)
 
     def note_work(self, active: Active) -> None:
-        """Record lanes that continue past a barrier at which others already wait."""
+        """Record lanes that run past a barrier at which other lanes already wait."""
         self.busy |= active.mask
 
     def arrive(
@@ -109,7 +109,7 @@ class Barriers:
         self.busy.reshape(-1, width)[fresh] = False
 
     def recheck(self) -> None:
-        """Check again after lanes have exited, because barriers without a count may now be complete."""
+        """Check the barriers again after lanes have exited, because barriers without a count may now be complete."""
         for identity in list(self._ids):
             if identity in self._ids:
                 self._release(identity, self._ids[identity])

@@ -29,11 +29,11 @@ class BitField:
         self._shift, self._top = np.uint64(shift), shift + bits == 64
 
     def pack(self, value: int) -> int:
-        """Return a value shifted to the field; combine fields with ``|``."""
+        """Return a value shifted to the field's position; combine fields with ``|``."""
         return value << self.shift
 
     def pack_all(self, values: Array) -> Array:
-        """Return an array of unsigned 64-bit values shifted to the field."""
+        """Return an array of unsigned 64-bit values shifted to the field's position."""
         return values << self._shift
 
     def of(self, keys: Array) -> Array:

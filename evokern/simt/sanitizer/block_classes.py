@@ -1,4 +1,4 @@
-"""Classes of blocks in a batch that behave equally; shared memory is checked for one block of each class.
+"""Classes of blocks in a batch that behave identically; shared memory is checked for one block of each class.
 
 Blocks usually differ in their data, but not in where they store it in shared memory. Two blocks have equal shadows as
 long as the same threads made the same accesses and synchronised at the same barriers. Addresses are compared relative
@@ -36,7 +36,7 @@ class LeaderLanes:
 
 
 class BlockClasses:
-    """Classes of blocks that have behaved equally so far.
+    """Classes of blocks that have behaved identically so far.
 
     Attributes:
         any_merged: whether any block represents another one.

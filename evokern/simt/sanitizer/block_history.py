@@ -1,4 +1,4 @@
-"""Blocks that read, or atomically updated, each word of global memory during one launch.
+"""Blocks that read or atomically updated each word of global memory during one launch.
 
 For each word, the lowest and the highest accessing block are stored exactly. If both are the current writer's block, no
 other block accessed the word. Programs with fences between blocks also need each block's latest access, which a log
@@ -26,7 +26,7 @@ ENTRIES = 1 << 20
 
 
 class BlockHistory:
-    """History of the reads, or of the atomic updates, of all words.
+    """History of the reads, or of the atomic updates, of every word.
 
     Attributes:
         used: whether there was any access.
@@ -58,7 +58,7 @@ class BlockHistory:
         return view
 
     def add(self, element: Array, count: int, keys: Array) -> None:
-        """Record an access, given its elements in units of ``count`` words and one key per lane."""
+        """Record an access, given its elements (in units of ``count`` words) and one key per lane."""
         self.used = True
         if not self._ascending:
             order = np.argsort(keys, kind="stable")  # The block is the upper part of a key.
@@ -79,7 +79,7 @@ class BlockHistory:
                 self._entries = min(self._log[0][0].size, ENTRIES // 2)
 
     def others(self, element: Array, count: int, mine: Array) -> tuple[Array, Array, Array]:
-        """Return the accesses of other blocks to the lanes' elements, as (position of the lane, word, key).
+        """Return other blocks' accesses to the lanes' elements, as (position of the lane, word, key).
 
         Args:
             element: element that each lane accesses, in units of ``count`` words.

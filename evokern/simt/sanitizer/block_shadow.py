@@ -1,4 +1,4 @@
-"""Races in global memory between threads of one block, found with the same clocks as races in shared memory.
+"""Detection of races in global memory between threads of one block, with the clocks used for shared memory.
 
 Blocks of a cluster are checked as one block, because the cluster's barrier also orders their accesses to global
 memory.

@@ -128,7 +128,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Reads by lanes of one batch that caused a finding."""
+    """Reads by lanes of one batch that led to a finding."""
 
     number: int
     """The instruction."""
@@ -161,7 +161,7 @@ class Collector:
         self._reads: dict[_Key, dict[int, list[KnownReads]] | None] = {}
 
     def text(self, location: SourceLocation) -> str:
-        """Return the text of a source line, stripped."""
+        """Return the text of a source line without surrounding white space."""
         lines = self._lines.get(location.file, ())
         return lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""
 
@@ -234,7 +234,7 @@ class Collector:
             known.setdefault(reads[0], []).append(reads[1])
 
     def reads(self) -> list[Mapping[int, Sequence[KnownReads]] | None]:
-        """Return a mapping of load → its reads for each finding; None if the finding is certain."""
+        """Return, for each finding, a mapping from load to its reads; None if the finding is certain."""
         return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
 
     def acquit(self, numbers: Sequence[int]) -> None:
@@ -263,7 +263,7 @@ class Collector:
 
 @dataclass(slots=True)
 class SuspectReads:
-    """Reads of all undecided findings, and which of these findings' values were used.
+    """Reads that belong to undecided findings, and which of these findings' values were used.
 
     Attributes:
         used: bit mask of the findings with used values.
@@ -278,7 +278,7 @@ class SuspectReads:
         self.of_load.setdefault(number, []).append((reads, 1 << finding))
 
     def bits(self, number: int, who: Array, when: int, places: Array | None, width: int) -> Array:
-        """Return, for each reading lane, the bit mask of the findings that its read belongs to.
+        """Return a bit mask of findings for each reading lane: the findings to which its read belongs.
 
         Args:
             number: the instruction.

@@ -1,4 +1,4 @@
-"""Shadow of global memory: which blocks wrote and read each word during one launch, and reads of uninitialised words.
+"""Shadow of global memory: the blocks that wrote and read each word during one launch, and which words are initialised.
 
 Two blocks of a launch are ordered only if one releases and the other one later acquires. A release is a fence followed
 by an atomic or volatile write; an acquire is an atomic or volatile read. Each block therefore stores which releases of
@@ -257,7 +257,7 @@ class GlobalShadow:
             self.now += 1
 
     def arrive(self, launch: Array, block: Array, *, releases: bool) -> None:
-        """Record blocks that arrive at their cluster's barrier; without a release, it publishes no accesses."""
+        """Record blocks that arrive at their cluster's barrier; an arrival without release publishes no accesses."""
         if not self.ordered or self._cluster is None or not releases:
             return
         for one, two in _pairs(launch, block):
@@ -282,7 +282,7 @@ class GlobalShadow:
             self._joint[key] = self._brought.pop(key)
 
     def wait(self, launch: Array, block: Array) -> None:
-        """Give blocks the knowledge that the blocks of their cluster had acquired before the barrier."""
+        """Give blocks the knowledge that the blocks of their cluster had when they arrived at the barrier."""
         if self._cluster is None or not self._joint:
             return
         for one, two in _pairs(launch, block):

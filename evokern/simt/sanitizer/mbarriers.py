@@ -146,7 +146,7 @@ class Mbarriers:
         parity: bool,
         acquires: bool = True,
     ) -> Array:
-        """Return whether a phase has ended, per lane: the phase of a token, or the latest one with a given parity."""
+        """Return, per lane, whether a phase has ended: that of a token, or the latest phase with a given parity."""
         result = np.zeros(active.count, np.bool_)
         sound, index = self._locate(active, address, offset, number)
         if sound is None:

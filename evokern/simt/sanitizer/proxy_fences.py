@@ -17,7 +17,7 @@ from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
 
 class ProxyFences:
-    """Time stamps of the fences, for comparison with the writers' stamps in the shadow of shared memory."""
+    """Time stamps of the fences, for comparison with the stamps of writes in the shadow of shared memory."""
 
     def __init__(self, batch: Batch, shadow: SharedShadow | None) -> None:
         self._shadow, self._batch, self._width = shadow, batch, batch.geometry.cluster_width

@@ -156,7 +156,7 @@ class SharedShadow:
         self._remember(few, element, width, number)
 
     def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
-        """Record reads that were already checked."""
+        """Record reads that have already been checked."""
         leaders = self.order.classes.leader_lanes(active, None)
         self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
@@ -191,7 +191,7 @@ class SharedShadow:
     def write(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, stamp: int | None = None
     ) -> bool:
-        """Check and record writes; with ``stamp=IN_FLIGHT``, any access to the words before `land` is a finding.
+        """Check and record writes; with ``stamp=IN_FLIGHT``, report any access to the words before `land` is called.
 
         Returns:
             Whether several lanes write to one address.
@@ -254,14 +254,14 @@ class SharedShadow:
         log.add(few.lanes, element, count, self._keys(few, number, plain=False))
 
     def writers(self, index: Array, width: int) -> tuple[Array, Array]:
-        """Return the keys of the last writers of accessed words, and these words, both as [accesses, keys]."""
+        """Return the keys of the last writers of the accessed words, and these words, both as [accesses, keys]."""
         view, count = self._view(width)
         element = self._element(index, width)
         keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
         return keys, element[:, None] * count + np.arange(count)
 
     def read_until_now(self, active: Active, index: Array, width: int, number: int, since: int) -> None:
-        """Check and record reads that last from stamp ``since`` until now; a write during that time is a finding."""
+        """Check and record reads that last from stamp ``since`` until now; a write in this period is a finding."""
         leaders = self.order.classes.leader_lanes(active, None)
         keys, words = self.writers(index[leaders.chosen], width)
         late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER_WRITTEN)
@@ -276,7 +276,7 @@ class SharedShadow:
         self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
     def land(self, active: Active, index: Array, width: int, number: int) -> None:
-        """Record that asynchronous writes are complete; from now on, they count as ordinary writes of their threads."""
+        """Record that asynchronous writes are complete; from now on, they count as ordinary writes by their threads."""
         leaders = self.order.classes.leader_lanes(active, None)
         view, count = self._view(width)
         view[self._element(index[leaders.chosen], width)] = repeated(self._keys(leaders.active, number), count)

@@ -1,4 +1,4 @@
-"""Vector clocks of a block: the stamps up to which each thread has seen the accesses of every other thread.
+"""Vector clocks of a block: the stamps up to which each thread has seen every other thread's accesses.
 
 There is one clock for each pair of warps, which is exact while whole warps synchronise. When only some lanes of a warp
 synchronise, the block gets one clock for each pair of threads, until all its threads synchronise again. The clocks of
@@ -101,7 +101,7 @@ class ThreadClocks:
     # ---- comparing
 
     def limits(self) -> Array:
-        """Return `observed` as stamp fields of keys; a warp has seen all accesses with smaller keys."""
+        """Return `observed` as stamp fields of keys; a warp has seen all accesses with smaller keys than its limit."""
         if self._limits is None:
             self._limits = STAMP.pack_all(self.observed().astype(np.uint64))
         return self._limits
@@ -115,7 +115,7 @@ class ThreadClocks:
         return known
 
     def seen(self, lanes: Array, threads: Array) -> Array:
-        """Return, for pairs of a lane and a thread of its block, the stamp up to which the lane has seen the thread."""
+        """Return, for (lane, thread) pairs, the stamp up to which the lane has seen the thread's accesses."""
         block, mine = lanes // self.width, lanes % self.width
         warp, other = mine >> 5, threads >> 5
         known = self.clocks[block, warp, other]

@@ -60,7 +60,7 @@ class ThreadOrder(ThreadClocks):
     # ---- barriers
 
     def block_barrier(self, mask: Array, everyone: bool) -> None:
-        """Order everything before a block's barrier for the released lanes; all of them have waited.
+        """Order everything that precedes a block's barrier before the released lanes; all these lanes have waited.
 
         Args:
             mask: lanes released.
@@ -120,7 +120,7 @@ class ThreadOrder(ThreadClocks):
         ]
 
     def named_barrier(self, waiting: Array, arrived: dict[int, Array]) -> None:
-        """For the waiting lanes of a released barrier, order everything that precedes the arrival of each lane.
+        """Order everything that precedes each lane's arrival at a named barrier before the lanes that it releases.
 
         Args:
             waiting: lanes that waited.
@@ -135,7 +135,7 @@ class ThreadOrder(ThreadClocks):
         self._refloor()
 
     def arrival(self, active: Active) -> dict[int, Array]:
-        """Return the knowledge of each block's active lanes at an arrival, including their own accesses."""
+        """Return what each block's active lanes know at an arrival, including their own accesses."""
         self.tick()
         self.classes.leader_lanes(active, None)
         lanes = active.lanes
@@ -145,7 +145,7 @@ class ThreadOrder(ThreadClocks):
         }
 
     def cluster_arrival(self, active: Active, *, releases: bool) -> dict[int, Array]:
-        """Return the knowledge that the active lanes of each leading cluster publish when they arrive at its barrier.
+        """Return the knowledge that each leading cluster's active lanes publish when they arrive at its barrier.
 
         Args:
             active: the lanes.
@@ -193,7 +193,7 @@ class ThreadOrder(ThreadClocks):
             self._refloor()
 
     def seen_by_any(self, active: Active) -> dict[int, tuple[Array, Array]]:
-        """Return leading block of a cluster → joint knowledge of its active lanes, as (blocks, stamps)."""
+        """Return the joint knowledge of each cluster's active lanes, as (blocks, stamps), by leading block."""
         found = {}
         for cluster, rank, threads in self._leading_blocks(self._ordering(active.mask)):
             same = np.flatnonzero(self.classes.leader_of == cluster) * self.ranks + rank
@@ -238,7 +238,7 @@ class ThreadOrder(ThreadClocks):
     # ---- barrier objects and words for publication
 
     def arrive(self, block: int, threads: Array, place: int) -> None:
-        """Add the knowledge of threads, including their own accesses, to that of a barrier object."""
+        """Add the knowledge of threads, including their own accesses, to the knowledge of a barrier object."""
         self.tick()
         known = self._known(block, threads)
         key = (block, "arrivals", place)
@@ -252,7 +252,7 @@ class ThreadOrder(ThreadClocks):
             self._published[block, "mbarrier", place] = known
 
     def wait(self, active: Active, place: Array) -> None:
-        """For lanes that saw the last phase of a barrier object end, order everything known when it ended.
+        """Order everything known at the end of a barrier object's last phase before the lanes that saw this phase end.
 
         Args:
             active: the lanes.
@@ -262,7 +262,7 @@ class ThreadOrder(ThreadClocks):
         self._acquire(active, place, "mbarrier")
 
     def fence(self, active: Active, *, near: bool = False) -> None:
-        """Record a fence: later instructions of the active lanes may publish the accesses made so far.
+        """Record a fence: later instructions of the active lanes may publish the accesses made before it.
 
         Args:
             active: the lanes.
@@ -276,11 +276,11 @@ class ThreadOrder(ThreadClocks):
         self.fences = True
 
     def touch(self, lanes: Array) -> None:
-        """Record plain accesses after the first fence; a fence does not publish later accesses of its thread."""
+        """Record plain accesses after the first fence; a fence does not publish its thread's later accesses."""
         self._touched[lanes] = self.now
 
     def load_at(self, active: Active, space: str, place: Array, *, near: bool = False) -> None:
-        """For lanes that read a word, order everything published there.
+        """Order everything published at a word before the lanes that read the word.
 
         Args:
             active: the lanes.
@@ -292,7 +292,7 @@ class ThreadOrder(ThreadClocks):
             self._acquire(active, place, space, near=near)
 
     def store_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
-        """Publish, at a word, the accesses of lanes before their fence, or before the instruction if it releases."""
+        """Publish at a word the accesses of lanes before their fence, or before the instruction if it is a release."""
         if not (self._published or self.fences or releases):
             return
         self.tick()
@@ -305,7 +305,7 @@ class ThreadOrder(ThreadClocks):
                     self._published.pop(key, None)
 
     def update_at(self, active: Active, space: str, place: Array, *, releases: bool, near: bool = False) -> None:
-        """Acquire and publish, one lane after another, like an atomic update; earlier publications remain."""
+        """Acquire and publish knowledge at a word, one lane after another, as atomic updates do."""
         if not (self._published or self.fences or releases):
             return
         self.tick()

@@ -1,4 +1,4 @@
-"""Second run of a launch with findings, to detect values that were read at a finding but never used.
+"""Second run of a launch with findings, to detect values that a suspect access read but that were never used.
 
 A compiler may move a load above its condition and discard the value if the condition is false; a program may read ahead
 and never need the data. Such a read may race, or read uninitialised memory, without any effect. The machine is
@@ -41,7 +41,7 @@ class UsedValues:
         self._rows.clear()
 
     def around(self, number: int, action: Action | None) -> list[Action]:
-        """Return the steps of an instruction, including the steps that track its registers."""
+        """Return the steps of an instruction and the steps that track its registers."""
         program = self._batch.program
         instruction, operation, routine = (
             program.instructions[number],
@@ -179,7 +179,7 @@ class UsedValues:
 
 
 def surely_used(program: PtxProgram, number: int) -> bool:
-    """Return whether everything that an instruction reads is used by all lanes before its segment ends."""
+    """Return whether all lanes use everything that an instruction reads before its segment ends."""
     segment = next(item for item in program.segments if item.base <= number < item.base + item.stop - item.start)
     _, writes = registers_accessed(program.instructions[number], program.operations[number])
     held = set(writes)
@@ -206,7 +206,7 @@ def may_be_unused(program: PtxProgram, number: int) -> bool:
 
 
 class SecondRun:
-    """Findings of a call about reads whose values may be unused.
+    """Second run for findings about reads whose values may be unused.
 
     Attributes:
         suspects: reads to follow; None if no second run is needed.

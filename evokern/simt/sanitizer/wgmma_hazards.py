@@ -157,7 +157,7 @@ class _Table:
 
 
 class WgmmaHazards:
-    """Groups in which registers are used, for each lane, in functions with possible early accesses.
+    """Groups that use registers, for each lane; tracked only in functions that may access registers too early.
 
     Attributes:
         watched: instructions to check before they run.

@@ -42,7 +42,7 @@ _MEMORY = CAUSES.index("memory")
 
 @dataclass(frozen=True)
 class Step:
-    """Instruction, as needed for the simulation."""
+    """Instruction data that the simulation needs."""
 
     kind: str
     """Kind, from `latencies.Cost`."""
@@ -64,7 +64,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """Segment, as needed for the simulation."""
+    """Segment data that the simulation needs."""
 
     steps: tuple[Step, ...]
     """Its instructions."""
@@ -141,7 +141,7 @@ class Clocks:
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
 
     def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
-        """Run one segment for the warps in a mask (None for all), and record its time."""
+        """Run one segment for the warps in a mask (None for all), and record the time that it takes."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
         self._pass_barrier(at)
@@ -159,7 +159,7 @@ class Clocks:
             self.stalls.add_simulated(known.stalls, start.size)
 
     def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
-        """Advance warps by the mean time of a segment; ``whole`` if that includes waits for barriers and pipes."""
+        """Advance warps by the mean time of a segment; with ``whole``, it includes waits for barriers and pipes."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         if not whole:
             self._pass_barrier(at)
@@ -227,7 +227,7 @@ class Clocks:
                 when = self._product(step, at, when)
                 ordered = np.maximum(ordered, when) if step.kind == "product_wait" else ordered
                 if self.stalls is not None:
-                    self.stalls.late(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
+                    self.stalls.add_delay(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
                 last = np.maximum(last, when)
                 continue
             for source in step.sources:
@@ -260,7 +260,7 @@ class Clocks:
                 if self.early is not None:
                     self.early[result, at] = when + step.latency
             if self.stalls is not None:
-                self.stalls.late(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
+                self.stalls.add_delay(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
             last = np.maximum(last, when)
         self.waits["async_copy"][at] += waited
         memory = np.maximum(last - start - issued - waited, 0.0)
@@ -356,7 +356,7 @@ class Groups:
         self.count[warps] += 1
 
     def done(self, at: Array | slice, keep: int) -> Array:
-        """Return when all groups except the latest ones end."""
+        """Return the clock at which all groups except the latest ones end."""
         warps = self.warps[at]
         last = self.count[warps] - keep - 1
         return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)

@@ -1,4 +1,4 @@
-"""Bookings of the pipes of one SM in intervals of its clocks, for the delays that warps cause each other.
+"""Bookings of an SM's pipes in intervals of its clocks, to find the delays that warps cause each other.
 
 While a warp runs, its work evenly takes the free share of each pipe. The work ends only when every pipe has had time
 for it. Warps that are simulated earlier are served first, but later ones fill gaps, because warps are simulated segment

@@ -1,4 +1,4 @@
-"""Time for which one warp instruction occupies a pipe of its SM, from the rates in the chip's profile.
+"""Times for which one warp instruction occupies a pipe of its SM, from the rates in the chip's profile.
 
 An SM has four schedulers. Each has its own quarter of the tensor and special-function pipes (CUDA Programming Guide,
 "Hardware Multithreading"; throughputs: "Arithmetic Instructions" and `profiles`). Shared memory serves one wavefront
@@ -52,7 +52,7 @@ _OPERAND_BYTES_PER_CLOCK = 128.0
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Pipe, and the time for which one instruction of a warp that runs alone occupies it."""
+    """Pipe and the time for which an instruction occupies it if the warp runs alone."""
 
     pipe: str
     """`tensor`, `sfu`, `shared` or `global`."""
@@ -62,7 +62,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Demands:
-    """Clocks for which each instruction, executed by one warp, occupies the pipes of the SM."""
+    """Clocks for which one execution of each instruction by a warp occupies the pipes of the SM."""
 
     in_line: Array
     """Clocks on each pipe (a row, in the order of `NAMES`) per instruction, without background work."""
@@ -73,7 +73,7 @@ class Demands:
 
 
 def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_factor: float = 1.0) -> Demands:
-    """Return the pipe clocks that instructions take on an SM, from mean counters.
+    """Return the pipe clocks that instructions take on an SM, computed from mean counters.
 
     Args:
         program: the program that ran.
@@ -137,7 +137,7 @@ def matrix_rate(name: str, chip: Profile) -> float:
 
 
 def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, Hold]:
-    """Return instruction → the pipe that it occupies for longer than its issue clock."""
+    """Return a map from instruction to the pipe that it occupies for longer than its issue clock."""
     found: dict[int, Hold] = {}
     runs = np.maximum(counters.warp_instructions, 1)
     wavefronts = counters.shared_wavefronts / runs

@@ -77,7 +77,7 @@ def are_equal(runs: Array) -> bool:
 
 
 def lines(grid: tuple[int, int, int]) -> dict[int, tuple[Array, tuple[int, ...]]]:
-    """Return axis → (coordinates along it, ids of the blocks there), for each axis with more than one block."""
+    """Return a map from axis to (coordinates, ids of the blocks there), for each axis with more than one block."""
     strides = (1, grid[0], grid[0] * grid[1])
     found = {}
     for axis, size in enumerate(grid):
@@ -88,7 +88,7 @@ def lines(grid: tuple[int, int, int]) -> dict[int, tuple[Array, tuple[int, ...]]
 
 
 def line_blocks(grid: tuple[int, int, int]) -> tuple[int, ...]:
-    """Return the ids of the blocks of all `lines`, ascending, the origin first."""
+    """Return the ids of the blocks on all `lines`, in ascending order, the origin first."""
     return tuple(sorted({0, *(block for _, blocks in lines(grid).values() for block in blocks)}))
 
 

@@ -79,7 +79,7 @@ class LaunchFacts:
 
     @property
     def ranks(self) -> int:
-        """Blocks of a cluster."""
+        """Number of blocks in a cluster."""
         return len(self.clusters[0]) if self.clusters else 1
 
 
@@ -113,7 +113,7 @@ def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
 
 
 def contention_factor(blocks: int, resident: int, chip: Profile, ranks: int = 1) -> float:
-    """Return the effective number of blocks whose demands compete for an SM's pipes.
+    """Return the effective number of blocks that compete for an SM's pipes.
 
     Args:
         blocks: blocks of the grid.
@@ -172,7 +172,7 @@ def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -
 
 
 def predict_memset(bytes_: int, chip: Profile) -> Prediction:
-    """Predict the time of a memset, or of a copy within the chip, that precedes a launch in the same graph.
+    """Predict the time of a memset, or of a copy within the chip, that precedes a launch in a timed graph.
 
     It takes as long as an empty launch plus the transfer of its bytes at the rate of L2. Bytes beyond the size of L2
     move at the rate of DRAM.

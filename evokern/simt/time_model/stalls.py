@@ -17,7 +17,7 @@ from evokern.simt.arrays import Array
 
 @dataclass(slots=True, eq=False)
 class MeanStalls:
-    """Waits in a segment after a given predecessor: mean clocks of a warp by instruction, summed over simulations."""
+    """Mean waits in a segment after a given predecessor: clocks of a warp by instruction, summed over simulations."""
 
     whole: dict[int, float] = field(default_factory=dict)
     """All waits, including those at the barrier before the segment."""
@@ -38,11 +38,11 @@ class Stalls:
 
     @property
     def of_mean_warp(self) -> dict[int, float]:
-        """Instruction number → clocks that an average warp waited at it."""
+        """Map from instruction number to the clocks that an average warp waited at the instruction."""
         return {number: clocks / self._warps for number, clocks in self._clocks.items()}
 
-    def late(self, number: int, clocks: Array) -> None:
-        """Record, for each warp, how much later than one clock after its predecessor an instruction was issued."""
+    def add_delay(self, number: int, clocks: Array) -> None:
+        """Record how many clocks after the earliest possible one each warp issued an instruction."""
         self._late.append((number, float(clocks.sum())))
 
     def arrived(self, number: int, at: Array | slice) -> None:

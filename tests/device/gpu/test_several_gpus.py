@@ -64,7 +64,7 @@ def test_both_measure_and_one_that_drifts_is_set_aside(
     assert executors is not None
     member = executors.checks[1]
     assert len(member.first_us) == 2
-    assert set(member.since) == set(there)
+    assert set(member.unconfirmed) == set(there)
     member.first_us = [1.05 * first_us for first_us in member.first_us]
     monkeypatch.setattr(_executors, "CHECK_PERIOD_S", 0.0)
     again: dict[int, float] = {}

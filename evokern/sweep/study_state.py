@@ -60,7 +60,7 @@ class StudyState:
         return microseconds(self.best_us) + (" predicted" if self.predicted and self.best_us else "")
 
     def in_words(self) -> str:
-        """Return the state as a clause."""
+        """Return the state, the number of trials and the best time as one phrase."""
         if self.state == "waiting":
             return "waiting"
         unit = "µs predicted" if self.predicted else "µs"
@@ -76,7 +76,7 @@ class StudyState:
         return {key: value for key, value in table.items() if key != "verifiable"}
 
 
-def standing_of(planned: PlannedStudy, folder: Path) -> StudyState:
+def state_of(planned: PlannedStudy, folder: Path) -> StudyState:
     """Return a study's state.
 
     Args:
@@ -94,10 +94,10 @@ def standing_of(planned: PlannedStudy, folder: Path) -> StudyState:
             record = reader.study(planned.name)
         except StudyError:  # killed before the study was written
             return StudyState(planned.name, db)
-        return _standing(reader, record, planned, db)
+        return _state(reader, record, planned, db)
 
 
-def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Path) -> StudyState:
+def _state(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Path) -> StudyState:
     summary, sessions = reader.summary(record), reader.sessions(record)
     evaluated = sum(count for outcome, count in summary["outcomes"].items() if Outcome(outcome).evaluated)
     best = summary["best"]
@@ -126,12 +126,12 @@ def _standing(reader: Reader, record: StudyRecord, planned: PlannedStudy, db: Pa
     )
 
 
-def totals(standings: Sequence[StudyState]) -> str:
+def totals(states: Sequence[StudyState]) -> str:
     """Return one line with the number of studies in each state, the number of trials and the study time."""
     counts = dict.fromkeys(("finished", "unverified", "begun", "waiting"), 0)
-    for one in standings:
+    for one in states:
         counts[one.state] += 1
     parts = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    trials = count_noun(sum(one.trials for one in standings), "trial")
-    studies = "1 study" if len(standings) == 1 else f"{len(standings)} studies"
-    return f"{studies}: {parts}; {trials} in {duration(sum(one.elapsed_s for one in standings))}"
+    trials = count_noun(sum(one.trials for one in states), "trial")
+    studies = "1 study" if len(states) == 1 else f"{len(states)} studies"
+    return f"{studies}: {parts}; {trials} in {duration(sum(one.elapsed_s for one in states))}"
