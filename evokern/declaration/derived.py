@@ -57,18 +57,24 @@ class Operation:
     """Its named arguments."""
 
 
-def with_derived_bounds(kernel: Kernel, problem: Problem) -> Kernel:
+def with_derived_bounds(kernel: Kernel) -> Kernel:
     """Return the kernel with a bound for each output that has neither a bound nor a tolerance.
 
-    Args:
-        kernel: the kernel.
-        problem: any of its problems, used to find the outputs.
-
     Raises:
-        KernelError: an output has neither, and its reference is not one known operation.
+        KernelError: an output has neither, and its reference is not one known operation, or the workload has no small
+            problem at which to look for the outputs.
     """
-    config = kernel.space.default()
-    tensors = kernel.workload.tensors(problem, config)
+    if not kernel.workload.small_problems:
+        raise KernelError(
+            f"kernel {kernel.name}: the workload has neither `error` nor `tolerance`; declare a bound for each output "
+            "(docs/proof.md)"
+        )
+    config, problem = kernel.space.default(), kernel.problem(kernel.workload.small_problems[0])
+    try:
+        tensors = kernel.workload.tensors(problem, config)
+    except KERNEL_CODE_EXCEPTIONS as error_:
+        where = f"kernel {kernel.name}: tensors raised {type(error_).__name__}: {error_} at {problem}"
+        raise KernelError(where) from error_
     error = dict(kernel.workload.error)
     for name, tensor in tensors.items():
         if tensor.role not in ("output", "inout") or name in kernel.workload.tolerance:

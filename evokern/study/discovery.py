@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evokern.declaration.derived import with_derived_bounds
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import CODE
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError, SpaceError, StudyError, suggestion
@@ -130,7 +131,7 @@ def load_kernel(folder: Path) -> Kernel:
     loaded = replace(kernel, folder=folder.resolve())
     if text not in [file.content for file in loaded.files() if file.name == "kernel.py"]:
         raise KernelError(f"{path} changed while it was read; run the command again")
-    return loaded
+    return loaded if loaded.workload.tolerance else with_derived_bounds(loaded)
 
 
 def _declaration(path: Path) -> bytes:

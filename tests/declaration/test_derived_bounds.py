@@ -1,0 +1,96 @@
+"""Bounds derived from references of one torch operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from paths import ROOT
+
+from evokern.declaration.derived import derived_bound, with_derived_bounds
+from evokern.declaration.kernel import Kernel, Tensor, Workload
+from evokern.errors import KernelError
+from evokern.study.discovery import load_kernel
+
+MATMUL = load_kernel(ROOT / "kernels" / "matmul")
+CONFIG, PROBLEM = MATMUL.space.default(), MATMUL.problem("8,8,8")
+F = torch.nn.functional
+Inputs = dict[str, torch.Tensor]
+
+
+def kernel_of(
+    reference: Callable[[Inputs], torch.Tensor], small: tuple[str, ...] = ("8,8,8",), **shapes: int
+) -> Kernel:
+    """Return a kernel whose inputs a, b and x depend on the problem."""
+
+    def tensors(p: object, c: object) -> dict[str, Tensor]:
+        sizes = {"a": (p.M, p.K), "b": (p.K, p.N), "x": (p.M, p.N), "w": (4, 3, 3, 3), "i": (1, 3, 8, 8)}  # type: ignore[attr-defined]
+        given = {name: Tensor("f32", size) for name, size in sizes.items() if name in shapes}
+        out = reference({name: torch.zeros(t.shape, dtype=torch.float64) for name, t in given.items()}).shape
+        return given | {"y": Tensor("f32", tuple(out), "output")}
+
+    workload = Workload(tensors, lambda p, t: {"y": reference(t)}, flops=lambda p: 1, bytes=lambda p: 1,
+                        small_problems=small)  # fmt: skip
+    return replace(MATMUL, workload=workload)
+
+
+@pytest.mark.parametrize(
+    ("reference", "names", "bound", "factor"),
+    [
+        (lambda t: t["a"] @ t["b"], "ab", "SumOfProducts", 9),
+        (lambda t: F.linear(t["a"], t["b"].T), "ab", "SumOfProducts", 10),
+        (lambda t: F.conv2d(t["i"], t["w"], padding=1), "iw", "SumOfProducts", 29),
+        (lambda t: t["x"].sum(-1), "x", "Sum", 9),
+        (lambda t: t["x"].mean((0, 1)), "x", "Mean", 67),
+        (lambda t: F.gelu(t["x"].reshape(-1)).view(8, 8), "x", "Elementwise", 32),
+        (lambda t: torch.softmax(t["x"], -1), "x", "Softmax", 28),
+    ],
+)
+def test_one_known_operation_has_a_bound(
+    reference: Callable[[Inputs], torch.Tensor], names: str, bound: str, factor: int
+) -> None:
+    """The factor follows from the operation and the shapes of its operands."""
+    found = derived_bound(kernel_of(reference, **dict.fromkeys(names, 1)), CONFIG, PROBLEM)
+    assert type(found).__name__ == bound
+    assert found is not None
+    assert found.factors(PROBLEM, None, dict.fromkeys(names, 32))[0] == pytest.approx(factor * 2.0**-24)
+
+
+def test_the_number_of_terms_follows_the_problem() -> None:
+    """The bound of another problem has its own number of terms."""
+    found = derived_bound(kernel_of(lambda t: t["a"] @ t["b"], a=1, b=1), CONFIG, PROBLEM)
+    assert found is not None
+    at = MATMUL.problem("8,8,4096")
+    assert found.factors(at, None, {"a": 32, "b": 32}) == (4097 * 2.0**-24,)
+
+
+@pytest.mark.parametrize(
+    "reference", [lambda t: (t["x"] * 2).sum(-1), lambda t: torch.softmax(t["x"], 0), lambda t: t["x"].cumsum(0)]
+)
+def test_other_references_must_declare_a_bound(reference: Callable[[Inputs], torch.Tensor]) -> None:
+    """Two operations, an unsupported axis and an unknown operation are refused by the name of the output."""
+    with pytest.raises(KernelError, match="output 'y' has neither a bound nor a tolerance"):
+        with_derived_bounds(kernel_of(reference, x=1))
+
+
+def test_a_kernel_folder_without_either_gets_the_bound_when_it_is_loaded(tmp_path: Path) -> None:
+    """The bound of a matrix product is derived from `t["a"] @ t["b"]`."""
+    text = (ROOT / "kernels" / "matmul" / "kernel.py").read_text()
+    start, end = text.index("        error={\n"), text.index("        flops=lambda")
+    folder = tmp_path / "matmul"
+    folder.mkdir()
+    for file in (ROOT / "kernels" / "matmul").iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "kernel.py").write_text(text[:start] + text[end:])
+    loaded = load_kernel(folder)
+    assert type(loaded.workload.error["c"]).__name__ == "SumOfProducts"
+
+
+def test_without_a_small_problem_nothing_can_be_derived() -> None:
+    """The message says what to declare."""
+    with pytest.raises(KernelError, match="neither `error` nor `tolerance`"):
+        with_derived_bounds(kernel_of(lambda t: t["a"] @ t["b"], small=(), a=1, b=1))
