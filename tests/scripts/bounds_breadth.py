@@ -16,8 +16,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import helpers_path  # noqa: F401 (finds the helpers)
@@ -36,6 +37,7 @@ from evokern.device.gpu.gate_kernels import GateKernels
 from evokern.device.gpu.profile import live_gpu
 from evokern.gate.buffer_set import BufferSet
 from evokern.gate.check import Call, Gate, RunFailed, Runner
+from evokern.hardware.profiles import Profile
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import GateSettings
 
@@ -65,7 +67,7 @@ def drawn_text(name: str, rng: random.Random) -> str:
     return f"{log_uniform(rng, 1, 4)},{heads},{length},{depth},causal={causal},dtype={dtype}"
 
 
-def problems(kernel: Kernel, count: int, rng: random.Random, profile: object) -> list[Problem]:
+def problems(kernel: Kernel, count: int, rng: random.Random, profile: Profile) -> list[Problem]:
     """Return different problems that the default candidate supports and whose references are affordable."""
     config = kernel.space.default()
     found: dict[str, Problem] = {}
@@ -73,7 +75,7 @@ def problems(kernel: Kernel, count: int, rng: random.Random, profile: object) ->
         problem = kernel.problem(drawn_text(kernel.name, rng))
         tensors = kernel.workload.buffers(problem, config)
         large = sum(t.elements for t in tensors.values()) > MOST_ELEMENTS or kernel.workload.flops(problem) > MOST_FLOPS
-        if not large and check(kernel, config, [problem], profile) is None:  # type: ignore[arg-type]
+        if not large and check(kernel, config, [problem], profile) is None:
             found[problem.key] = problem
     return list(found.values())
 
@@ -151,6 +153,13 @@ def planted(kernel: Kernel, problem: Problem, output: str, rng: random.Random) -
     }.get(kind, (f"element changed by {times:.1f} bounds", element))  # fmt: skip
 
 
+def built(job: tuple[str, str, Config, Profile, str]) -> object:
+    """Compile a candidate, in another process."""
+    name, problem, config, profile, cache = job
+    kernel = load_kernel(KERNELS / name)
+    return build(kernel, config, [kernel.problem(problem)], Target(profile, CompileCache(Path(cache))))
+
+
 def examine(name: str, arguments: argparse.Namespace) -> int:
     """Check one kernel, print the counts, and return how many rules were broken."""
     rng, kernel, device = (
@@ -159,20 +168,21 @@ def examine(name: str, arguments: argparse.Namespace) -> int:
         torch.device("cuda", 0),
     )
     profile = live_gpu(0).profile
-    target, own = Target(profile, CompileCache(Path(tempfile.mkdtemp()))), GateKernels(profile)
+    own = GateKernels(profile)
     candidates, baselines, errors = Counts(), Counts(), Counts()
     drawn, began = problems(kernel, arguments.problems, rng, profile), time.monotonic()
     jobs: list[tuple[Problem, Config]] = []
     for problem in drawn:
         space = feasible_space(kernel, [problem], profile, {})
-        others = [one for one in (space.draw(rng) for _ in range(40 * arguments.candidates)) if space.feasible(one)]
+        others = [one for one in (space.draw(rng) for _ in range(200 * arguments.candidates)) if space.feasible(one)]
         jobs += [(problem, config) for config in (kernel.space.default(), *others[: arguments.candidates])]
 
-    def built(job: tuple[Problem, Config]) -> object:
-        return build(kernel, job[1], [job[0]], target)
-
-    with ThreadPoolExecutor(16) as pool:
-        programs = dict(zip(range(len(jobs)), pool.map(built, jobs), strict=True))
+    cache = tempfile.mkdtemp()
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        compiled = pool.map(
+            built, ((name, problem.key, config, profile, cache) for problem, config in jobs), chunksize=4
+        )
+        programs = dict(enumerate(compiled))
     print(f"{name}: {len(jobs)} candidates compiled in {time.monotonic() - began:.0f} s", flush=True)
     gates: dict[str, Gate] = {}
     for number, (problem, config) in enumerate(jobs):
