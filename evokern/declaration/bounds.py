@@ -262,6 +262,8 @@ class Attention(ErrorBound):
     """Function that returns float64 queries, keys and values, for inputs that are stored in another form."""
     attend: Callable[[Problem, Inputs], torch.Tensor] | None = None
     """Reference as a function of these operands; None for the workload's reference. Required with `operands`."""
+    rounded: PerCandidate = "f32"
+    """Type to which queries, keys and values are rounded before they are multiplied."""
     score_bits: Callable[[Config, Problem], int] | None = None
     """Bits of the operands of the scores, if a gene selects them; None for the bits of the inputs."""
     scale: Callable[[Problem], float] | None = None
@@ -276,14 +278,16 @@ class Attention(ErrorBound):
     """Accumulator of the weighted values."""
     merge: PerCandidate = "f32"
     """Type of the parts that are merged if the keys are split."""
+    merge_unit: Callable[[Problem, Inputs], torch.Tensor] | None = None
+    """Function that returns the value of a 1 in the merged parts, broadcastable to (..., 1, 1); None for 1."""
 
     def factors(self, problem: Problem, config: Config | None, bits: Mapping[str, int]) -> tuple[float, ...]:
-        """Return the factors of the weighted values, of the scores, and of the sum of values."""
+        """Return the factors of the weighted values, of the scores, of the sum of values, and of merged parts."""
         depth, keys = count_of(self.depth, problem), count_of(self.keys, problem)
-        of = {
-            name: _precision(getattr(self, name), problem, config) for name in ("probabilities", "exponential", "merge")
-        }
-        weights = 2 * ROUNDOFF[of["probabilities"]] + 2 * 6 * ROUNDOFF[of["exponential"]] + 2 * ROUNDOFF[of["merge"]]
+        names = ("probabilities", "exponential", "merge", "rounded")
+        of = {name: _precision(getattr(self, name), problem, config) for name in names}
+        units = {"probabilities": 2, "exponential": 2 * 6, "merge": 2, "rounded": 1}
+        weights = sum(units[name] * ROUNDOFF[of[name]] for name in names)
         widest = _widest(bits, self.inputs)
         # 8-bit values are converted to 16 bits, because weights have 16 bits.
         values = sum_factor(keys, _precision(self.values, problem, config), max(widest, TENSOR_CORE_BITS))
@@ -292,22 +296,28 @@ class Attention(ErrorBound):
             widest = self.score_bits(config, problem)
         scores = sum_factor(depth, _precision(self.scores, problem, config), widest) + 4 * ROUNDOFF["f32"]
         # The argument of the exponential, at most twice the largest score, is rounded to the exponential's type.
-        scores += 2 * ROUNDOFF[of["exponential"]]
+        scores += 2 * ROUNDOFF[of["exponential"]] + 2 * ROUNDOFF[of["rounded"]]
         # Weights below 2^-14 are subnormal in float16: each is rounded by at most 2^-25.
         small = 2.0**-25 if of["probabilities"] == "f16" or of["exponential"] == "f16" else 0.0
-        return weights + products, scores, small
+        merged = 2.0**-25 if of["merge"] == "f16" else 0.0  # parts below 2^-14 are subnormal, too
+        return weights + products, scores, small, merged
 
     def magnitudes(
         self, problem: Problem, inputs: Inputs, result: torch.Tensor, reference: Reference
     ) -> tuple[torch.Tensor, ...]:
-        """Return the result for |v|, a bound on the absolute products of each score, and the sum of |v|."""
+        """Return the result for |v|, a bound on the absolute products of each score, the sum of |v|, and the unit."""
+        import torch
+
         given = inputs if self.operands is None else self.operands(problem, inputs)
         run = reference if self.attend is None else functools.partial(self.attend, problem)
         q, k, v = (given[name] for name in self.inputs)
         scale = count_of(self.depth, problem) ** -0.5 if self.scale is None else abs(self.scale(problem))
         # Cauchy-Schwarz: the sum of |q| |k| is at most the product of the norms.
         reach = q.norm(dim=-1, keepdim=True) * k.norm(dim=-1).amax(-1)[..., None, None] * scale
-        return run(absolute(given, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True)
+        unit = (
+            torch.ones_like(reach) if self.merge_unit is None else self.merge_unit(problem, inputs).expand(reach.shape)
+        )
+        return run(absolute(given, self.inputs[2:])).abs(), reach, v.abs().sum(-2, keepdim=True), unit
 
     def intermediates(self, problem: Problem, config: Config | None) -> tuple[int, int]:
         """Return the number of keys, and of those that are accumulated in 16 bits."""
@@ -316,10 +326,10 @@ class Attention(ErrorBound):
 
     def combined(self, factors: Sequence[float], magnitudes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the bound."""
-        weights, scores, small = factors
-        weighted, reach, total = magnitudes
+        weights, scores, small, merged = factors
+        weighted, reach, total, unit = magnitudes
         shift = (2 * scores * reach).expm1_().add_(weights)
-        return weighted * shift + total * small
+        return weighted * shift + total * small + unit * merged
 
 
 @dataclass(frozen=True)

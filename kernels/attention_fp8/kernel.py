@@ -213,6 +213,11 @@ def dequantised(p, t, of_type=None):
     return result
 
 
+def merged_unit(p, t):
+    """Return the value of a 1 in fp16 partial outputs: bits of E4M3 are fp16 numbers divided by 256."""
+    return t["v_scale"].abs().reshape(p.B, p.H, 1, 1) * (1 if p["dtype"] == "u8" else 256)
+
+
 def reference(p, t):
     """Return attention of the dequantised inputs in float64."""
     return {"o": attended(p, dequantised(p, t))}
@@ -291,6 +296,9 @@ kernel = Kernel(
                 score_bits=lambda c, p: 8 if c["MMA"] == "e4m3" else 16,
                 probabilities="f16",
                 exponential=lambda c, p: "f16" if c["EXP"] == "f16x2" else "f32",
+                merge=lambda c, p: "f16" if c.KEY_SPLITS > 1 else "f32",
+                merge_unit=merged_unit,
+                rounded="f16",  # the baselines multiply elements and scales before they round to fp16
             )
         },
         flops=lambda p: 4 * p.B * p.H * p.D * (p.S * (p.S + 1) / 2 if p.causal else p.S * p.S),
