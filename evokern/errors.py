@@ -7,6 +7,7 @@
     │   ├── StudyError        Invalid or unknown study.
     │   ├── DeviceError       Missing device, or not the device of the study.
     │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
+    │   ├── GridTooLargeError Grid whose blocks wait for each other and that no chip can hold.
     │   └── StoreError        Database that cannot be used.
     └── InternalError         Bug in evokern: exit code 3.
 
@@ -18,7 +19,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from evokern.escaping import visible_lines
 
@@ -53,6 +55,18 @@ class StudyError(UsageError):
 
 class DeviceError(UsageError):
     """Missing device, or not the device on which the study started."""
+
+
+class GridTooLargeError(UsageError):
+    """Grid whose blocks wait for each other and that no chip can hold at once.
+
+    Attributes:
+        evidence: evidence for the record of an infeasible trial, as JSON values.
+    """
+
+    def __init__(self, message: str, evidence: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.evidence = evidence
 
 
 class SourceError(UsageError):

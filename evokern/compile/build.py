@@ -9,9 +9,10 @@ from evokern.compile.cache import CompileCache, default_cache, program_key
 from evokern.compile.elf import parameter_sizes
 from evokern.compile.fingerprint import fingerprint
 from evokern.compile.isolated import compile_program, compile_ptx
+from evokern.compile.launch_attributes import RESIDENT_GRID
 from evokern.compile.module_state import heap_evidence, module_variables
 from evokern.compile.nvrtc import all_options, compiler_version
-from evokern.compile.occupancy import excess, resources
+from evokern.compile.occupancy import cooperative_entries, launch_excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
@@ -40,7 +41,7 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
 
     Returns:
         The candidate ready to run, or its outcome: `compile_error`, `over_resources`, or `wrong` if it uses the device
-        heap.
+        heap. It is `infeasible` if its blocks wait for each other and do not fit on the chip at once.
 
     Raises:
         KernelError: a function in `kernel.py` raised.
@@ -73,25 +74,18 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
                 return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": message, "message": message}, compile_s=spent)
             if mismatch:
                 raise KernelError(f"kernel {kernel.name}: {mismatch}; change the launch's args to match the source")
-            use = programs[one.program].uses[launch.entry]
-            over = excess(use, launch, target.profile)
-            used[one.program, launch] = resources(use, launch, target.profile)
+            program, chip = programs[one.program], target.profile
+            used[one.program, launch] = resources(program.uses[launch.entry], launch, chip)
+            over = launch_excess(program, launch, chip)
             if over:
-                evidence = {
-                    "constraint": over.constraint,
-                    "needed": over.need.needed,
-                    "available": over.need.available,
-                    "unit": over.need.unit,
-                    "reason": over.reason,
-                }
-                return Evaluation(
-                    Outcome.OVER_RESOURCES, resources=tuple(used.values()), evidence=evidence, compile_s=spent
-                )
+                outcome = Outcome.INFEASIBLE if over.constraint == RESIDENT_GRID else Outcome.OVER_RESOURCES
+                return Evaluation(outcome, resources=tuple(used.values()), evidence=over.evidence, compile_s=spent)
     on_heap = next((found for one in builds if (found := heap_evidence(one, programs[one.program]))), None)
     if on_heap is not None:
         return Evaluation(Outcome.WRONG, resources=tuple(used.values()), evidence=on_heap, compile_s=spent)
     identity_of = fingerprint(programs, builds, tensors, variables)
-    return Built(tuple(programs), builds, tuple(used.values()), identity_of, spent, variables)
+    cooperative = frozenset((at, name) for at, program in enumerate(programs) for name in cooperative_entries(program))
+    return Built(tuple(programs), builds, tuple(used.values()), identity_of, spent, variables, cooperative)
 
 
 def _filled(number: int, builds: Sequence[ProblemBuild], tensors: Sequence[Mapping[str, Tensor]]) -> set[str]:

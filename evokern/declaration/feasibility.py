@@ -15,6 +15,7 @@ from evokern.declaration.constraint import LEFT_OVER, divides
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.genes import Config, Gene, Value
 from evokern.declaration.kernel import AtMost, Kernel, Launch, Problem
+from evokern.declaration.launch_bounds import bounds_reason, thread_bound
 from evokern.declaration.space import Space
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError, SpaceError, suggestion
 from evokern.hardware.profiles import MAX_CLUSTER_BLOCKS, MIN_CLUSTER_CAPABILITY, Profile
@@ -265,6 +266,10 @@ def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         yield from _shared_memory(launch, chip)
         yield from _residency(launch, chip)
         yield from _attributes(launch, chip)
+        bound = thread_bound(kernel, config, problem, launch.entry)
+        if bound is not None:
+            threads = AtMost(launch.threads, bound, "threads")
+            yield "launch_bounds", threads, bounds_reason(launch.entry, threads)
     for access in _call_declared(kernel, "vector_accesses", kernel.vector_accesses, config, problem):
         for stride in access.stride_bytes:
             yield (

@@ -69,8 +69,16 @@ def _sentence(guard: ShapeGuard, reason: str) -> str:
     return f"{condition} must hold: {reason}"
 
 
-def launch_body(traces: Traces, restored: Sequence[RestoredVariable] = ()) -> str:
-    """Return the statements of one call, which prepare workspaces and variables and launch the kernels."""
+def launch_body(
+    traces: Traces, restored: Sequence[RestoredVariable] = (), cooperative: frozenset[str] = frozenset()
+) -> str:
+    """Return the statements of one call, which prepare workspaces and variables and launch the kernels.
+
+    Args:
+        traces: the launches.
+        restored: variables to restore before the launches.
+        cooperative: entry points that need a cooperative launch.
+    """
     lines: list[str] = []
     for name, tensor in traces.tensors.items():
         if tensor.role == "workspace" and tensor.initial == "zero":
@@ -84,11 +92,11 @@ def launch_body(traces: Traces, restored: Sequence[RestoredVariable] = ()) -> st
     for variable in restored:
         lines += ["  {", *(f"    {line}" for line in variable.statements()), "  }"]
     for launch in traces.launches:
-        lines += ["  {", *(f"    {line}" for line in _launch(launch, traces)), "  }"]
+        lines += ["  {", *(f"    {line}" for line in _launch(launch, traces, launch.entry in cooperative)), "  }"]
     return "\n".join(lines)
 
 
-def _launch(launch: Launch, traces: Traces) -> Iterator[str]:
+def _launch(launch: Launch, traces: Traces, cooperative: bool) -> Iterator[str]:
     shared = number(launch.shared_bytes)
     yield f"const void* entry = reinterpret_cast<const void*>(&::{launch.entry});"
     arguments = []
@@ -109,16 +117,20 @@ def _launch(launch: Launch, traces: Traces) -> Iterator[str]:
     yield f"config.blockDim = dim3({', '.join(number(extent) for extent in launch.block)});"
     yield "config.dynamicSmemBytes = shared_bytes;"
     yield "config.stream = stream;"
-    yield from _attributes(launch, traces)
+    yield from _attributes(launch, traces, cooperative)
     yield "if (cudaLaunchKernelExC(&config, entry, arguments) != cudaSuccess) return CUDA_ERROR;"
 
 
-def _attributes(launch: Launch, traces: Traces) -> Iterator[str]:
-    count = (launch.clustered is not None) + (launch.l2_window is not None)
+def _attributes(launch: Launch, traces: Traces, cooperative: bool) -> Iterator[str]:
+    count = cooperative + (launch.clustered is not None) + (launch.l2_window is not None)
     if not count:
         return
     yield f"cudaLaunchAttribute attributes[{count}] = {{}};"
     index = 0
+    if cooperative:  # the blocks wait for each other
+        yield f"attributes[{index}].id = cudaLaunchAttributeCooperative;"
+        yield f"attributes[{index}].val.cooperative = 1;"
+        index += 1
     if launch.clustered is not None:
         if math.prod(launch.clustered) > PORTABLE_CLUSTER_BLOCKS:
             yield "if (cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)"

@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
 
+from evokern.compile.build import Target, compile_rendered
+from evokern.compile.cache import default_cache
 from evokern.compile.isolated import compile_ptx
-from evokern.compile.records import Program
+from evokern.compile.occupancy import cooperative_entries, launch_excess
+from evokern.compile.records import CompileFailure, Program
 from evokern.cuda_source.specialize.specialize import specialize
+from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.declaration.render import render
@@ -94,7 +98,7 @@ def standalone(
         launch_parameters=parameters(traces.tensors),
         addresses=" | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in ordered(traces.tensors)),
         alignment=_alignment(kernel, config, problem),
-        launch_body=launch_body(traces, restored),
+        launch_body=launch_body(traces, restored, _cooperative(kernel, config, problem, chip)),
         states="\n".join(variable.definition() for variable in restored),
         sets=max(1, sets),
         sample_us=repr(float(sample_us)),
@@ -147,6 +151,29 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         text = specialize(program.source, program.macros, lambda text: None, *parts).strip()
         why = in_comment(f"// Still contains the code of other variants, because {' '.join(str(error).split())}")
         return f"{why}\n\n{text}"
+
+
+def _cooperative(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> frozenset[str]:
+    """Return the entry points that need a cooperative launch.
+
+    Raises:
+        KernelError: the chip cannot launch the candidate.
+    """
+    rendered = render(kernel, config, problem)
+    try:
+        program = compile_rendered(rendered, Target(chip, default_cache()))
+    except DeviceError:  # no compiler: a kernel that asks for its grid may synchronise it
+        texts = (rendered.source, *rendered.headers.values())
+        return frozenset(rendered.entries if any("this_grid" in text for text in texts) else ())
+    if isinstance(program, CompileFailure):
+        return frozenset()
+    for launch in launches_of(kernel, config, problem):
+        over = launch_excess(program, launch, chip)
+        if over is not None:
+            raise KernelError(
+                f"the candidate cannot be launched on {chip.model} at {problem}: {over.reason}; export another trial"
+            )
+    return cooperative_entries(program)
 
 
 def _type_headers(tensors: Mapping[str, Tensor]) -> str:

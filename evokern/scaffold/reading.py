@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -290,23 +291,38 @@ def _block(
     function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Return the block's extents and genes from the launch, or else from launch bounds or index arithmetic."""
+    bound = to_python(function.launch_bounds[0], names, {}) if function.launch_bounds else None
     if launch and launch.block:
         numbers = _block_numbers(launch)
         return launch.block, tuple(
             DraftGene(
                 name,
-                block_values(numbers[name]),
+                _within_bound(block_values(numbers[name]), name, numbers, launch.block, bound),
                 numbers[name],
                 "" if known else "the file contains no value",
                 BLOCK_DOC,
             )
             for name, known in launch.block_genes.items()
         )
-    if function.launch_bounds:
-        bound = to_python(function.launch_bounds[0], names, {})
-        if bound:
-            return split_tuple(bound), ()
+    if bound:
+        return split_tuple(bound), ()
     return _block_by_index(function, names, text)
+
+
+def _within_bound(
+    values: tuple[int, ...], name: str, numbers: Mapping[str, int], block: tuple[str, ...], bound: str | None
+) -> tuple[int, ...]:
+    """Return the values of a block gene for which the block, with the other genes as in the file, obeys the bound."""
+    plan = Plan("", (), (), (), (), block)
+
+    def obeys(value: int) -> bool:
+        config = {**numbers, name: value}
+        return math.prod(plan.extents(block, config, {})) <= plan.value(bound or "", config, {})
+
+    try:
+        return (tuple(filter(obeys, values)) or values) if bound else values
+    except (ArithmeticError, AttributeError):  # depends on other genes too
+        return values
 
 
 def _block_numbers(launch: LaunchText) -> dict[str, int]:

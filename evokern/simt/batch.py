@@ -21,6 +21,10 @@ class LaunchStopped(Exception):  # noqa: N818 - not an error: a finding ended th
     """Early end of a launch: trap, misaligned access or instruction limit."""
 
 
+class WaitsOutside(LaunchStopped):
+    """Early end of a batch that hung, although blocks of the launch outside the batch could end its wait."""
+
+
 class Batch:
     """Lanes of several blocks, ordered by block and warp, 32 lanes per warp.
 

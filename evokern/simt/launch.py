@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from evokern.compile.launch_attributes import LaunchAttributes
+from evokern.cuda_source.mangled import source_name
+from evokern.declaration.kernel import Launch
 from evokern.errors import UsageError
 from evokern.hardware.profiles import Profile
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arguments import allocate_hidden, fill_constants, pack_arguments, place_data
 from evokern.simt.arrays import Array
-from evokern.simt.batch import LaunchStopped
+from evokern.simt.batch import LaunchStopped, WaitsOutside
 from evokern.simt.chip_view import ChipView
 from evokern.simt.clusters.layout import Cluster, cluster_numbers, cluster_of
+from evokern.simt.clusters.whole_grid import whole_grid_blocks
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
@@ -36,9 +40,6 @@ SHARED_BYTES = 64 << 20
 """Maximum bytes of shared memory per batch, without its shadow."""
 SECOND_RUN_BYTES = 1 << 28
 """Maximum bytes of writable buffers for a second run; in larger launches, all values read count as used."""
-BATCH_BYTES = 1 << 30
-"""Maximum bytes of registers and shared memory of a batch that cannot be split, because its blocks wait for each
-other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class LaunchResult:
     """True if every thread ran to its end, regardless of findings."""
     warp_instructions: int = 0
     """Warp instructions issued; 0 if `counters` contains them. `launch_many` counts all its launches together."""
+    waits_outside: bool = False
+    """True if the launch hung, and its threads may wait for blocks that did not run, or not at the same time."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -126,7 +129,8 @@ def launch_many(
             launches.
         dynamic_shared: bytes of dynamic shared memory.
         cluster: blocks of a cluster along x, y, z; None uses the kernel's ``__cluster_dims__``, if any.
-        blocks: linear ids of the blocks to run; None for all. The other blocks in their clusters run as well.
+        blocks: linear ids of the blocks to run; None for all. The other blocks in their clusters run as well. If the
+            kernel synchronises its grid, all blocks run.
         instruction_limit: maximum number of warp instructions per batch of blocks; each instruction counts as at least
             `evokern.simt.settings.LEAST_WARPS` of them, which reflects its cost on the CPU.
         sanitize: check for races, uninitialised data and unfinished copies; bounds and alignment are always checked.
@@ -158,9 +162,9 @@ def launch_many(
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture, cluster)
     filled = tuple(constants) or ({},) * len(args)
-    chosen = run.cluster.whole(grid, range(grid[0] * grid[1] * grid[2]) if blocks is None else blocks)
+    chosen = run.everyone if blocks is None or module.needs_whole_grid(entry) else run.cluster.whole(grid, blocks)
     place_data(run.program, module, memory, len(args))
-    before = run.contents() if len(args) > 1 or run.allows_second_run() else []
+    before = run.contents() if len(args) > 1 or run.allows_second_run() or run.may_wait(chosen, batch_blocks) else []
     began = replace(memory.time)
     results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # One of the launches stopped the others, so each launch runs again separately.
@@ -192,6 +196,8 @@ class _Run:
     width: int = field(init=False)
     cluster: Cluster = field(init=False)
     collectors: list[Collector] = field(init=False, default_factory=list)
+    waits_outside: bool = field(init=False, default=False)
+    together: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.program = self.module.program(self.entry)
@@ -215,6 +221,9 @@ class _Run:
                 f"PTX for {target} does not run on {architecture}: it may use features that only {target} has; "
                 f"compile it for {architecture}"
             )
+        excess = LaunchAttributes.of(self.program.entry.directives).block_excess(source_name(self.entry), self.block)
+        if excess is not None:
+            raise UsageError(f"{excess.reason}: change the block, or the attribute in the source")
         self.cluster = cluster_of(self.program.entry, cluster, runs_on)
         self.cluster.require_whole(self.grid, self.program.entry.name)
         self.module.check(self.entry, self.cluster.extent)
@@ -223,6 +232,16 @@ class _Run:
                 f"{self.entry} has {len(self.program.instructions):,} instructions, but the sanitizer supports at "
                 f"most {NUMBER.most:,}: reduce loop unrolling"
             )
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """All blocks of the grid, ordered by cluster."""
+        return self.cluster.whole(self.grid, range(self.grid[0] * self.grid[1] * self.grid[2]))
+
+    def may_wait(self, chosen: tuple[int, ...], batch_blocks: int | None) -> bool:
+        """Return whether blocks of one batch may wait for blocks of another one."""
+        several = (batch_blocks or self.batch_size()) < len(chosen) == len(self.everyone)
+        return several and not self.module.needs_whole_grid(self.entry) and self.program.polls
 
     def contents(self) -> list[tuple[Buffer, Array]]:
         """Return the contents of the writable buffers."""
@@ -250,6 +269,16 @@ class _Run:
         """Run all blocks of all launches; repeat the run if it can decide whether a finding is an error."""
         began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+        if results is not None and self.waits_outside and before and len(chosen) == len(self.everyone):
+            self.restore(before)
+            self.memory.time.rewind(began)
+            self.together, options = True, self.options
+            batches = -(-len(chosen) // (batch_blocks or self.batch_size()))
+            self.options = replace(options, instruction_limit=options.instruction_limit * batches)
+            results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+            self.options = options
+            if results is not None and all(one.finished for one in results):
+                self.module.resident.add(self.entry)  # the barrier is the kernel's own
         if results is None or not self.allows_second_run():
             return results
         collectors, options = self.collectors, self.options
@@ -288,9 +317,10 @@ class _Run:
         shadow = GlobalShadow(program, memory, len(args), total, of_cluster) if self.options.sanitize else None
         tally = Tally(program, self.cluster.blocks) if self.options.count else None
         at_fatal = self._end if self.options.until_fatal else None
+        self.waits_outside, whole = False, self.together or self.module.needs_whole_grid(self.entry)
         collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
-        per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
+        per_batch = self._whole_grid(len(args)) if whole else batch_blocks or self.batch_size()
         per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
@@ -335,7 +365,8 @@ class _Run:
                     machine.state.events.finish()
                 batch = machine.state.batch
                 unfinished.update(int(number) for number in np.unique(batch.launch[batch.live]))
-        except LaunchStopped:
+        except LaunchStopped as stop:
+            self.waits_outside = isinstance(stop, WaitsOutside)
             if len(args) > 1 and not alone:
                 return None
             unfinished.update(range(len(args)))
@@ -347,7 +378,10 @@ class _Run:
                 printed[number] += "".join(text for _, text in lines)
         issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
         return [
-            _result(collector, counters, number in unfinished, printed[number], ended, issued)
+            replace(
+                _result(collector, counters, number in unfinished, printed[number], ended, issued),
+                waits_outside=self.waits_outside,
+            )
             for number, collector in enumerate(collectors)
         ]
 
@@ -368,14 +402,12 @@ class _Run:
         row_bytes = sum(count * widths[kind] for kind, count in self.program.rows.items())
         return (row_bytes + self.program.local_bytes * 2) * self.width
 
-    def _whole_grid(self, blocks: int) -> int:
-        need = blocks * (self._block_bytes() + 7 * (self.program.static_shared + self.dynamic_shared))
-        if need > BATCH_BYTES:
-            raise UsageError(
-                f"{self.entry} synchronises its whole grid; running all {blocks} blocks concurrently needs "
-                f"{need >> 20} MiB, but only {BATCH_BYTES >> 20} MiB is available: use a smaller grid"
-            )
-        return blocks
+    def _whole_grid(self, launches: int) -> int:
+        """Return the size of batches that hold whole grids."""
+        static = self.program.static_shared
+        launch = Launch(source_name(self.entry), self.grid, self.block, (), self.dynamic_shared, static)
+        need = self._block_bytes() + 7 * (static + self.dynamic_shared)
+        return whole_grid_blocks(launch, launches, need, self.module.target, self.options.chip.profile)
 
 
 def _result(

@@ -168,6 +168,8 @@ class Specials:
         if base in constants:
             return np.array([constants[base]], np.uint32)
         if base in ("%envreg1", "%envreg2"):
+            if "%workspace" not in self._symbols:  # a normal launch
+                return np.zeros(1, np.uint32)
             workspace = self._symbols["%workspace"][batch.launch]
             return (workspace >> np.uint64(32 if base == "%envreg1" else 0)).astype(np.uint32)
         if name == "%gridid":

@@ -207,7 +207,7 @@ class Evaluation:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:
                 return str(e["reason"])
-            case Outcome.INFEASIBLE if e.get("reason") and (e["needed"], e["available"]) == (1, 0):  # a condition
+            case _ if e.get("reason") and (e["needed"], e["available"]) == (1, 0):  # a condition
                 return f"{e['constraint']}: {e['reason']}"
             case _ if str(e.get("unit", "")).endswith(LEFT_OVER):
                 return f"{e['constraint']}: {e['needed']:g} {e['unit']}, must be 0"

@@ -25,6 +25,7 @@ from evokern.analysis.check.rounding import rounding
 from evokern.analysis.check.simulated_run import check_small_problems, own_problem, simulated_run
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
+from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import macros, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError
@@ -213,6 +214,7 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     """Return the compile target, whether the default candidate compiles for it, and a detail text."""
     from evokern.compile.isolated import compile_program
     from evokern.compile.messages import needs_later_architecture
+    from evokern.compile.occupancy import launch_excess
     from evokern.compile.records import CompileFailure
 
     kernel, default = folder.kernel, folder.kernel.space.default()
@@ -226,6 +228,10 @@ def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]
     if isinstance(built, CompileFailure):
         later = "; declare the newer feature with Launch(cluster=…) or a gene's min_compute_capability"
         return target, False, built.message + (later if needs_later_architecture(built.message) else "")
+    for launch in launches_of(kernel, default, possible[0]):
+        over = launch_excess(built, launch, chip)
+        if over is not None:
+            return target, False, f"the default candidate cannot be launched at {_text(possible[0])}: {over.reason}"
     uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
     return target, True, ", ".join(uses)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evokern.compile.build import tensors_of
+from evokern.compile.launch_attributes import grid_excess
 from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.genes import Config
@@ -16,7 +17,7 @@ from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Toleranc
 from evokern.device.sim.failure import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
-from evokern.errors import InternalError
+from evokern.errors import GridTooLargeError, InternalError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.arrays import Array
@@ -131,7 +132,7 @@ class Predictor:
         stage.reset()  # removes results of the previous candidate
         program.restore(stage.memory, every=True)
         counted = (
-            [program.cluster(one).whole(one.grid, of) for one, of in zip(launches, blocks, strict=True)]
+            [program.whole(one, of) for one, of in zip(launches, blocks, strict=True)]
             if blocks
             else [program.sample_blocks(one, self._simulation.blocks) for one in launches]
         )
@@ -182,10 +183,14 @@ class Predictor:
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
         def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
-            result = program.launch(
-                launch, stage.buffers, stage.memory,
-                instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
-            )  # fmt: skip
+            try:
+                result = program.launch(
+                    launch, stage.buffers, stage.memory,
+                    instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
+                )  # fmt: skip
+            except GridTooLargeError as error:  # the exact limit of this chip
+                excess = grid_excess(launch, resident, chip)
+                raise RunFailed(Outcome.INFEASIBLE, excess.evidence if excess else error.evidence) from None
             if result.ended and limit_us is not None:
                 raise _slow(f"part of a block's work alone takes longer than {limit_us:.3g} µs")
             if result.fatal is not None:
@@ -197,6 +202,9 @@ class Predictor:
             return result.counters
 
         counters = run(blocks, limit, None if limit_us is None else too_slow)
+        excess = grid_excess(launch, resident, chip) if program.needs_whole_grid(launch) else None
+        if excess is not None:
+            raise RunFailed(Outcome.INFEASIBLE, excess.evidence)
         latencies = latencies_of(chip)
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         entry = program.entry(launch)
@@ -220,12 +228,13 @@ class Predictor:
             # The blocks ended within the limit. A batch that runs them again with others needs a proportionally larger
             # one.
             lines = spread.line_blocks(launch.grid)
-            chosen = cluster.whole(launch.grid, lines)
-            with stage.undisturbed():
-                more = run(chosen, limit * len(chosen), None)
+            chosen, more = program.whole(launch, lines), counters
+            if not set(chosen) <= set(counters.blocks):
+                with stage.undisturbed():
+                    more = run(chosen, limit * len(chosen), None)
             every = spread.block_runs(entry, more)
             at = [more.blocks.index(block) for block in lines]
-            if spread.predicts_samples(launch.grid, every[at], blocks, runs):
+            if spread.predicts_samples(launch.grid, every[at], counters.blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, warps, ranks=ranks).blocks]
                 instructions = spread.extrapolated(launch.grid, every[at].sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))

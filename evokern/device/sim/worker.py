@@ -34,7 +34,7 @@ from evokern.device.sim.recount import RECOUNTED, is_short, slower
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
 from evokern.device.sim.tail_risk import TailRiskProbe
-from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
+from evokern.errors import DeviceError, EvokernError, GridTooLargeError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.comparison import tolerances
 from evokern.measurement.phases import PhaseClock
@@ -78,6 +78,8 @@ class SimWorker:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
         except (KernelError, DeviceError):  # errors of `kernel.py` or of the machine, not of the simulator
             raise
+        except GridTooLargeError as error:
+            evaluation = Evaluation(Outcome.INFEASIBLE, evidence=error.evidence)
         except UsageError as error:
             evaluation = not_simulated(error)
         except Exception as error:

@@ -133,6 +133,8 @@ def cluster_of(
         return cluster
     if capability < 10 * MIN_CLUSTER_CAPABILITY[0] + MIN_CLUSTER_CAPABILITY[1]:
         raise UsageError(f"{called}: clusters of {extent} need sm_90 or later, not sm_{capability}")
+    if "blocksareclusters" in directives:
+        raise UsageError(f"{called}: grids that count clusters (__block_size__ with a cluster) are not simulated")
     if blocks > PORTABLE_CLUSTER_BLOCKS:
         raise UsageError(
             f"{called}: a cluster of {extent} has {blocks} blocks, but the portable maximum is "

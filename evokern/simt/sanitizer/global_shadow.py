@@ -309,19 +309,20 @@ class GlobalShadow:
         return self._known(batch, lanes, other, np.ones(lanes.size, np.int64))
 
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
-        known = np.zeros(lanes.size, np.bool_)
-        launches, blocks = batch.launch[lanes], batch.block_id[lanes]
-        for pair in _pairs(launches, blocks):
-            seen = self.acquired.get(pair)
+        if not lanes.size:
+            return np.zeros(0, np.bool_)
+        pairs, which = np.unique(batch.launch[lanes] * self.blocks + batch.block_id[lanes], return_inverse=True)
+        known, order = np.zeros(lanes.size, np.bool_), np.argsort(which, kind="stable")
+        for pair, mine in zip(pairs.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True):
+            seen = self.acquired.get(divmod(pair, self.blocks))
             if seen is not None:
-                mine = (launches == pair[0]) & (blocks == pair[1])
                 known[mine] = time[mine] <= seen[other[mine]]
         return known
 
 
-def _pairs(launch: Array, block: Array) -> set[tuple[int, int]]:
+def _pairs(launch: Array, block: Array) -> list[tuple[int, int]]:
     """Return the distinct (launch, block) pairs of the lanes."""
-    return {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}
+    return [(one, two) for one, two in np.unique(np.stack([launch, block], 1), axis=0).tolist()]
 
 
 def _each(mine: Array, element: Array) -> Array:

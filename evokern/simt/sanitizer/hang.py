@@ -16,6 +16,7 @@ import numpy as np
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import WaitsOutside
 from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.state import MachineState
 
@@ -98,6 +99,8 @@ class HangDetector:
         """Stop a launch that does not end by itself."""
         lane = int(self._batch.active.lanes[0])
         self._batch.report("instruction_limit", segment.base, lane, detail=detail)
+        if segment.polls and self._has_other_batches(self._batch.active):
+            raise WaitsOutside
         self._batch.stop()
 
     def _has_other_batches(self, active: Active) -> bool:
