@@ -35,7 +35,7 @@ def reference_runs(
     """
     texts = [_run(kernel, problem, traces, by_role, sampled)]
     if sampled:
-        texts.append(_within(sampled))
+        texts.append(_within(sampled, traces))
     return "\n".join(texts)
 
 
@@ -47,6 +47,8 @@ def _run(
     sampled: Sequence[SampledField],
 ) -> str:
     position = {one.name: index for index, one in enumerate(sampled)}
+    members = traces.members
+    parts = {name: f"part_{index}" for index, name in enumerate(by_role["input"])}
     lines = [
         "/// Returns the reference values of every output, for all indices or the picked indices of sampled fields.",
         "std::vector<Expected> run_reference(const Shape& shape, const std::vector<Buffer>& inputs,",
@@ -56,17 +58,17 @@ def _run(
     arguments = []
     for entry in kernel.fields:
         if entry.name in traces.fields:
-            arguments.append(_field(entry.name, position))
+            arguments.append(_field(f"shape.{members[entry.name]}", position.get(entry.name)))
         elif len(entry.choices) > 1:
             arguments.append(str(entry.choices.index(problem[entry.name])))
     for index, name in enumerate(by_role["input"]):
         whole = f"inputs[{index}].values"
         if any(name in one.axes for one in sampled):
             lines += [
-                f"  std::vector<double> part_{name};",
-                f"  if (!picked.empty()) part_{name} = taken({whole}, {_places(name, traces, sampled)});",
+                f"  std::vector<double> {parts[name]};",
+                f"  if (!picked.empty()) {parts[name]} = taken({whole}, {_places(name, traces, sampled)});",
             ]
-            arguments.append(f"(picked.empty() ? {whole} : part_{name}).data()")
+            arguments.append(f"(picked.empty() ? {whole} : {parts[name]}).data()")
         else:
             arguments.append(f"{whole}.data()")
     for index, name in enumerate(by_role["output"]):
@@ -77,14 +79,15 @@ def _run(
             count = f"picked.empty() ? {count} : expected[{index}].places.size()"
         lines.append(f"  expected[{index}].values.resize({count});")
         arguments.append(f"expected[{index}].values.data()")
-    return "\n".join([*lines, f"  ::reference({', '.join(arguments)});", "  return expected;", "}", ""])
+    return "\n".join(
+        [*lines, f"  evokern_reference::reference({', '.join(arguments)});", "  return expected;", "}", ""]
+    )
 
 
-def _field(name: str, position: Mapping[str, int]) -> str:
-    whole = f"shape.{name.lower()}"
-    if name not in position:
+def _field(whole: str, position: int | None) -> str:
+    if position is None:
         return f"static_cast<int>({whole})"
-    picked = f"static_cast<long long>(picked[{position[name]}].size())"
+    picked = f"static_cast<long long>(picked[{position}].size())"
     return f"static_cast<int>(picked.empty() ? {whole} : {picked})"
 
 
@@ -96,8 +99,9 @@ def _places(name: str, traces: Traces, sampled: Sequence[SampledField]) -> str:
     return f"places_of({{{', '.join(map(number, extents))}}}, {{{', '.join(picked)}}})"
 
 
-def _within(sampled: Sequence[SampledField]) -> str:
-    extents = ", ".join(f"shape.{one.name.lower()}" for one in sampled)
+def _within(sampled: Sequence[SampledField], traces: Traces) -> str:
+    members = traces.members
+    extents = ", ".join(f"shape.{members[one.name]}" for one in sampled)
     steps = ", ".join(str(one.step) for one in sampled)
     names = ", ".join(f'"{one.name}"' for one in sampled)
     return f"""constexpr double WHOLE_S = {WHOLE_S!r};    // longest time of the reference for all elements, s

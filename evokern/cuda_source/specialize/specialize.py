@@ -108,9 +108,7 @@ def _until_settled(text: str, change: Callable[[str], str]) -> str:
 def _tidied(text: str) -> str:
     """Remove superfluous blank lines and empty sections."""
     text = squeeze(text)
-    empty = _until_settled(
-        text, lambda current: outside_strings(current, lambda part: _EMPTY_SECTION.sub(r"\1", part))
-    )
+    empty = _until_settled(text, lambda current: outside_strings(current, lambda part: _EMPTY_SECTION.sub(r"\1", part)))
     return squeeze(empty).strip("\n") + "\n"
 
 

@@ -88,7 +88,7 @@ def _condition_words(directive: str, text: str) -> frozenset[str]:
     return preprocessor.words(directive_body(text)) if directive in ("if", "elif", "pragma") else frozenset()
 
 
-def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: frozenset[str]) -> bool:
+def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: tuple[str, ...]) -> bool:
     head = {unit.stream.tokens[i].text for i in leaf.head}
     expanded = head | {word for d in unit.definitions if d.name in head for word in preprocessor.words(d.value)}
     if leaf.kind not in _DROPPABLE or "operator" in leaf.names:
@@ -108,13 +108,13 @@ def _means(entry: str, name: str) -> bool:
 
 def _pasted(unit: SourceFile) -> Callable[[str], bool]:
     """Return a function that tells whether ``##`` in a macro may produce a name."""
-    patterns = []
+    patterns = set()
     for definition in unit.definitions:
-        words = _WORD.sub(lambda found: "" if found.group() in (definition.parameters or ()) else found.group(),
-                          definition.value)  # fmt: skip
-        ends = re.findall(r"(\w*)\s*##\s*(\w*)", words)
-        patterns += [f"{re.escape(first)}\\w*{re.escape(last)}" for first, last in ends]
-    one = re.compile("|".join(patterns))
+        variable = definition.parameters or ()
+        for ends in re.findall(r"(\w*)\s*##\s*(\w*)", definition.value):
+            first, last = ("" if end in variable else re.escape(end) for end in ends)
+            patterns.add(rf"{first}\w*{last}")
+    one = re.compile("|".join(sorted(patterns)))
     return lambda name: bool(patterns) and one.fullmatch(name) is not None
 
 
