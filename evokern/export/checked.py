@@ -104,7 +104,7 @@ def _compiled(program: StandaloneProgram, source: str | None = None) -> Program 
     own = program.original
     if source is None:
         return compile_program(
-            program.section.text, own.name, {}, program.options, program.section.entries, program.target
+            program.section.device_text, own.name, {}, program.options, program.section.entries, program.target
         )
     return compile_program(source, own.name, own.headers, own.options, program.section.entries, program.target)
 

@@ -33,6 +33,8 @@ class KernelSection:
 
     text: str
     """Text of the section."""
+    device_text: str
+    """Text before the functions; the macros of the kernel are still defined at its end, for names of kernels."""
     declarations: str
     """Declarations of the functions, with which the rest of the program compiles without the section."""
     entries: tuple[str, ...]
@@ -75,8 +77,10 @@ def kernel_section(
         "#endif",
     ]
     before, behind = _isolation(code, frozenset(macros))
-    inside = "\n".join([*before, code.strip(), "", *bridge, *behind])
-    return KernelSection(inside, "\n".join(f"{head};" for head in heads), entries)
+    device = "\n".join([*before, code.strip(), ""])
+    return KernelSection(
+        "\n".join([device, *bridge, *behind]), device, "\n".join(f"{head};" for head in heads), entries
+    )
 
 
 def entry_function(index: int) -> str:

@@ -170,7 +170,7 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         built = compile_ptx(
             text,
             program.name,
-            {},
+            program.headers,  # for __has_include
             program.options,
             program.entries,
             chip.compute_capability,
