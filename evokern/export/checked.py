@@ -99,14 +99,29 @@ def checked_program(make: Make, name: str, tell: Tell, *, force: bool = False) -
     return program.text, device + _whole_checks(program, name, tell, force)
 
 
-def _compiled(program: StandaloneProgram, source: str | None = None) -> Program | CompileFailure:
-    """Compile the kernel's section, or the original source with its headers and macros."""
+def _compiled(
+    program: StandaloneProgram, source: str | None = None, more: tuple[str, ...] = ()
+) -> Program | CompileFailure:
+    """Compile the kernel's section, or the original source with its headers and macros.
+
+    Args:
+        program: the program.
+        source: the original source; None for the section.
+        more: further options.
+    """
     own = program.original
     if source is None:
         return compile_program(
-            program.section.device_text, own.name, {}, program.options, program.section.entries, program.target
+            program.section.device_text,
+            own.name,
+            {},
+            (*program.options, *more),
+            program.section.entries,
+            program.target,
         )
-    return compile_program(source, own.name, own.headers, own.options, program.section.entries, program.target)
+    return compile_program(
+        source, own.name, own.headers, (*own.options, *more), program.section.entries, program.target
+    )
 
 
 def _device_fault(program: StandaloneProgram, original: Program, *, same: bool = True) -> str | None:
@@ -114,10 +129,19 @@ def _device_fault(program: StandaloneProgram, original: Program, *, same: bool =
     built = _compiled(program)
     if isinstance(built, CompileFailure):
         return f"does not compile with NVRTC for {program.target}: {built.message}"
-    entries = program.section.entries
-    if same and [_code(built, entry) for entry in entries] != [_code(original, entry) for entry in entries]:
-        return "has other machine code than the original"
-    return None
+    if not same or _codes(built) == _codes(original):
+        return None
+    # `assert` compiles the number of its line into the code.
+    pair = (_compiled(program, program.original.source, _NO_ASSERT), _compiled(program, None, _NO_ASSERT))
+    codes = [_codes(one) for one in pair if isinstance(one, Program)]
+    return None if len(codes) == 2 and codes[0] == codes[1] else "has other machine code than the original"
+
+
+_NO_ASSERT = ("-DNDEBUG",)
+
+
+def _codes(program: Program) -> list[tuple[object, ...]]:
+    return [_code(program, entry) for entry in program.uses]
 
 
 def _code(program: Program, entry: str) -> tuple[object, ...]:

@@ -214,7 +214,7 @@ def _headers(parts: Parts) -> None:
     if parts.maybe(0.3, "header"):
         parts.headers["helpers.cuh"] = (
             "/* helpers */\n#pragma once\n#define HELPED(x) ((x) + 0)\n"
-            "template <typename T>\n__device__ __forceinline__ T passed(T value) { return HELPED(value); }\n"
+            "template <typename Type>\n__device__ __forceinline__ Type passed(Type v) { return HELPED(v); }\n"
         )
         parts.head.append('#include "helpers.cuh" // once\n#include "helpers.cuh"')
     if parts.maybe(0.2, "nested headers"):

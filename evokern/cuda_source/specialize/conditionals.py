@@ -72,7 +72,7 @@ def _inlined(
         if any(here[: len(branches)] == branches for branches in stands):
             continue
         stands.append(here)
-        body = _inlined(_unguarded(headers[name]), headers, here, places, repeated, name).strip("\n")
+        body = _inlined(unguarded(headers[name]), headers, here, places, repeated, name).strip("\n")
         if name in repeated:
             guard = "INCLUDED_" + re.sub(r"\W+", "_", name).strip("_").upper()
             body = f"#ifndef {guard}\n#define {guard}\n{body}\n#endif"
@@ -80,7 +80,7 @@ def _inlined(
     return "".join(pieces) + text[position:]
 
 
-def _unguarded(text: str) -> str:
+def unguarded(text: str) -> str:
     """Return a header's text without ``#pragma once`` or its include guard."""
     stream = TokenStream(text)
     tokens = stream.tokens

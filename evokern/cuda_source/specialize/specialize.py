@@ -15,6 +15,7 @@ from evokern.cuda_source.specialize.conditionals import (
     conditional_edits,
     conditionals,
     inline_headers,
+    unguarded,
     untaken_spans,
 )
 from evokern.cuda_source.specialize.execution_space import marking_edits
@@ -79,7 +80,9 @@ def self_contained(
 
 
 def _inlined(text: str, headers: Mapping[str, str] | None) -> str:
-    return inline_headers(plain_lines(text), {name: plain_lines(header) for name, header in (headers or {}).items()})
+    return inline_headers(
+        unguarded(plain_lines(text)), {name: plain_lines(header) for name, header in (headers or {}).items()}
+    )
 
 
 def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> str:
