@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evokern.export.names import cpp_names
+
 Formula = tuple[Any, ...]
 """`("field", name)`, `("number", n)`, `("neg", a)`, `("bits", a)` for the bit length, `(operator, a, b)` with
 `+ - * // %` as in Python, or `("if", guard, a, b)`, which is a if the guard holds and otherwise b."""
@@ -98,22 +100,9 @@ class ShapeGuard:
         return self.comparison in sides and COMPARISONS[self.comparison](*sides[self.comparison])
 
 
-class FieldName(str):
-    """Name of a field, with the name of its member of `Shape` in C++."""
-
-    member: str
-
-    @staticmethod
-    def make(name: str, member: str) -> FieldName:
-        """Return the name of a field."""
-        made = FieldName(name)
-        made.member = member
-        return made
-
-
 def member(name: str) -> str:
-    """Return the member of `Shape` for a field."""
-    return name.member if isinstance(name, FieldName) else name.lower()
+    """Return the member of `Shape` for a field, whose name is unique without regard to case."""
+    return cpp_names([name], lower=True)[name]
 
 
 def fields_of(formula: Formula) -> set[str]:

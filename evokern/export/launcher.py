@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
 from evokern.escaping import c_string, in_comment
 from evokern.export.declared_state import RestoredVariable
-from evokern.export.formula import Formula, ShapeGuard, cpp, simplified
+from evokern.export.formula import Formula, ShapeGuard, cpp, member, simplified
 from evokern.export.names import cpp_names
 from evokern.export.sections import entry_function
 from evokern.export.trace import Traces
@@ -44,15 +44,15 @@ def shape_checks(kernel: Kernel, problem: Problem, traces: Traces) -> str:
 
 
 def _conditions(kernel: Kernel, problem: Problem, traces: Traces) -> Iterator[tuple[str, str]]:
-    members = traces.members
     for entry in kernel.fields:
-        if entry.name in members:
-            yield _range(entry, f"shape.{members[entry.name]}"), _range_reason(entry)
+        if entry.name in traces.fields:
+            yield _range(entry), _range_reason(entry)
     for guard, reason in traces.guards.items():
         yield guard.cpp(), _sentence(guard, reason)
 
 
-def _range(entry: ProblemField, value: str) -> str:
+def _range(entry: ProblemField) -> str:
+    value = f"shape.{member(entry.name)}"
     if entry.choices:
         return " || ".join(f"{value} == {choice}" for choice in entry.choices)
     condition = f"{value} >= {entry.least} && {value} <= {entry.most}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.export.formula import member
 from evokern.export.launcher import number
 from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces
@@ -35,7 +36,7 @@ def reference_runs(
     """
     texts = [_run(kernel, problem, traces, by_role, sampled)]
     if sampled:
-        texts.append(_within(sampled, traces))
+        texts.append(_within(sampled))
     return "\n".join(texts)
 
 
@@ -47,7 +48,6 @@ def _run(
     sampled: Sequence[SampledField],
 ) -> str:
     position = {one.name: index for index, one in enumerate(sampled)}
-    members = traces.members
     parts = {name: f"part_{index}" for index, name in enumerate(by_role["input"])}
     lines = [
         "/// Returns the reference values of every output, for all indices or the picked indices of sampled fields.",
@@ -58,7 +58,7 @@ def _run(
     arguments = []
     for entry in kernel.fields:
         if entry.name in traces.fields:
-            arguments.append(_field(f"shape.{members[entry.name]}", position.get(entry.name)))
+            arguments.append(_field(f"shape.{member(entry.name)}", position.get(entry.name)))
         elif len(entry.choices) > 1:
             arguments.append(str(entry.choices.index(problem[entry.name])))
     for index, name in enumerate(by_role["input"]):
@@ -99,9 +99,8 @@ def _places(name: str, traces: Traces, sampled: Sequence[SampledField]) -> str:
     return f"places_of({{{', '.join(map(number, extents))}}}, {{{', '.join(picked)}}})"
 
 
-def _within(sampled: Sequence[SampledField], traces: Traces) -> str:
-    members = traces.members
-    extents = ", ".join(f"shape.{members[one.name]}" for one in sampled)
+def _within(sampled: Sequence[SampledField]) -> str:
+    extents = ", ".join(f"shape.{member(one.name)}" for one in sampled)
     steps = ", ".join(str(one.step) for one in sampled)
     names = ", ".join(f'"{one.name}"' for one in sampled)
     return f"""constexpr double WHOLE_S = {WHOLE_S!r};    // longest time of the reference for all elements, s

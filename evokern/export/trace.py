@@ -21,8 +21,7 @@ from evokern.declaration.genes import Config, Value
 from evokern.declaration.kernel import Kernel, Launch, Problem, ProblemField, Scalar, Tensor
 from evokern.declaration.render import macros
 from evokern.errors import EvokernError
-from evokern.export.formula import FieldName, ShapeGuard, evaluate, member
-from evokern.export.names import cpp_names
+from evokern.export.formula import ShapeGuard, evaluate
 from evokern.export.traced import DERIVED, GuardRecorder, Traced, bare, formula_of
 from evokern.hardware.profiles import Profile
 
@@ -32,7 +31,7 @@ class Traces:
     """Launches and buffers as formulas over the numeric fields."""
 
     fields: tuple[str, ...]
-    """Numeric fields, in declared order; each is a `FieldName`."""
+    """Numeric fields, in declared order."""
     guards: Mapping[ShapeGuard, str]
     """Conditions under which the formulas are valid, with reasons."""
     launches: tuple[Launch, ...]
@@ -41,11 +40,6 @@ class Traces:
     """Buffers; their extents may be `Traced`."""
     pinned: bool = field(default=False)
     """Whether only the study's shape is accepted."""
-
-    @property
-    def members(self) -> dict[str, str]:
-        """Member of the C++ struct `Shape` for each field."""
-        return {name: member(name) for name in self.fields}
 
 
 @dataclass(frozen=True)
@@ -80,8 +74,7 @@ def trace(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tr
     Raises:
         KernelError: a declared function of the kernel raised.
     """
-    members = cpp_names((f.name for f in kernel.fields if isinstance(problem[f.name], int)), lower=True)
-    numeric = tuple(FieldName.make(name, own) for name, own in members.items())
+    numeric = tuple(f.name for f in kernel.fields if isinstance(problem[f.name], int))
     own = _run(kernel, config, problem, chip, numeric)
     others = _other_paths(kernel, config, problem, chip, numeric, own)
     for paths in ([own, *others], [own])[not others :]:
@@ -155,7 +148,7 @@ def _other_paths(
 
 _SHAPES = 600
 """Number of shapes that are tried to find other paths."""
-_MOST_PATHS = 24
+_MOST_PATHS = 40
 """Largest number of paths; the exported launcher rejects shapes that take others."""
 
 

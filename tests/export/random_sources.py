@@ -25,7 +25,7 @@ OURS = (
 MACROS = (
     "len", "size", "count", "values", "stream", "shape", "config", "entry", "arguments", "inputs", "outputs", "T",
     "N_", "seed", "samples", "places", "expected", "worst", "error", "OK", "SETS", "SAMPLES", "WARM_UP",
-    "BAD_SHAPE", "calls", "time", "random", "normal", "whole", "begin", "end", "first", "second", "data",
+    "BAD_SHAPE", "calls", "time", "random", "normal", "whole", "begin", "first", "second", "data",
 )  # fmt: skip
 """Names of macros that the exported program or the standard library use for something else."""
 

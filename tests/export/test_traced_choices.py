@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Parameter
 from evokern.declaration.kernel import Kernel, Launch, ProblemField, Tensor, Tolerance, Workload, i32
-from evokern.export.formula import evaluate
+from evokern.export.formula import evaluate, member
 from evokern.export.launcher import number, shape_checks
 from evokern.export.trace import trace
 from evokern.export.traced import Traced
@@ -88,20 +89,12 @@ def test_launches_that_differ_in_more_than_numbers_are_refused() -> None:
     def launches(c: Any, p: Any) -> list[Launch]:
         return [*one(c, p), *(one(c, p) if p.N > 5000 else ())]
 
-    from dataclasses import replace
-
     kernel = replace(kernel, launches=launches)
     traces = trace(kernel, kernel.space.default(), kernel.problem("4096"), CHIPS["l4"])
     text = shape_checks(kernel, kernel.problem("4096"), traces)
     assert "n <= 5000 must hold: the launch was derived for this value" in text
 
 
-def test_fields_of_equal_spelling_have_members_of_their_own() -> None:
-    """`N` and `n`, and fields that are words of C++, have different C++ names."""
-    kernel = kernel_of(GRIDS["min"])
-    from dataclasses import replace
-
-    fields = (ProblemField("N"), ProblemField("n"), ProblemField("DEFAULT"), ProblemField("shape"))
-    kernel = replace(kernel, fields=fields)
-    traces = trace(kernel, kernel.space.default(), kernel.problem("4096,1,1,1"), CHIPS["l4"])
-    assert list(traces.members.values()) == ["n", "n_", "default_", "shape_"]
+def test_fields_that_are_words_of_cpp_have_names_of_their_own() -> None:
+    """The member of `Shape` is the field in lower case, unless the program needs that word."""
+    assert [member(name) for name in ("N", "DEFAULT", "shape", "linux")] == ["n", "default_", "shape_", "linux_"]
