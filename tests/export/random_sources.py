@@ -1,6 +1,6 @@
 """Seeded generator of kernel folders whose sources are written in every way that CUDA sources are written in.
 
-Each kernel computes y = scale * act(x) + shift. What varies is the text around it: comments, macros, line ends, names,
+Each kernel computes y = scale * act(x) + shift. The text around it varies: comments, macros, line ends, names,
 conditionals, namespaces, templates, headers, and the declaration in kernel.py.
 """
 
@@ -131,7 +131,7 @@ def _comments(parts: Parts) -> None:
         "licence": licence,
         "licence before a directive": licence.replace("\n */", "\n */ #define LICENCE 1"),
         "line comments": "// A kernel.\n//\n// #define NOT_THIS 3",
-        "spliced comment": "// goes on \\\n#define NOT_THIS 3 \\\n still a comment",
+        "spliced comment": "// continues \\\n#define NOT_THIS 3 \\\n still a comment",
         "backslash and space": "// the folder C:\\kernels\\ \n#define AFTER_BACKSLASH 1",
         "comment glued": "/* a */ /* b\n c */",
         "quotes in comments": "// don't \"quote\n/* it's \"open */",

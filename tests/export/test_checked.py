@@ -46,7 +46,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Non
     return program
 
 
-def broken(program: StandaloneProgram, text: str = "this is no CUDA") -> StandaloneProgram:
+def broken(program: StandaloneProgram, text: str = "this is not CUDA") -> StandaloneProgram:
     """Return the program with an error in the kernel's section."""
     added = f"\n{text};\n"
     section = program.section
@@ -74,12 +74,12 @@ def test_what_does_not_compile_is_not_handed_over(
     for part in ("trial 7 of scale does not compile with NVRTC for sm_89", "Nothing was written", "please report"):
         assert part in str(caught.value)
     kept = re.search(r"report it with (\S+)$", str(caught.value))
-    assert kept and Path(kept[1]).is_relative_to(tmp_path) and "this is no CUDA" in Path(kept[1]).read_text()
+    assert kept and Path(kept[1]).is_relative_to(tmp_path) and "this is not CUDA" in Path(kept[1]).read_text()
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("this is no CUDA", "does not compile"), ("#undef BLOCK\n", "")],
+    [("this is not CUDA", "does not compile"), ("#undef BLOCK\n", "")],
 )
 def test_a_faulty_specialisation_is_replaced_by_the_whole_source(
     make: Callable[[str | None], StandaloneProgram], text: str, told: str
@@ -106,7 +106,7 @@ def test_other_machine_code_is_a_fault(make: Callable[[str | None], StandalonePr
 
 
 def test_a_kernel_that_no_longer_compiles_is_the_users(make: Callable[[str | None], StandaloneProgram]) -> None:
-    """An error in the kernel itself is no bug of the export."""
+    """An error in the kernel itself is not a bug of the export."""
 
     def stale(code: str | None) -> StandaloneProgram:
         program = make(code)
@@ -119,7 +119,7 @@ def test_a_kernel_that_no_longer_compiles_is_the_users(make: Callable[[str | Non
 def test_without_nvrtc_the_checks_say_so(
     make: Callable[[str | None], StandaloneProgram], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing compiler is no error of the program."""
+    """A missing compiler is not an error of the program."""
 
     def absent(*arguments: object) -> None:
         raise DeviceError("NVRTC cannot be loaded")
@@ -139,7 +139,7 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the only one on PATH besides the system's own tools without compilers."""
+    """A folder with a few tools and without compilers, which is the whole PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sh", "cp", "chmod", "printf"):
@@ -175,7 +175,9 @@ def test_without_any_compiler_the_checks_say_so(make: Callable[[str | None], Sta
     )
 
 
-def test_a_compiler_that_does_not_work_is_no_bug(make: Callable[[str | None], StandaloneProgram], tools: Path) -> None:
+def test_a_compiler_that_does_not_work_is_not_a_bug(
+    make: Callable[[str | None], StandaloneProgram], tools: Path
+) -> None:
     """Nvcc without a host compiler, or too old for the chip, fails on any file."""
     tool(tools, "nvcc", 'echo "nvcc fatal : Unsupported gpu architecture" >&2; exit 1')
     assert whole(make(None)).omitted[0] == ("the host part was not compiled: nvcc fatal : Unsupported gpu architecture")
