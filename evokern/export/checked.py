@@ -52,22 +52,22 @@ class ExportChecks:
         return "; ".join((*self.passed, *self.omitted)) or "not compiled"
 
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 """Function that prints a line of progress."""
 Make = Callable[[str | None], StandaloneProgram]
 """Function that returns the program with the given source of the kernel, or with the specialised source for None."""
 
 
-def checked_program(make: Make, name: str, tell: Tell, *, force: bool = False) -> tuple[str, ExportChecks]:
+def checked_program(make: Make, name: str, report: Report, *, force: bool = False) -> tuple[str, ExportChecks]:
     """Return the text of a program that compiles, and the checks that it passed.
 
-    If the specialised source does not compile to the machine code of the original, the program contains the original
-    source with the code of other variants, and the checks name the reason.
+    The program contains the original source with the code of other variants if the specialised source does not compile
+    to the same machine code. The checks name the reason.
 
     Args:
         make: makes the program.
         name: name of the program for messages, for example `trial 7 of matmul`.
-        tell: prints a line before a step that may take several seconds.
+        report: prints a line before a step that may take several seconds.
         force: whether to return a program whose check fails on a GPU.
 
     Raises:
@@ -76,7 +76,7 @@ def checked_program(make: Make, name: str, tell: Tell, *, force: bool = False) -
         StudyError: the program ran on a GPU, and its check failed.
     """
     program = make(None)
-    tell(f"compiling {name} with NVRTC for {program.target}")
+    report(f"compiling {name} with NVRTC for {program.target}")
     try:
         original = _compiled(program, program.original.source)
         version = compiler_version()
@@ -95,8 +95,8 @@ def checked_program(make: Make, name: str, tell: Tell, *, force: bool = False) -
             device += ExportChecks(
                 omitted=(f"{told}, so the program contains the code of other variants; please report this with {kept}",)
             )
-    tell(f"building {name}")
-    return program.text, device + _whole_checks(program, name, tell, force)
+    report(f"building {name}")
+    return program.text, device + _whole_checks(program, name, report, force)
 
 
 def _compiled(
@@ -179,7 +179,7 @@ def _keep(text: str) -> Path:
     return Path(os.devnull)
 
 
-def _whole_checks(program: StandaloneProgram, name: str, tell: Tell, force: bool) -> ExportChecks:
+def _whole_checks(program: StandaloneProgram, name: str, report: Report, force: bool) -> ExportChecks:
     """Build the whole program with nvcc or read its host part with a host compiler; run it if a GPU fits.
 
     Raises:
@@ -191,7 +191,7 @@ def _whole_checks(program: StandaloneProgram, name: str, tell: Tell, force: bool
         work = Path(folder)
         if nvcc:
             command = [nvcc, build_target(program.target), *program.options, "-o", str(work / "best")]
-            return _built(program, name, command, work) + _run(program, name, tell, work / "best", force)
+            return _built(program, name, command, work) + _run(program, name, report, work / "best", force)
         if compiler is None:
             return ExportChecks(omitted=("nvcc and a C++ compiler were not found, so the host part was not compiled",))
         paths = [path for path in include_directories() if path != SHIMS]
@@ -248,7 +248,7 @@ def _first_error(text: str) -> str:
     return next((line for line in lines if "error" in line or "fatal" in line), lines[0] if lines else "")
 
 
-def _run(program: StandaloneProgram, name: str, tell: Tell, binary: Path, force: bool) -> ExportChecks:
+def _run(program: StandaloneProgram, name: str, report: Report, binary: Path, force: bool) -> ExportChecks:
     """Run a program once on a GPU with its architecture.
 
     Raises:
@@ -264,7 +264,7 @@ def _run(program: StandaloneProgram, name: str, tell: Tell, binary: Path, force:
         lock = GpuLock(live.uuid, f"cuda:{gpu.index} ({gpu.model})")
     except DeviceError as error:  # a search is timing candidates
         return ExportChecks(omitted=(f"not run: {error}",))
-    tell(f"running {name} on {gpu.model}")
+    report(f"running {name} on {gpu.model}")
     try:
         done = subprocess.run(
             [str(binary), "--check"], env={**os.environ, "CUDA_VISIBLE_DEVICES": live.uuid}, capture_output=True,

@@ -9,8 +9,10 @@ from typing import Any
 from evokern.export.names import cpp_names
 
 Formula = tuple[Any, ...]
-"""`("field", name)`, `("number", n)`, `("neg", a)`, `("bits", a)` for the bit length, `(operator, a, b)` with
-`+ - * // %` as in Python, or `("if", guard, a, b)`, which is a if the guard holds and otherwise b."""
+"""A field `("field", name)`, a number `("number", n)`, or an operation on formulas.
+
+Operations are `("neg", a)`, `("bits", a)` for the bit length, and `(operator, a, b)` with `+ - * // %` as in Python. The
+formula `("if", guard, a, b)` is a if the guard holds, and otherwise b."""
 
 OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
@@ -44,7 +46,7 @@ class ShapeGuard:
     when: tuple[ShapeGuard, ...] = ()
     """Conditions without which the comparison does not matter."""
     others: tuple[ShapeGuard, ...] = ()
-    """Alternatives, one of which may hold instead of the comparison."""
+    """Alternatives to the comparison: the condition also holds if one of them does."""
 
     def holds(self, fields: Mapping[str, int]) -> bool:
         """Return whether a shape meets the condition."""
@@ -78,11 +80,11 @@ class ShapeGuard:
         return fields_of(self.left) | fields_of(self.right)
 
     def opposes(self, other: ShapeGuard) -> bool:
-        """Return whether exactly one of two comparisons holds for every shape."""
+        """Return whether always exactly one of the two comparisons holds."""
         return replace(self, comparison=OPPOSITE[self.comparison]) == other
 
     def excludes(self, other: ShapeGuard) -> bool:
-        """Return whether at most one of two comparisons holds for every shape, as far as their form shows."""
+        """Return whether never both comparisons hold; False if their form does not show it."""
         values = self.comparison == other.comparison == "==" and self.right[0] == other.right[0] == "number"
         return self.opposes(other) or (values and self.left == other.left and self.right != other.right)
 

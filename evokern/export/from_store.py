@@ -10,7 +10,7 @@ from pathlib import Path
 from evokern.analysis.stored import chip_of, chosen_trial, declared_config
 from evokern.errors import StudyError
 from evokern.export.banner import Provenance
-from evokern.export.checked import ExportChecks, Tell, checked_program
+from evokern.export.checked import ExportChecks, Report, checked_program
 from evokern.export.standalone import standalone_program
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
@@ -52,7 +52,7 @@ def export_trial(
     file_name: str = "best.cu",
     trust: bool = False,
     force: bool = False,
-    tell: Tell = lambda text: None,
+    report: Report = lambda text: None,
 ) -> Exported:
     """Export a trial of a study as a standalone program, after compiling it.
 
@@ -64,7 +64,7 @@ def export_trial(
         file_name: name of the file, for the build line.
         force: whether to export a trial that is refuted or whose program fails its check on a GPU.
         trust: whether to load the kernel's declaration from the database if the folder is missing or changed.
-        tell: prints a line before a step that may take several seconds.
+        report: prints a line before a step that may take several seconds.
 
     Raises:
         InternalError: the program does not compile, which is a bug in evokern.
@@ -117,7 +117,7 @@ def export_trial(
             file_name=file_name,
         )
         name = f"trial {found.trial.number} of {record.name}"
-        text, checks = checked_program(lambda code: make(code=code), name, tell, force=force)
+        text, checks = checked_program(lambda code: make(code=code), name, report, force=force)
     time_us, _ = _time_at(record, evaluation, problem)
     return Exported(
         text=text,

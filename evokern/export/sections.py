@@ -1,7 +1,7 @@
 """Parts of an exported program with code of the kernel folder: the kernel, and its reference.
 
-Code of the folder may use any name and define any macro. So that neither reaches the rest of the program, each part
-restores the macros that it changes, and the rest refers to the kernel only through functions in the kernel's part.
+Code of the folder may use any name and define any macro. Therefore, each part restores the macros that it changes. The
+rest of the program uses the kernel only through functions in the kernel's part.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def export(
         record = reader.study(study)
         place = 0 if problem is None else record.problem_index(problem)
         made = export_trial(
-            reader, study, trial, problem=place, file_name=name, trust=trust, force=force, tell=output.note
+            reader, study, trial, problem=place, file_name=name, trust=trust, force=force, report=output.note
         )
     if str(file) == "-":
         output.note(made.checks.in_words())

@@ -229,7 +229,7 @@ def export(
         file = out / f"{one.name}.cu"
         try:
             with open_readonly(one.db) as reader:
-                made = export_trial(reader, one.name, None, file_name=file.name, trust=trust, tell=output.note)
+                made = export_trial(reader, one.name, None, file_name=file.name, trust=trust, report=output.note)
         except (UsageError, InternalError) as error:
             refused[one.name] = str(error)
             output.print_error(f"{one.name}: {error}")

@@ -107,7 +107,7 @@ def _means(entry: str, name: str) -> bool:
 
 
 def _pasted(unit: SourceFile) -> Callable[[str], bool]:
-    """Return a function that tells whether ``##`` in a macro may produce a name."""
+    """Return a function that returns whether ``##`` in a macro may produce a name."""
     patterns = set()
     for definition in unit.definitions:
         variable = definition.parameters or ()
