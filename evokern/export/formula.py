@@ -11,8 +11,8 @@ from evokern.export.names import cpp_names
 Formula = tuple[Any, ...]
 """A field `("field", name)`, a number `("number", n)`, or an operation on formulas.
 
-Operations are `("neg", a)`, `("bits", a)` for the bit length, and `(operator, a, b)` with `+ - * // %` as in Python. The
-formula `("if", guard, a, b)` is a if the guard holds, and otherwise b."""
+Operations are `("neg", a)`, `("bits", a)` for the bit length, and `(operator, a, b)` with `+ - * // %` as in Python.
+The formula `("if", guard, a, b)` is a if the guard holds, and otherwise b."""
 
 OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,

@@ -1,7 +1,7 @@
 """Sources written in random ways: each export compiles, is the same program, and verifies itself on a GPU.
 
-pytest -m slow tests/export/test_random_sources.py     200 sources, nvcc for sm_80, sm_89 and sm_90a
-pytest tests/export/test_random_sources.py -m gpu      50 of them built and run on the GPU of this machine
+The test marked `slow` builds 200 sources with nvcc for sm_80, sm_89 and sm_90a. The test marked `gpu` builds 50 of them
+and runs them on the GPU of this machine.
 """
 
 from __future__ import annotations
