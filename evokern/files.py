@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 MOST_BYTES = 2**30
@@ -106,6 +107,42 @@ def write_bytes(path: Path, content: bytes) -> None:
     os.set_blocking(opened, True)  # the reader of a FIFO may be slow
     with open(opened, "wb") as file:  # noqa: PTH123 (a descriptor)
         file.write(content)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all: an interrupted write keeps the previous file.
+
+    A FIFO, a device, and a file that cannot be replaced are written as by `write_bytes`.
+
+    Raises:
+        OSError: as for `write_bytes`.
+    """
+    try:
+        real = path.resolve()
+        mode = stat.S_IMODE(real.stat().st_mode) if is_file(real) else None
+        if (mode is None and real.exists()) or (mode is not None and not os.access(real, os.W_OK)):
+            write_bytes(path, content)
+            return
+        opened, name = tempfile.mkstemp(prefix=f".{real.name[:100]}-", dir=real.parent)
+    except (OSError, ValueError):
+        write_bytes(path, content)
+        return
+    try:
+        with open(opened, "wb") as file:  # noqa: PTH123 (a descriptor)
+            file.write(content)
+        if mode is None:
+            mode = 0o666 & ~_umask()
+        Path(name).chmod(mode)
+        Path(name).replace(real)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str) -> None:

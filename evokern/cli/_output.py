@@ -18,7 +18,7 @@ from evokern.cli._terminal import unwrapped
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
 from evokern.events import FIELDS
-from evokern.files import write_bytes, write_text
+from evokern.files import write_text, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,16 +150,13 @@ class Output:
 
 
 def save(file: Path, content: str | bytes, option: str) -> None:
-    """Write a file whose path is the value of an option.
+    """Write a file whose path is the value of an option, completely or not at all.
 
     Raises:
         UsageError: the file cannot be written; the message names the reason and the option.
     """
     try:
-        if isinstance(content, str):
-            write_text(file, content)
-        else:
-            write_bytes(file, content)
+        write_whole(file, content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; choose another file with {option}") from error
 

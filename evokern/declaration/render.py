@@ -8,7 +8,7 @@ lines of `kernel.cu`. A named choice becomes a number, the position of the value
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evokern.declaration.feasibility import launches_of
@@ -41,8 +41,27 @@ class Rendered:
     @property
     def macros(self) -> dict[str, str]:
         """Map from name to value of the macros in the `-D` options."""
-        pairs = (option[2:].split("=", 1) for option in self.options if option.startswith("-D"))
-        return {pair[0]: pair[1] if len(pair) > 1 else "1" for pair in pairs}
+        pairs = (_MACRO.match(option) for option in _joined(self.options))
+        return {pair["name"]: "1" if pair["value"] is None else pair["value"] for pair in pairs if pair}
+
+
+_MACRO = re.compile(r"(?:-D\s*|--define-macro[=\s]\s*)(?P<name>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
+
+
+def without_macros(options: Iterable[str]) -> list[str]:
+    """Return compiler options without those that define a macro."""
+    return [option for option in _joined(options) if not _MACRO.match(option)]
+
+
+def _joined(options: Iterable[str]) -> list[str]:
+    """Return compiler options with `-D` and the next word as one option."""
+    joined: list[str] = []
+    for option in options:
+        if joined and joined[-1] in ("-D", "--define-macro"):
+            joined[-1] += f" {option}"
+        else:
+            joined.append(option)
+    return joined
 
 
 def choice_macro(gene: Gene, value: Value) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro
 from evokern.cuda_source.specialize.conditionals import inline_headers
-from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced, entry_words
 from evokern.errors import SourceError
 from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
@@ -53,9 +53,10 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
     site = find_launch(source, function)
     if not any(parameter.pointer for parameter in function.parameters):
         raise SourceError(f"{function.signature} takes no pointer, so it cannot return a result")
-    text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
-    macros = tuple(_numeric_macros(source, text))
     point = _with_arguments(source, function, wanted, site)
+    named = entry_words([point.expression or function.name])
+    text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name], named)
+    macros = tuple(_numeric_macros(source, text))
     has_sizes = any(not p.pointer and p.base in WHOLE for p in function.parameters)
     sizes = {m.name: m.number or 0 for m in macros if not has_sizes and (m.number or 0) > LARGEST_GENE}
     genes = [_macro_gene(macro) for macro in macros if (macro.number or 0) <= LARGEST_GENE]

@@ -20,7 +20,7 @@ from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
 from evokern.cli.commands.search import AllowChangesOption
 from evokern.cli.panel import Watcher
-from evokern.errors import UsageError
+from evokern.errors import InternalError, UsageError
 from evokern.files import make_folder
 from evokern.wording import command as command_line
 from evokern.wording import duration
@@ -229,15 +229,16 @@ def export(
         file = out / f"{one.name}.cu"
         try:
             with open_readonly(one.db) as reader:
-                made = export_trial(reader, one.name, None, file_name=file.name, trust=trust)
-        except UsageError as error:
+                made = export_trial(reader, one.name, None, file_name=file.name, trust=trust, report=output.note)
+        except (UsageError, InternalError) as error:
             refused[one.name] = str(error)
             output.print_error(f"{one.name}: {error}")
             continue
         save(file, made.text, "-o")
         facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted, **made.proof.as_dict()}
+        facts |= {"checks": made.checks.passed, "checks_omitted": made.checks.omitted}
         written.append({"study": one.name, "file": str(file), **facts})
-        output.print_line(f"wrote {file}: trial {made.trial}, {one.in_words()}")
+        output.print_line(f"wrote {file}: trial {made.trial}, {one.in_words()}; {made.checks.in_words()}")
     if output.json:
         output.print_json({"files": written, "refused": refused})
     else:
