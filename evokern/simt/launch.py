@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +24,9 @@ from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.access_keys import NUMBER
-from evokern.simt.sanitizer.findings import Collector, Finding
+from evokern.simt.sanitizer.findings import ENDLESS, UNFINISHED, Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
+from evokern.simt.sanitizer.hang import OUTSIDE
 from evokern.simt.sanitizer.used_values import SecondRun
 from evokern.simt.settings import Geometry, Options
 
@@ -56,7 +58,7 @@ class LaunchResult:
     fatal: Finding | None
     """The finding that would have ended the launch on a GPU."""
     hung: bool
-    """True if the launch did not end by itself: it reached the instruction limit, or threads waited forever."""
+    """True if the launch never ends: threads wait forever, or the state of a loop repeats."""
     ended: bool = False
     """True if `enough` ended the launch; counters then cover only the part that ran."""
     finished: bool = True
@@ -68,6 +70,18 @@ class LaunchResult:
     def errors(self) -> tuple[Finding, ...]:
         """Findings that make the kernel incorrect; all others are warnings."""
         return tuple(finding for finding in self.findings if finding.matters)
+
+    @property
+    def over_limit(self) -> bool:
+        """Whether the instruction limit ended the launch; the launch may be only long."""
+        return self.fatal is not None and self.fatal.kind == UNFINISHED
+
+    @property
+    def fault(self) -> Finding | None:
+        """The finding that decides the outcome: the fatal one; errors come before `unfinished`."""
+        if self.over_limit or self.fatal is None:
+            return next(iter(self.errors), self.fatal)
+        return self.fatal
 
 
 def launch(
@@ -145,7 +159,7 @@ def launch_many(
         constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
 
     Returns:
-        One result per argument list.
+        One result per argument list. After a launch that exceeds the limit, the following ones do not run.
 
     Raises:
         SourceError: the entry does not exist or uses unsupported PTX.
@@ -171,6 +185,10 @@ def launch_many(
             alone = run.checked([values], chosen, batch_blocks, before, [own], alone=True)
             assert alone is not None
             results += alone
+            if alone[0].over_limit:  # the others need about as many instructions
+                not_run = LaunchResult((), None, completed=False, printed="", fatal=None, hung=False, finished=False)
+                results += [not_run] * (len(args) - len(results))
+                break
             before = run.keep(before, values)
     return results
 
@@ -188,6 +206,8 @@ class _Run:
     options: Options
     source: str | None
     enough: Callable[[Counters], bool] | None = None
+    together: bool = False
+    """Whether all blocks run in one batch, because they may wait for each other."""
     program: PtxProgram = field(init=False)
     width: int = field(init=False)
     cluster: Cluster = field(init=False)
@@ -250,6 +270,12 @@ class _Run:
         """Run all blocks of all launches; repeat the run if it can decide whether a finding is an error."""
         began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+        waits = results is not None and any(one.fatal is not None and OUTSIDE in one.fatal.hint for one in results)
+        if waits and before and self._fit_together(len(chosen)):
+            self.together = True
+            self.restore(before)
+            self.memory.time.back(began)
+            results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         if results is None or not self.allows_second_run():
             return results
         collectors, options = self.collectors, self.options
@@ -290,7 +316,8 @@ class _Run:
         at_fatal = self._end if self.options.until_fatal else None
         collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
-        per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
+        whole = program.grid_wide or self.together
+        per_batch = self._whole_grid(len(pairs)) if whole else batch_blocks or self.batch_size()
         per_batch = max(per_batch // self.cluster.blocks, 1) * self.cluster.blocks
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
@@ -368,8 +395,15 @@ class _Run:
         row_bytes = sum(count * widths[kind] for kind, count in self.program.rows.items())
         return (row_bytes + self.program.local_bytes * 2) * self.width
 
+    def _fit_together(self, blocks: int) -> bool:
+        """Return whether these are all blocks of the grid, and fit into one batch."""
+        return blocks == math.prod(self.grid) and self._together_bytes(blocks) <= BATCH_BYTES
+
+    def _together_bytes(self, blocks: int) -> int:
+        return blocks * (self._block_bytes() + 7 * (self.program.static_shared + self.dynamic_shared))
+
     def _whole_grid(self, blocks: int) -> int:
-        need = blocks * (self._block_bytes() + 7 * (self.program.static_shared + self.dynamic_shared))
+        need = self._together_bytes(blocks)
         if need > BATCH_BYTES:
             raise UsageError(
                 f"{self.entry} synchronises its whole grid; running all {blocks} blocks concurrently needs "
@@ -382,7 +416,7 @@ def _result(
     collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool, issued: int
 ) -> LaunchResult:
     fatal = collector.fatal
-    waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
+    waits = unfinished and not ended and (fatal is None or fatal.kind in ENDLESS)
     return LaunchResult(
         collector.findings,
         counters,

@@ -13,6 +13,10 @@ _SINGLE_JOB = -1
 """Key of the job; it cannot be a trial number."""
 
 
+class JobOverran(InternalError):
+    """Job that exceeded its deadline; its worker was stopped."""
+
+
 def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
     """Run one job and return its result; results of other jobs are ignored.
 
@@ -24,7 +28,8 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
         patience_s: additional seconds for workers to start and to finish earlier jobs.
 
     Raises:
-        EvokernError: if the handler raised it, or if the worker processes died or exceeded the deadline.
+        JobOverran: the job exceeded its deadline.
+        EvokernError: the handler raised it, or the worker processes died.
     """
     pool.submit(_SINGLE_JOB, job, deadline_s)
     end = time.monotonic() + deadline_s + patience_s
@@ -38,6 +43,8 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
                 raise result.value
             if result.status == "lost":
                 raise result.lost_error(what)
-            how = result.value if result.status == "died" else f"no result within {result.value:g} s"
-            raise InternalError(f"{what}: the worker process failed ({how}); {result.log or 'it printed nothing'}")
+            printed = result.log or "it printed nothing"
+            if result.status == "overran":
+                raise JobOverran(f"{what}: the worker process failed (no result within {result.value:g} s); {printed}")
+            raise InternalError(f"{what}: the worker process failed ({result.value}); {printed}")
     raise InternalError(f"{what}: no worker process returned a result")

@@ -13,7 +13,7 @@ from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.errors import InternalError
@@ -110,6 +110,7 @@ class Predictor:
         *,
         stage: ProblemBuffers | None = None,
         blocks: Sequence[tuple[int, ...]] = (),
+        patient: bool = False,
     ) -> Predicted:
         """Predict the time of a candidate on a problem.
 
@@ -120,6 +121,7 @@ class Predictor:
             limit_us: time above which the prediction stops.
             stage: buffers to use instead of the predictor's own.
             blocks: blocks to count for each launch, which may be idle; by default an evenly spread sample.
+            patient: whether to count only one block, or cluster, of each launch, with the limit for long launches.
 
         Raises:
             RunFailed: the candidate crashed, hung, or is slower than the limit.
@@ -133,10 +135,11 @@ class Predictor:
         counted = (
             [program.cluster(one).whole(one.grid, of) for one, of in zip(launches, blocks, strict=True)]
             if blocks
-            else [program.sample_blocks(one, self._simulation.blocks) for one in launches]
+            else [program.sample_blocks(one, 1 if patient else self._simulation.blocks) for one in launches]
         )
+        most = self._simulation.long_limit if patient else self._simulation.instruction_limit
         parts = tuple(
-            self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
+            self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us, most)
             for launch, chosen in zip(launches, counted, strict=True)
         )
         fault = stage.fault(self._kernel, self._tolerance, idle=bool(blocks)) if judged else None
@@ -153,10 +156,11 @@ class Predictor:
 
     def _launch(
         self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, blocks: tuple[int, ...],
-        limit_us: float | None,
+        limit_us: float | None, most: int,
     ) -> PredictedLaunch:  # fmt: skip
         chip = self._chip
-        limit = self._instruction_limit(launch, len(blocks), limit_us)
+        limit = self._instruction_limit(launch, len(blocks), limit_us, most)
+        timed = limit < most
         if len(blocks) > self._simulation.blocks:  # the study's limit applies to its own number of blocks
             limit *= -(-len(blocks) // self._simulation.blocks)
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
@@ -181,17 +185,17 @@ class Predictor:
             """Return whether the counters so far exceed the limit; every component of the time grows with them."""
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
-        def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
+        def run(chosen: tuple[int, ...], limit: int, enough: Callable[[Counters], bool] | None) -> Counters:
             result = program.launch(
                 launch, stage.buffers, stage.memory,
-                instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
+                instruction_limit=limit, blocks=chosen, sanitize=False, count=True, enough=enough,
             )  # fmt: skip
             if result.ended and limit_us is not None:
                 raise _slow(f"part of a block's work alone takes longer than {limit_us:.3g} µs")
             if result.fatal is not None:
-                if result.hung and limit_us is not None and most < self._simulation.instruction_limit:
+                if result.over_limit and timed:
                     raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
-                raise failure(result.fatal, most, stage.problem)
+                require_no_fault(result, launch, limit, stage.problem, blocks=len(chosen))
             if result.counters is None:
                 raise InternalError("the PTX machine returned no counters")
             return result.counters
@@ -231,15 +235,15 @@ class Predictor:
                 found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 
-    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
-        """Return the instruction limit at which issuing alone takes as long as the time limit."""
+    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None, most: int) -> int:
+        """Return the instruction limit at which issuing alone takes as long as the time limit; at most `most`."""
         if limit_us is None:
-            return self._simulation.instruction_limit
+            return most
         warps = -(-launch.threads // 32)
         share = -(-launch.blocks // self._chip.sms)
         of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
         # The limit is doubled because it also counts PTX instructions that are free in the time model.
-        return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
+        return min(most, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
 
 
 def filled_bytes(built: Built, problem: Problem, tensors: Mapping[str, Tensor]) -> Iterator[int]:
