@@ -174,7 +174,7 @@ def launch_many(
     filled = tuple(constants) or ({},) * len(args)
     chosen = run.cluster.whole(grid, range(grid[0] * grid[1] * grid[2]) if blocks is None else blocks)
     place_data(run.program, module, memory, len(args))
-    before = run.contents() if len(args) > 1 or run.allows_second_run() else []
+    before = run.contents() if len(args) > 1 or run.allows_second_run() or run.may_wait(len(chosen)) else []
     began = replace(memory.time)
     results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # One of the launches stopped the others, so each launch runs again separately.
@@ -259,9 +259,16 @@ class _Run:
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
     def allows_second_run(self) -> bool:
-        """Return whether the writable buffers are small enough to restore for a second run."""
-        writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
-        return self.options.sanitize and writable <= SECOND_RUN_BYTES
+        """Return whether the sanitizer may repeat the run to decide whether a finding is an error."""
+        return self.options.sanitize and self._restorable()
+
+    def may_wait(self, blocks: int) -> bool:
+        """Return whether all blocks run, but in several batches, so that one may wait for blocks of a later batch."""
+        return self.batch_size() < blocks == math.prod(self.grid) and self._restorable()
+
+    def _restorable(self) -> bool:
+        """Return whether the writable buffers are small enough to restore for another run."""
+        return sum(buffer.size for buffer in self.memory.buffers if buffer.writable) <= SECOND_RUN_BYTES
 
     def checked(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,

@@ -13,7 +13,7 @@ _SINGLE_JOB = -1
 """Key of the job; it cannot be a trial number."""
 
 
-class JobOverran(InternalError):
+class JobDeadlineError(InternalError):
     """Job that exceeded its deadline; its worker was stopped."""
 
 
@@ -28,7 +28,7 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
         patience_s: additional seconds for workers to start and to finish earlier jobs.
 
     Raises:
-        JobOverran: the job exceeded its deadline.
+        JobDeadlineError: the job exceeded its deadline.
         EvokernError: the handler raised it, or the worker processes died.
     """
     pool.submit(_SINGLE_JOB, job, deadline_s)
@@ -43,8 +43,8 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
                 raise result.value
             if result.status == "lost":
                 raise result.lost_error(what)
-            printed = result.log or "it printed nothing"
+            failed, printed = f"{what}: the worker process failed", result.log or "it printed nothing"
             if result.status == "overran":
-                raise JobOverran(f"{what}: the worker process failed (no result within {result.value:g} s); {printed}")
-            raise InternalError(f"{what}: the worker process failed ({result.value}); {printed}")
+                raise JobDeadlineError(f"{failed} (no result within {result.value:g} s); {printed}")
+            raise InternalError(f"{failed} ({result.value}); {printed}")
     raise InternalError(f"{what}: no worker process returned a result")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import workload_tensors
@@ -15,6 +16,7 @@ from evokern.declaration.small_problems import keeps_limits
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.settings import GateSettings, SimulationSettings
+from evokern.study.trial import SMALLER, TOO_LARGE
 
 MOST_BYTES = 64 << 20
 """Largest total buffer size of a simulated problem, in bytes; larger problems take minutes."""
@@ -62,7 +64,7 @@ def own_problem(folder: Folder) -> Results:
         yield _run_check(_covers, kernel, config, problem, chip)
 
 
-Answer = tuple[bool | None, str]
+Answer = tuple[bool | Literal["warning"] | None, str]
 """Result of a check (None if skipped) and its detail text."""
 
 
@@ -71,12 +73,15 @@ def _run_check(
     kernel: Kernel, config: Config, problem: Problem, chip: Profile,
 ) -> Answer:  # fmt: skip
     """Run a check of the default candidate; turn its errors into results."""
+    from evokern.device.sim.failure import is_too_large
     from evokern.gate import RunFailed
 
     where = f"the default candidate at {problem} on sim:{chip.name}"
     try:
         return ask(where, kernel, config, problem, chip)
     except RunFailed as failed:
+        if is_too_large(failed):
+            return "warning", f"{where} is {TOO_LARGE}: {failed.message}; {SMALLER}"
         reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
         return False, f"{where} {failed.outcome.value}: {reason}"
     except KernelError as error:

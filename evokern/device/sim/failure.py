@@ -8,7 +8,7 @@ from typing import Any
 from evokern import simt
 from evokern.declaration.kernel import Launch, Problem
 from evokern.gate import RunFailed
-from evokern.simt.sanitizer.findings import ENDLESS, UNFINISHED
+from evokern.simt.sanitizer.findings import ENDLESS, ERROR, UNFINISHED
 from evokern.simt.sanitizer.hang import OUTSIDE
 from evokern.study.trial import TOO_LARGE, Outcome
 
@@ -53,7 +53,7 @@ def require_no_fault(
         raise too_large(
             limit + 1, limit, "warp instructions",
             f"{_blocks(launch, blocks)} at {problem} did not end within {limit:,} warp instructions{_end(finding)}",
-            **evidence, executed=round(result.warp_instructions * share),
+            **evidence, at=str(problem), executed=round(result.warp_instructions * share),
         )  # fmt: skip
     raise RunFailed(Outcome.WRONG, described({"check": f"sanitizer:{finding.kind}", **evidence}))
 
@@ -78,6 +78,11 @@ def is_too_large(failed: RunFailed) -> bool:
     return failed.outcome is Outcome.INFEASIBLE and failed.evidence.get("constraint") == TOO_LARGE
 
 
+def waits_outside(failed: RunFailed) -> bool:
+    """Return whether a launch may wait for blocks that did not run."""
+    return OUTSIDE in failed.evidence.get("finding", {}).get("hint", "")
+
+
 def compared_with_default(failed: RunFailed, default: float | None) -> RunFailed:
     """Return `hung` instead of `too_large_to_simulate` if the default candidate needs far fewer instructions.
 
@@ -86,14 +91,15 @@ def compared_with_default(failed: RunFailed, default: float | None) -> RunFailed
         default: warp instructions of the default candidate at the same problem; None if unknown.
     """
     executed = failed.evidence.get("executed", 0)
-    if not default or executed <= HUNG_RATIO * default:
+    if not default or executed <= HUNG_RATIO * default or waits_outside(failed):
         return failed
-    finding, problem = failed.evidence["finding"], failed.evidence["problem"]
+    at, needs = failed.evidence["at"], round(default)
     hint = (
-        f"the launch executed more than {executed:,} warp instructions and did not end; the default candidate needs "
-        f"{round(default):,} at the same problem, and more than {HUNG_RATIO} times as many count as endless"
+        f"it needs more than {executed:,} warp instructions at {at}, where the default candidate needs {needs:,}; more "
+        f"than {HUNG_RATIO} times as many count as endless"
     )
-    shared = {"finding": {**finding, "hint": hint}, "problem": problem, "executed": executed}
+    found = {**failed.evidence["finding"], "kind": "instruction_limit", "level": ERROR, "hint": hint}
+    shared = {"finding": found, "problem": failed.evidence["problem"], "executed": executed}
     limit = round(HUNG_RATIO * default)
     return RunFailed(Outcome.HUNG, described({"limit_s": 0.0, "limit_instructions": limit, **shared}))
 
@@ -104,8 +110,7 @@ def described(evidence: Mapping[str, Any]) -> dict[str, Any]:
     file = f" of {finding['file']}" if finding.get("file") else ""
     place = f"line {finding['line']}{file}" if finding["line"] else f"`{finding['instruction']}`"
     where = place + (f": {finding['source']}" if finding["source"] else "")
-    kind = "did not end" if finding["kind"] == UNFINISHED else finding["kind"].replace("_", " ")
-    message = f"{kind} at {where} ({finding['hint']})"
+    message = f"{finding['kind'].replace('_', ' ')} at {where} ({finding['hint']})"
     return {**evidence, "diagnosis" if "error" in evidence else "message": message}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.device.sim.failure import require_no_fault
+from evokern.device.sim.failure import is_too_large, require_no_fault, waits_outside
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.errors import InternalError
@@ -110,7 +111,7 @@ class Predictor:
         *,
         stage: ProblemBuffers | None = None,
         blocks: Sequence[tuple[int, ...]] = (),
-        patient: bool = False,
+        wanted: int | None = None,
     ) -> Predicted:
         """Predict the time of a candidate on a problem.
 
@@ -121,7 +122,7 @@ class Predictor:
             limit_us: time above which the prediction stops.
             stage: buffers to use instead of the predictor's own.
             blocks: blocks to count for each launch, which may be idle; by default an evenly spread sample.
-            patient: whether to count only one block, or cluster, of each launch, with the limit for long launches.
+            wanted: number of blocks to count instead of the study's, with the instruction limit for long launches.
 
         Raises:
             RunFailed: the candidate crashed, hung, or is slower than the limit.
@@ -135,9 +136,9 @@ class Predictor:
         counted = (
             [program.cluster(one).whole(one.grid, of) for one, of in zip(launches, blocks, strict=True)]
             if blocks
-            else [program.sample_blocks(one, 1 if patient else self._simulation.blocks) for one in launches]
+            else [program.sample_blocks(one, wanted or self._simulation.blocks) for one in launches]
         )
-        most = self._simulation.long_limit if patient else self._simulation.instruction_limit
+        most = self._simulation.long_limit if wanted else self._simulation.instruction_limit
         parts = tuple(
             self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us, most)
             for launch, chosen in zip(launches, counted, strict=True)
@@ -147,6 +148,40 @@ class Predictor:
             timemodel.predict_memset(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors)
         )
         return Predicted(timemodel.total((*(part.prediction for part in parts), *fills)), parts, fault, fills)
+
+    def predict_long(
+        self,
+        config: Config,
+        built: Built,
+        problem: Problem,
+        limit_us: float | None = None,
+        settled: Callable[[RunFailed], RunFailed] = lambda failed: failed,
+    ) -> Predicted:
+        """Predict the time of a candidate whose sample of blocks may exceed the instruction limit.
+
+        If it does, one block is counted; if the blocks may wait for each other, all blocks are counted together.
+
+        Args:
+            config: configuration of the candidate.
+            built: programs of the candidate.
+            problem: one of the problems that it was built for.
+            limit_us: time above which the prediction stops.
+            settled: function that decides whether a candidate that exceeds the limit hung.
+
+        Raises:
+            RunFailed: the candidate crashed, hung, is slower than the limit, or is too large even for one block.
+        """
+        try:
+            return self.predict(config, built, problem, limit_us)
+        except RunFailed as failed:
+            first = settled(failed)
+            if not is_too_large(first):
+                raise first from None
+        try:
+            wanted = sys.maxsize if waits_outside(first) else 1
+            return self.predict(config, built, problem, limit_us, wanted=wanted)
+        except RunFailed as failed:
+            raise settled(failed) from None
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
@@ -161,8 +196,8 @@ class Predictor:
         chip = self._chip
         limit = self._instruction_limit(launch, len(blocks), limit_us, most)
         timed = limit < most
-        if len(blocks) > self._simulation.blocks:  # the study's limit applies to its own number of blocks
-            limit *= -(-len(blocks) // self._simulation.blocks)
+        if len(blocks) > self._simulation.blocks and most == self._simulation.instruction_limit:
+            limit *= -(-len(blocks) // self._simulation.blocks)  # the limit applies to the study's number of blocks
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
         resident, cluster = max(blocks_per_sm(use, launch, chip), 1), program.cluster(launch)

@@ -19,7 +19,7 @@ from evokern.study.discovery import WorkerContext
 from evokern.study.trial import SMALLER, TOO_LARGE, Evaluation, Outcome
 from evokern.workers.backend import Backend, HostCapacity, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool, WorkerSpec
-from evokern.workers.single_job import JobOverran, run_single_job
+from evokern.workers.single_job import JobDeadlineError, run_single_job
 
 WINDOW = 8
 """Default maximum number of concurrent trials: enough for a few cores, but few enough for the sampler to learn soon."""
@@ -201,7 +201,7 @@ def _default_time(
     job = Simulate(default, built, None, best_us=0.0)  # only the time is needed
     try:
         evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
-    except JobOverran:
+    except JobDeadlineError:
         evaluation = _OVERRAN
     if evaluation.evidence.get("constraint") == TOO_LARGE:
         return None, (f"the default candidate is {evaluation.reason}; {SMALLER}",)

@@ -81,7 +81,7 @@ class SimWorker:
         try:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
-            settled = self._settled(failed)
+            settled = self._settled(failed, job.config)
             evaluation = Evaluation(settled.outcome, evidence=settled.evidence)
         except (KernelError, DeviceError):  # errors of `kernel.py` or of the machine, not of the simulator
             raise
@@ -196,9 +196,9 @@ class SimWorker:
                 return fault, reports
         return None, reports
 
-    def _settled(self, failed: RunFailed) -> RunFailed:
+    def _settled(self, failed: RunFailed, config: Config) -> RunFailed:
         """Return the failure; a candidate that exceeds the limit is `hung` if the default candidate needs far less."""
-        if not is_too_large(failed) or "executed" not in failed.evidence:
+        if not is_too_large(failed) or config == self._settings.default:
             return failed
         problem = self._kernel.problem(failed.evidence["problem"])
         if problem not in self._default_work:
@@ -207,16 +207,9 @@ class SimWorker:
 
     def _predict(self, job: Simulate, problem: Problem, limit_us: float | None) -> Predicted:
         def predict(built: Built) -> Predicted:
-            try:
-                return self._predictor.predict(job.config, built, problem, limit_us)
-            except RunFailed as failed:
-                settled = self._settled(failed)
-                if not is_too_large(settled):
-                    raise settled from None
-            try:
-                return self._predictor.predict(job.config, built, problem, limit_us, patient=True)
-            except RunFailed as failed:
-                raise self._settled(failed) from None
+            return self._predictor.predict_long(
+                job.config, built, problem, limit_us, lambda failed: self._settled(failed, job.config)
+            )
 
         return self._lines.run(job.config, job.built, problem, predict)
 
@@ -258,7 +251,7 @@ class SimWorker:
         try:
             return problem, self._check(config, problem)
         except RunFailed as failed:
-            first = self._settled(failed)
+            first = self._settled(failed, config)
             if not is_too_large(first):
                 raise first from None
         for smaller in islice(self._own.smaller(config, problem), HALVINGS):

@@ -83,7 +83,8 @@ class HangDetector:
             Stopped: the limit is exceeded, the state repeats, or the caller has seen enough.
         """
         issued = self.schedule.issued
-        self._reads_global = self._reads_global or _reads_global(segment)
+        if self._lane_comparisons and not self._reads_global:
+            self._reads_global = _reads_global(segment)
         if issued > self._ask:
             self._ask = issued * 3 // 2
             if self._options.enough is not None and self._options.enough():
