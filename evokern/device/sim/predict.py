@@ -240,8 +240,8 @@ class Predictor:
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         entry = program.entry(launch)
         timeline = Timeline(
-            entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
-            holds(entry, counters, chip),
+            entry, latencies, counters.conflicts() | counters.sleeps(chip.clock_mhz),
+            latencies.l2 if in_l2 else latencies.dram, holds(entry, counters, chip),
             demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)),
             products_wait=use.products_wait,
         )  # fmt: skip
