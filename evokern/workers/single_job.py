@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from evokern.errors import InternalError
+from evokern.events import step
 from evokern.workers.jobs import JobPool
 from evokern.workers.pool import wait
 
@@ -31,6 +32,11 @@ def run_single_job(pool: JobPool, job: Any, deadline_s: float, what: str, patien
         JobDeadlineError: the job exceeded its deadline.
         EvokernError: the handler raised it, or the worker processes died.
     """
+    with step(what):
+        return _result(pool, job, deadline_s, what, patience_s)
+
+
+def _result(pool: JobPool, job: Any, deadline_s: float, what: str, patience_s: float) -> Any:
     pool.submit(_SINGLE_JOB, job, deadline_s)
     end = time.monotonic() + deadline_s + patience_s
     while time.monotonic() < end:

@@ -28,6 +28,7 @@ from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import macros, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError
+from evokern.events import step
 from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
@@ -76,10 +77,11 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
             yield CheckResult(name, None, f"skipped because of the error reported under {stage_label(cause)!r}")
             continue
         try:
-            for result in _named(name, check(folder)):
-                if result.ok is False:
-                    failed.add(name)
-                yield result
+            with step(f"checking: {stage_label(name)}"):
+                for result in _named(name, check(folder)):
+                    if result.ok is False:
+                        failed.add(name)
+                    yield result
         except KERNEL_CODE_EXCEPTIONS as error:
             place = _error_location(error, kernel.folder)
             if not (place or isinstance(error, EvokernError)):
