@@ -19,7 +19,6 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, DeviceError, KernelError
-from evokern.events import step
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Evaluation, Outcome, Resources
 
@@ -114,10 +113,9 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     known = target.cache.get(key) if target.cache else None
     if known is not None:
         return known
-    with step(f"compiling {rendered.name} for {architecture}"):
-        program = compile_program(
-            rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, architecture
-        )
+    program = compile_program(
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, architecture
+    )
     if target.cache and isinstance(program, Program):
         target.cache.put(key, program)
     return program
@@ -143,11 +141,10 @@ def compile_internal(source: str, name: str, entry: str, chip: Profile) -> Progr
 
 def compile_to_ptx(rendered: Rendered, chip: Profile) -> Program | CompileFailure:
     """Compile one rendered program to PTX with line information, for reports about source lines."""
-    with step(f"compiling {rendered.name} for {chip.architecture}"):
-        return compile_ptx(
-            rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
-            chip.compute_capability, suffix=rendered.architecture_suffix,
-        )  # fmt: skip
+    return compile_ptx(
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
+        suffix=rendered.architecture_suffix,
+    )  # fmt: skip
 
 
 def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Tensor]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from evokern.analysis.check.folder import Folder, Results
-from evokern.analysis.check.reference_check import workload_tensors
+from evokern.analysis.check.folder import Folder, Results, problem_bytes
 from evokern.analysis.wrong_trials import suspect
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
@@ -30,19 +29,19 @@ def simulated_run(folder: Folder) -> Results:
     """Check that the default candidate passes without findings on its smallest problem and for each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
-    small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
+    small = sorted(folder.small, key=lambda problem: problem_bytes(kernel, problem))
     place = next(((problem, chip) for problem in small if (chip := _chip(kernel, config, problem)) is not None), None)
     if place is None:
         yield None, "skipped: the default candidate is infeasible on every small problem"
         return
     problem, chip = place
-    if _bytes(kernel, problem) > MOST_BYTES:
+    if problem_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: the smallest problem, {problem}, needs more than {MOST_BYTES >> 20} MiB"
         return
     yield _run_check(_run, kernel, config, problem, chip)
     for worded in folder.choice_variants:  # as small as the small problems
         where = _chip(kernel, config, worded)
-        if where is not None and _bytes(kernel, worded) <= MOST_BYTES:
+        if where is not None and problem_bytes(kernel, worded) <= MOST_BYTES:
             yield _run_check(_run, kernel, config, worded, where)
 
 
@@ -58,7 +57,7 @@ def own_problem(folder: Folder) -> Results:
     chip = _chip(kernel, config, problem)
     if chip is None:
         yield None, f"skipped: the default candidate is infeasible at {problem}"
-    elif _bytes(kernel, problem) > MOST_BYTES:
+    elif problem_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: {problem} needs more than {MOST_BYTES >> 20} MiB; `evokern search` checks it"
     else:
         yield _run_check(_covers, kernel, config, problem, chip)
@@ -104,10 +103,6 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     return True, f"{where}: {ran}; {covered}" + (
         f"; all blocks ran on the problem scaled down to {found.scaled}" if found.scaled else ""
     )
-
-
-def _bytes(kernel: Kernel, problem: Problem) -> int:
-    return sum(tensor.bytes for tensor in workload_tensors(kernel, problem).values())
 
 
 def _chip(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
