@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from evokern.analysis.check.reference_check import workload_tensors
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import small_problem
-from evokern.errors import StudyError
+from evokern.errors import KernelError, StudyError
 from evokern.study import discovery
 from evokern.study.file import read_study
 from evokern.study.settings import Study
@@ -37,12 +37,18 @@ class Folder:
     @property
     def small(self) -> tuple[Problem, ...]:
         """Small problems, without those that are too large to run the reference."""
-        return tuple(problem for problem in self._declared if problem_bytes(self.kernel, problem) <= MOST_SMALL_BYTES)
+        return tuple(problem for problem in self._declared if not self._is_large(problem))
 
     @property
     def too_large(self) -> tuple[Problem, ...]:
         """Small problems that are too large to run the reference."""
-        return tuple(problem for problem in self._declared if problem_bytes(self.kernel, problem) > MOST_SMALL_BYTES)
+        return tuple(problem for problem in self._declared if self._is_large(problem))
+
+    def _is_large(self, problem: Problem) -> bool:
+        try:
+            return problem_bytes(self.kernel, problem) > MOST_SMALL_BYTES
+        except KernelError:  # the check of the workload reports it
+            return False
 
     @property
     def _declared(self) -> tuple[Problem, ...]:

@@ -104,11 +104,7 @@ def _problems(folder: Folder) -> Iterator[CheckResult]:
     """Report the number of problems, and small problems that are not small."""
     kernel, problems = folder.kernel, folder.problems
     yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
-    try:
-        found = folder.too_large
-    except KernelError:  # reported by the check of the workload
-        return
-    for problem in found:
+    for problem in folder.too_large:
         needs = f"needs {in_gib(problem_bytes(kernel, problem))}, but at most {MOST_SMALL_BYTES >> 20} MiB are useful"
         yield CheckResult("problems", False, f"the small problem {_text(problem)} {needs}; use a smaller one")
 
