@@ -281,7 +281,7 @@ class _Run:
         if waits and before and self._fit_together(len(chosen)):
             self.together = True
             self.restore(before)
-            self.memory.time.back(began)
+            self.memory.time.rewind(began)
             results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         if results is None or not self.allows_second_run():
             return results
