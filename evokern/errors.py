@@ -89,8 +89,12 @@ MAX_INTEGER = 2**63 - 1
 """Largest integer that the database can store; the bound for seeds, limits and counts."""
 
 
+MOST_LISTED = 100
+"""Maximum number of valid words in a message."""
+
+
 def suggestion(word: object, known: Iterable[str]) -> str:
-    """Return a clause that suggests the nearest valid word or integer and lists all valid ones.
+    """Return a clause that suggests the nearest valid word or integer and lists the valid ones.
 
     Args:
         word: the given word.
@@ -108,7 +112,8 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     else:
         close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
     guess = f"did you mean {lowered[close[0].lower()]!r}? " if close else ""
-    return f"{guess}known: {', '.join(options)}"
+    further = f", … ({len(options):,} in all)" if len(options) > MOST_LISTED else ""
+    return f"{guess}known: {', '.join(options[:MOST_LISTED])}{further}"
 
 
 _WHOLE = re.compile(r"-?\d+")

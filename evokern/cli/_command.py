@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import traceback
@@ -31,6 +32,7 @@ from evokern.cli._environment import (
 )
 from evokern.cli._options import with_current_names, with_whole_problem
 from evokern.cli._output import Output, crash_log
+from evokern.cli._silence import SILENCE
 from evokern.cli._terminal import escaping_streams
 from evokern.errors import EvokernError, UsageError
 from evokern.workers.shadowing import shadowing_advice
@@ -145,7 +147,8 @@ def run_command(output: Output, work: Callable[[], int | None]) -> int:
     if gone:
         return report_usage_error(output, UsageError(gone))
     try:
-        with escaping_streams(), output.logging():
+        reported = SILENCE.reported(output.tell) if output.remarks else contextlib.nullcontext()
+        with escaping_streams(), output.logging(), reported:
             return _run_reporting_errors(output, work)
     except EvokernError as error:  # the log itself cannot be written
         return report_usage_error(output, error)

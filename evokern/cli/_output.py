@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._environment import redirect_to_null, shortened
+from evokern.cli._silence import SILENCE
 from evokern.cli._terminal import unwrapped
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
@@ -74,6 +75,7 @@ class Output:
     def print_line(self, text: str) -> None:
         """Print a line of the result and flush it, unless `--json` is given."""
         if not self.json:
+            SILENCE.broken()
             print(visible(text), flush=True)
 
     def note(self, text: str, *, logged: bool = False) -> None:
@@ -95,6 +97,7 @@ class Output:
 
     def tell(self, text: str) -> None:
         """Print text with its line breaks on stderr. If stderr fails, the command continues."""
+        SILENCE.broken()
         try:
             print(visible_lines(text), file=sys.stderr, flush=True)
         except OSError:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from evokern.compile import nvrtc
 from evokern.compile.records import CompileFailure, Program
 from evokern.errors import EvokernError
+from evokern.events import step
 from evokern.workers.pool import JobResult, OwnServerPool, WorkerSpec, wait
 from evokern.workers.role import is_worker
 
-DEADLINE_S = 600.0
-"""Time limit of a compile in seconds; the largest known kernels take half a minute."""
+DEADLINE_S = 120.0
+"""Time limit of a compile in seconds, as in a search; the largest known kernels take half a minute."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def compile_program(
     job = _Compile(source, name, dict(headers), tuple(options), tuple(entries), architecture, line_info)
     if is_worker():
         return job.run()
-    result = _own_child().run(job)
+    with step(f"compiling {name} for {architecture}"):
+        result = _own_child().run(job)
     if result.status == "done":
         program: Program | CompileFailure = result.value
         return program

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -108,6 +109,8 @@ CAUSES = ("memory", "shared-memory", "latency", "tensor", "launch", "arithmetic"
 """Possible bottlenecks of a kernel; `profile` prints them as `memory-bound` and so on."""
 Relieves = Mapping[str, int] | Sequence[str]
 """Bottlenecks that a gene can relieve: a mapping from bottleneck to weight, or a sequence if all weights are 1."""
+MOST_VALUES = 1 << 15
+"""Maximum number of values of a gene; samplers store the index of a value in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +148,19 @@ class Gene:
             raise SpaceError(f"gene name {self.name!r} is not a C identifier; rename it, because it becomes a macro")
         if not self.values:
             raise SpaceError(f"gene {self.name} has no values; list at least one")
+        if len(self.values) > MOST_VALUES:
+            raise SpaceError(
+                f"gene {self.name} has {len(self.values):,} values; list at most {MOST_VALUES:,}, for example only "
+                "multiples of 16"
+            )
         if len(set(self.values)) != len(self.values):
-            raise SpaceError(f"gene {self.name} lists a value twice: {self.values}")
+            twice = next(value for value, count in Counter(self.values).items() if count > 1)
+            raise SpaceError(f"gene {self.name} lists a value twice: {twice!r}")
         if self.default not in self.values:
-            raise SpaceError(f"gene {self.name}: default {self.default!r} is not among its values {self.values}")
+            raise SpaceError(
+                f"gene {self.name}: default {self.default!r} is not among its values: "
+                f"{suggestion(str(self.default), map(str, self.values))}"
+            )
         for value in self.min_compute_capability:
             if value not in self.values:
                 raise SpaceError(f"gene {self.name}: min_compute_capability names the unknown value {value!r}")

@@ -18,6 +18,9 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.state import State
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, KernelError
 
+MOST_MACRO = 1 << 16
+"""Maximum length of a macro's value in characters."""
+
 
 @dataclass(frozen=True)
 class Rendered:
@@ -91,6 +94,11 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         if name in result:
             raise KernelError(f"kernel {kernel.name}: macro {name} is already a gene; rename the macro")
         result[name] = str(value)
+        if len(result[name]) > MOST_MACRO:
+            raise KernelError(
+                f"kernel {kernel.name}: the value of macro {name} has {len(result[name]):,} characters; use at most "
+                f"{MOST_MACRO:,}"
+            )
     return result
 
 

@@ -19,13 +19,13 @@ from typing import Literal, Protocol
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.genes import Config
 from evokern.device.contract import Answer, CompilesAhead, Device, ExecutorState, HasExecutors, ReportsStages, Request
-from evokern.errors import InternalError
+from evokern.errors import DeviceError, InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
 from evokern.search._failures import LastFailures
 from evokern.search.request import SessionPart
 from evokern.search.results import EndReason
-from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+from evokern.study.trial import SMALLER, TOO_LARGE, Evaluation, Outcome, Proposal, Trial
 
 POLL_S = 0.1
 """Maximum wait in seconds before the loop checks the clock and stop requests."""
@@ -33,7 +33,8 @@ HEARTBEAT_S = 2.0
 """Interval in seconds at which the elapsed time is stored if no trial ends."""
 DRAIN_S = 2.0
 """Seconds that candidates in flight have to finish after the end of the budget; a later session repeats the others."""
-
+MAX_TOO_LARGE = 8
+"""Number of consecutive trials that a simulated device cannot run; one more ends the search."""
 
 AfterEvent = Callable[[Literal["trial", "idle"]], None]
 
@@ -150,6 +151,7 @@ class Loop:
         self._prefix = 0
         self._in_flight: set[int] = set()
         self._exhausted = False
+        self._too_large = 0
         self._recent: deque[float] = deque()
         self.stop_requested = False
         """Whether to end the session; signal handlers may set it. All recorded trials are kept."""
@@ -305,6 +307,21 @@ class Loop:
                 self._device.compile_ahead(self.arms.of(number).likely())
         for self.last in recorded:
             after_event("trial")
+            self._require_simulable(self.last)
+
+    def _require_simulable(self, trial: Trial) -> None:
+        """Check that the last trials were not all too large to simulate; such trials do not count towards a limit.
+
+        Raises:
+            DeviceError: too many trials in a row were too large.
+        """
+        evidence = trial.evaluation.evidence
+        self._too_large = self._too_large + 1 if evidence.get("constraint") == TOO_LARGE else 0
+        if self._too_large > MAX_TOO_LARGE:
+            raise DeviceError(
+                f"{self._too_large} trials in a row were too large to simulate, trial {trial.number} because "
+                f"{evidence['reason']}; {SMALLER}"
+            )
 
     def _over_budget(self) -> bool:
         return self._limits.budget_s is not None and self.elapsed_s >= self._limits.budget_s

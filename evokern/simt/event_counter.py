@@ -58,6 +58,7 @@ class Tally:
             "ideal_store_sectors",
             "local_bytes",
             "cluster_accesses",
+            "sleep_ns",
         )
         self.arrays = {name: np.zeros(size, np.int64) for name in names}
 
@@ -203,6 +204,10 @@ class EventCounter:
     def cluster(self, number: int, accesses: int) -> None:
         """Count accesses to another block's shared memory, per thread."""
         self.tally.arrays["cluster_accesses"][number] += accesses
+
+    def sleep(self, number: int, total_ns: int) -> None:
+        """Count the sleep of some warps, summed over these warps."""
+        self.tally.arrays["sleep_ns"][number] += total_ns
 
     def sectors(self, number: int, active: Active, index: Array, width: int, *, write: bool) -> None:
         """Count the sectors of a global access; ``index`` has one value per active lane, in units of ``width``."""

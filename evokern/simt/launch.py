@@ -27,7 +27,7 @@ from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.access_keys import NUMBER
-from evokern.simt.sanitizer.findings import Collector, Finding
+from evokern.simt.sanitizer.findings import ENDLESS, UNFINISHED, Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.used_values import SecondRun
 from evokern.simt.settings import Geometry, Options
@@ -57,7 +57,7 @@ class LaunchResult:
     fatal: Finding | None
     """The finding that would have ended the launch on a GPU."""
     hung: bool
-    """True if the launch did not end by itself: it reached the instruction limit, or threads waited forever."""
+    """True if the launch never ends: threads wait forever, or the state of a loop repeats."""
     ended: bool = False
     """True if `enough` ended the launch; counters then cover only the part that ran."""
     finished: bool = True
@@ -71,6 +71,18 @@ class LaunchResult:
     def errors(self) -> tuple[Finding, ...]:
         """Findings that make the kernel incorrect; all others are warnings."""
         return tuple(finding for finding in self.findings if finding.matters)
+
+    @property
+    def over_limit(self) -> bool:
+        """Whether the instruction limit ended the launch; the launch may be only long."""
+        return self.fatal is not None and self.fatal.kind == UNFINISHED
+
+    @property
+    def fault(self) -> Finding | None:
+        """The finding that decides the outcome: the fatal one; errors come before `unfinished`."""
+        if self.over_limit or self.fatal is None:
+            return next(iter(self.errors), self.fatal)
+        return self.fatal
 
 
 def launch(
@@ -149,7 +161,7 @@ def launch_many(
         constants: for each argument list the contents of its `__constant__` arrays, by their names in the source.
 
     Returns:
-        One result per argument list.
+        One result per argument list. After a launch that exceeds the limit, the following ones do not run.
 
     Raises:
         SourceError: the entry does not exist or uses unsupported PTX.
@@ -175,6 +187,10 @@ def launch_many(
             alone = run.checked([values], chosen, batch_blocks, before, [own], alone=True)
             assert alone is not None
             results += alone
+            if alone[0].over_limit:  # the others need about as many instructions
+                not_run = LaunchResult((), None, completed=False, printed="", fatal=None, hung=False, finished=False)
+                results += [not_run] * (len(args) - len(results))
+                break
             before = run.keep(before, values)
     return results
 
@@ -192,12 +208,13 @@ class _Run:
     options: Options
     source: str | None
     enough: Callable[[Counters], bool] | None = None
+    together: bool = False
+    """Whether all blocks run in one batch, because they may wait for each other."""
     program: PtxProgram = field(init=False)
     width: int = field(init=False)
     cluster: Cluster = field(init=False)
     collectors: list[Collector] = field(init=False, default_factory=list)
     waits_outside: bool = field(init=False, default=False)
-    together: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.program = self.module.program(self.entry)
@@ -258,9 +275,12 @@ class _Run:
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
     def allows_second_run(self) -> bool:
-        """Return whether the writable buffers are small enough to restore for a second run."""
-        writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
-        return self.options.sanitize and writable <= SECOND_RUN_BYTES
+        """Return whether the sanitizer may repeat the run to decide whether a finding is an error."""
+        return self.options.sanitize and self._restorable()
+
+    def _restorable(self) -> bool:
+        """Return whether the writable buffers are small enough to restore for another run."""
+        return sum(buffer.size for buffer in self.memory.buffers if buffer.writable) <= SECOND_RUN_BYTES
 
     def checked(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
@@ -414,7 +434,7 @@ def _result(
     collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool, issued: int
 ) -> LaunchResult:
     fatal = collector.fatal
-    waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
+    waits = unfinished and not ended and (fatal is None or fatal.kind in ENDLESS)
     return LaunchResult(
         collector.findings,
         counters,

@@ -443,3 +443,50 @@ def test_a_gene_with_one_value_may_act_through_the_launch(folder: Path) -> None:
     _change(folder / "kernel.py", 'Parameter("THREADS"', 'Parameter("WAVES", (1,)), Parameter("THREADS"')
     _change(folder / "kernel.py", "-(-p.N // (width(c) * c.THREADS))", "c.WAVES * -(-p.N // (width(c) * c.THREADS))")
     assert "macros" not in _failures("scale")[1]
+
+
+CONSTRAINT = 'Constraint("whole_vectors", lambda c, p: divides(width(c), p.N), "a tail would be left over"),'
+
+
+def test_a_slow_constraint_is_named_and_ends_the_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later check calls the constraint again."""
+    monkeypatch.setattr("evokern.analysis.check.declared_functions.MOST_S", 0.05)
+    slow = 'Constraint("sleeps", lambda c, p: __import__("time").sleep(0.1) or True, "it sleeps"),'
+    _change(folder / "kernel.py", CONSTRAINT, f"{CONSTRAINT}\n        {slow}")
+    code, found = _failures("scale")
+    assert (1, ["constraints"]) == (code, list(found))
+    assert found["constraints"].startswith("constraint sleeps took 0.1 s for one candidate")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        (CONSTRAINT, f'{CONSTRAINT}\n        Constraint("dice", lambda c, p: random() < 0.5, "it is random"),',
+         "constraint dice returned needed"),
+        ("launches=launches,", 'launches=launches, macros=lambda c, p: {"DICE": int(1e9 * random())},',
+         "macros returned {"),
+        ("tensors=lambda p, c: {", 'tensors=lambda p, c: {} if random() < 0.2 else {', "tensors returned {"),
+    ],
+)  # fmt: skip
+def test_a_function_that_varies_is_named(folder: Path, old: str, new: str, name: str) -> None:
+    """A constraint, macros or tensors that depend on random numbers are an error."""
+    _change(folder / "kernel.py", "def width(c)", "from random import random\n\n\ndef width(c)")
+    _change(folder / "kernel.py", old, new)
+    _, found = _failures("scale")
+    assert any(text.startswith(name) and "for the same candidate" in text for text in found.values()), found
+
+
+def test_a_small_problem_that_is_large_is_named(folder: Path) -> None:
+    """Its reference does not run; the checks of the other small problems do."""
+    _change(folder / "kernel.py", 'small_problems=("1024", "1001")', 'small_problems=("2147483644", "1001")')
+    code, found = _failures("scale")
+    assert (1, ["problems"]) == (code, list(found))
+    assert found["problems"].startswith("the small problem N=2147483644 needs 16 GiB")
+
+
+def test_a_macro_of_many_characters_is_named(folder: Path) -> None:
+    """The compiler does not get it."""
+    _change(folder / "kernel.py", "launches=launches,", 'launches=launches, macros=lambda c, p: {"BIG": "1," * 40000},')
+    code, found = _failures("scale")
+    assert 1 == code
+    assert "the value of macro BIG has 80,000 characters; use at most 65,536" in found["constraints"]

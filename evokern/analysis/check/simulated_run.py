@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
-from evokern.analysis.check.folder import Folder, Results
-from evokern.analysis.check.reference_check import workload_tensors
+from evokern.analysis.check.folder import Folder, Results, problem_bytes
 from evokern.analysis.wrong_trials import suspect
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.genes import Config
@@ -15,6 +15,7 @@ from evokern.declaration.small_problems import keeps_limits
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.settings import GateSettings, SimulationSettings
+from evokern.study.trial import SMALLER, TOO_LARGE
 
 MOST_BYTES = 64 << 20
 """Largest total buffer size of a simulated problem, in bytes; larger problems take minutes."""
@@ -28,19 +29,19 @@ def simulated_run(folder: Folder) -> Results:
     """Check that the default candidate passes without findings on its smallest problem and for each field choice."""
     kernel = folder.kernel
     config = kernel.space.default()
-    small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
+    small = sorted(folder.small, key=lambda problem: problem_bytes(kernel, problem))
     place = next(((problem, chip) for problem in small if (chip := _chip(kernel, config, problem)) is not None), None)
     if place is None:
         yield None, "skipped: the default candidate is infeasible on every small problem"
         return
     problem, chip = place
-    if _bytes(kernel, problem) > MOST_BYTES:
+    if problem_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: the smallest problem, {problem}, needs more than {MOST_BYTES >> 20} MiB"
         return
     yield _run_check(_run, kernel, config, problem, chip)
     for worded in folder.choice_variants:  # as small as the small problems
         where = _chip(kernel, config, worded)
-        if where is not None and _bytes(kernel, worded) <= MOST_BYTES:
+        if where is not None and problem_bytes(kernel, worded) <= MOST_BYTES:
             yield _run_check(_run, kernel, config, worded, where)
 
 
@@ -56,13 +57,13 @@ def own_problem(folder: Folder) -> Results:
     chip = _chip(kernel, config, problem)
     if chip is None:
         yield None, f"skipped: the default candidate is infeasible at {problem}"
-    elif _bytes(kernel, problem) > MOST_BYTES:
+    elif problem_bytes(kernel, problem) > MOST_BYTES:
         yield None, f"skipped: {problem} needs more than {MOST_BYTES >> 20} MiB; `evokern search` checks it"
     else:
         yield _run_check(_covers, kernel, config, problem, chip)
 
 
-Answer = tuple[bool | None, str]
+Answer = tuple[bool | Literal["warning"] | None, str]
 """Result of a check (None if skipped) and its detail text."""
 
 
@@ -71,12 +72,15 @@ def _run_check(
     kernel: Kernel, config: Config, problem: Problem, chip: Profile,
 ) -> Answer:  # fmt: skip
     """Run a check of the default candidate; turn its errors into results."""
+    from evokern.device.sim.failure import is_too_large
     from evokern.gate import RunFailed
 
     where = f"the default candidate at {problem} on sim:{chip.name}"
     try:
         return ask(where, kernel, config, problem, chip)
     except RunFailed as failed:
+        if is_too_large(failed):
+            return "warning", f"{where} is {TOO_LARGE}: {failed.message}; {SMALLER}"
         reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
         return False, f"{where} {failed.outcome.value}: {reason}"
     except KernelError as error:
@@ -99,10 +103,6 @@ def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: 
     return True, f"{where}: {ran}; {covered}" + (
         f"; all blocks ran on the problem scaled down to {found.scaled}" if found.scaled else ""
     )
-
-
-def _bytes(kernel: Kernel, problem: Problem) -> int:
-    return sum(tensor.bytes for tensor in workload_tensors(kernel, problem).values())
 
 
 def _chip(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
+from evokern.analysis.check.declared_functions import slow_function, varying_function
+from evokern.analysis.check.folder import MOST_SMALL_BYTES, SAMPLE, Folder, Results, known_problems, problem_bytes
 from evokern.analysis.check.reference_check import (
     MAX_RELATIVE_DIFFERENCE,
     compare_with_cpp,
@@ -29,11 +30,12 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import macros, render
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError, KernelError
+from evokern.events import step
 from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
-from evokern.wording import changed_genes_text, count_noun, stage_label
+from evokern.wording import changed_genes_text, count_noun, in_gib, stage_label
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """Compile targets of the default candidate: the three chip generations that evokern supports."""
@@ -68,7 +70,10 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
             "problems", False, "no problem is known; add one to the workload's small_problems or to a study"
         )
         return
-    yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
+    yield from _problems(folder)
+    if slow := slow_function(folder):
+        yield CheckResult("constraints", False, slow)
+        return
     reported: dict[str, str] = {}
     failed: set[str] = set()
     for name, check in _CHECKS.items():
@@ -77,10 +82,11 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
             yield CheckResult(name, None, f"skipped because of the error reported under {stage_label(cause)!r}")
             continue
         try:
-            for result in _named(name, check(folder)):
-                if result.ok is False:
-                    failed.add(name)
-                yield result
+            with step(f"checking: {stage_label(name)}"):
+                for result in _named(name, check(folder)):
+                    if result.ok is False:
+                        failed.add(name)
+                    yield result
         except KERNEL_CODE_EXCEPTIONS as error:
             place = _error_location(error, kernel.folder)
             if not (place or isinstance(error, EvokernError)):
@@ -93,6 +99,15 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
                 reported[defect] = name
                 failed.add(name)
                 yield CheckResult(name, False, _error_text(error, place))
+
+
+def _problems(folder: Folder) -> Iterator[CheckResult]:
+    """Report the number of problems, and small problems that are not small."""
+    kernel, problems = folder.kernel, folder.problems
+    yield CheckResult("problems", True, f"{len(problems)} problems are valid; the first is {_text(problems[0])}")
+    for problem in folder.too_large:
+        needs = f"needs {in_gib(problem_bytes(kernel, problem))}, but at most {MOST_SMALL_BYTES >> 20} MiB are useful"
+        yield CheckResult("problems", False, f"the small problem {_text(problem)} {needs}; use a smaller one")
 
 
 def _named(name: str, results: Results) -> Iterator[CheckResult]:
@@ -117,12 +132,15 @@ def _text(problem: Problem) -> str:
 
 
 def _functions(folder: Folder) -> Results:
-    """Check that constraints, launches, tensors and macros do not raise for any sampled configuration."""
+    """Check that constraints, launches, tensors and macros neither raise nor vary for any sampled configuration."""
     kernel, rng = folder.kernel, random.Random(0)
     drawn = kernel.space.grid() if kernel.space.size <= SAMPLE else (kernel.space.draw(rng) for _ in range(SAMPLE))
     sample = list(dict.fromkeys((kernel.space.default(), *drawn)))
     feasible: dict[str, int] = dict.fromkeys(CHIPS, 0)
     negative = ""
+    if varying := varying_function(folder, sample):
+        yield False, varying
+        return
     for name, chip in CHIPS.items():
         for config in sample:
             violation = check_feasible(kernel, config, folder.problems[:1], chip)

@@ -25,11 +25,11 @@ from evokern.errors import DeviceError, SourceError, UsageError, suggestion
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
 from evokern.simt.memory.access_record import WriteRecord, recording
-from evokern.simt.sanitizer.findings import ERROR
+from evokern.simt.sanitizer.findings import ERROR, UNFINISHED
 from evokern.simt.sanitizer.hang import REPEATS
 
 INSTRUCTION_LIMIT = 20_000_000
-"""Number of warp instructions after which a launch counts as a hang, as in a study's `[simulation]`."""
+"""Number of warp instructions after which a launch is stopped, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
 """Maximum number of blocks of a launch; more would take hours, and smaller grids show the same bugs."""
 UNWRITTEN = "unwritten_output"
@@ -109,6 +109,11 @@ class SanitizeReport:
         return tuple(finding for finding in self.findings if finding.matters)
 
     @property
+    def over_limit(self) -> bool:
+        """Whether a launch was stopped at the instruction limit, so that the rest of it was not checked."""
+        return any(finding.kind == UNFINISHED for run in self.runs for finding in run.findings)
+
+    @property
     def clean(self) -> bool:
         """Whether there are no findings."""
         return not any(run.findings for run in self.runs)
@@ -176,7 +181,7 @@ def run_launch(
         launch: entry point, grid, block, dynamic shared memory and argument names.
         arguments: values of the named arguments.
         memory: memory with the buffers.
-        limit: warp instructions after which the launch counts as a hang.
+        limit: warp instructions after which the launch is stopped.
         blocks: linear ids of the blocks to run; None for all.
 
     Raises:
@@ -204,10 +209,9 @@ def check_grid_size(launch: Launch) -> None:
 
 def _readable(finding: Finding, limit: int) -> Finding:
     """Return a finding with the value of --limit added to its hint if the limit was reached."""
-    hint = finding.hint
-    if finding.kind == "instruction_limit" and REPEATS not in hint:
-        hint += f" (set --limit above {limit})"
-    return replace(finding, hint=hint)
+    if finding.kind == UNFINISHED and REPEATS not in finding.hint:
+        return replace(finding, hint=f"{finding.hint} (set --limit above {limit})")
+    return finding
 
 
 def sanitize_kernel(
@@ -224,7 +228,7 @@ def sanitize_kernel(
         config: the candidate.
         problems: problems to run completely.
         chip: target chip; its limits apply.
-        limit: warp instructions after which a launch counts as a hang.
+        limit: warp instructions after which a launch is stopped.
 
     Raises:
         UsageError: the candidate is infeasible, does not compile, or uses an unsupported instruction.

@@ -23,6 +23,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import elements, keeps_limits, problem_with, small_problem, whole_tile_problem
+from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.errors import KernelError
@@ -35,6 +36,8 @@ ALIGNMENT = 16
 """Alignment of buffers in bytes, equal to the widest access."""
 MOST_ELEMENTS = 1 << 16
 """Maximum number of elements in all buffers of a case, so that a case takes less than a second."""
+MOST_TOO_LARGE = 2
+"""Number of cases that may be too large to simulate; one more ends the run."""
 MOST_FLOPS = 5e7
 """Maximum number of operations of a case, so that a case takes less than a second."""
 
@@ -80,6 +83,8 @@ class FuzzResult:
     """Duration in seconds."""
     failures: tuple[FuzzFailure, ...]
     """The first failed cases."""
+    too_large: int = 0
+    """Number of further cases that were too large to simulate."""
 
     @property
     def passed(self) -> bool:
@@ -92,6 +97,7 @@ class FuzzResult:
             "cases": self.cases,
             "problems": self.problems,
             "seconds": round(self.seconds, 3),
+            **({"too_large": self.too_large} if self.too_large else {}),
             "failures": [
                 {"problem": f.case.problem.key, "seed": f.case.seed, "inputs": list(f.case.inputs),
                  "lead": f.case.lead, "check": f.check, "message": f.message}
@@ -110,7 +116,11 @@ class Checker:
         self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
 
     def check(self, case: FuzzCase) -> FuzzFailure | None:
-        """Run a case; return None if it passes."""
+        """Run a case; return None if it passes.
+
+        Raises:
+            RunFailed: the case is too large to simulate.
+        """
         kernel, config, problem = self._kernel, self._config, case.problem
         try:
             limit = self._study.simulation.instruction_limit
@@ -119,6 +129,8 @@ class Checker:
             gate = Gate(kernel, problem, settings, torch.device("cpu"), case.seed)
             verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
         except RunFailed as failed:
+            if is_too_large(failed):
+                raise
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
             return FuzzFailure(case, str(what), failed.message or str(failed))
         return None if verdict.passed else self._failure(case, verdict)
@@ -162,7 +174,7 @@ def fuzz(
     rng, began = random.Random(seed), time.monotonic()
     failures: list[FuzzFailure] = []
     seen: set[Problem] = set()
-    count = 0
+    count = too_large = 0
     for problem in problems:
         if time.monotonic() - began >= seconds or len(failures) >= stop_after or count == most_cases:
             break
@@ -171,12 +183,18 @@ def fuzz(
             kinds = tuple(rng.sample(kinds, rng.randint(1, min(2, len(kinds)))))
         lead = 0 if count == 0 else ALIGNMENT * rng.randrange(1, 16)
         case = FuzzCase(problem, rng.getrandbits(48), kinds, lead)
-        failure = checker.check(case)
+        try:
+            failure = checker.check(case)
+        except RunFailed:
+            too_large += 1
+            if too_large > MOST_TOO_LARGE:
+                break
+            continue
         failures += [failure] if failure else []
         seen.add(problem)
         count += 1
         on_case(case, failure)
-    return FuzzResult(count, len(seen), time.monotonic() - began, tuple(failures))
+    return FuzzResult(count, len(seen), time.monotonic() - began, tuple(failures), too_large)
 
 
 def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profile, seed: int) -> Iterator[Problem]:

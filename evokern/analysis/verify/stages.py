@@ -20,6 +20,7 @@ from evokern.declaration.small_problems import (
     small_problem,
     whole_tile_problem,
 )
+from evokern.device.sim.failure import is_too_large
 from evokern.device.sim.full_size_check import OwnProblemCheck
 from evokern.device.sim.full_size_runs import FullSizeResult, OwnProblemRuns
 from evokern.gate import RunFailed
@@ -68,7 +69,10 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     for number, problem in enumerate(problems):
         # Sanitizer findings rarely depend on values, so the larger problems (declared last) use one input set.
         inputs = checker.inputs if number < MAX_PROBLEMS else checker.inputs[:1]
-        failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
+        try:
+            failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
+        except RunFailed as failed:
+            return Stage("sanitizer", "skipped", failed.message)
         if failure:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
     listed = ", ".join(map(str, problems))
@@ -88,7 +92,8 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
         try:
             found.append(checker.at(candidate.config, problem, most=most))
         except RunFailed as failed:
-            return Stage(OWN_PROBLEM, "failed", f"at {problem}: {failed.message or failed}")
+            state: State = "skipped" if is_too_large(failed) else "failed"
+            return Stage(OWN_PROBLEM, state, f"at {problem}: {failed.message or failed}")
         if found[-1].fault_evidence is not None:
             return Stage(OWN_PROBLEM, "failed", str(found[-1].fault_evidence["message"]))
     ran, total = sum(one.blocks for one in found), sum(one.of for one in found)
@@ -124,6 +129,9 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
         try:
             against = near_check.at(config, problem, most=NEAR_INSTRUCTIONS).fault_evidence
         except RunFailed as failed:
+            if is_too_large(failed):
+                near.pop()
+                break
             return Stage("fuzz", "failed", f"at {problem}: {failed.message or failed}", {"seed": seed})
         if against is not None:
             return Stage("fuzz", "failed", f"{against['check']}: {against['message']}", {"seed": seed})
@@ -136,7 +144,8 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
         about = f"{count_noun(found.cases, 'case')} on {count_noun(found.problems, 'small shape')}, seed {seed}"
         own = "the full-size problem" if _affordable(candidate, candidate.problems[0]) else "a scaled-down problem"
         about += f", and {len(near)} near {own}" if near else ""
-        return Stage("fuzz", "passed", about, facts)
+        about += f"; {count_noun(found.too_large, 'case')} too large to simulate" if found.too_large else ""
+        return Stage("fuzz", "passed" if found.cases or near else "skipped", about, facts)
     first = found.failures[0]
     return Stage("fuzz", "failed", f"{first.check} at {first.case}: {first.message}", facts)
 

@@ -15,6 +15,7 @@ from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StoredStudyArgument
 from evokern.cli._output import Output, save
 from evokern.errors import UsageError
+from evokern.events import step
 
 NICENESS = 10
 """Increase of the report server's niceness (nice(2)), so that it does not slow down a running search."""
@@ -104,7 +105,8 @@ def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
             output.print_json({"address": server.address, "study": followed.record.name})
         else:
             output.print_line(f"serving {followed.record.name} at {server.address}; stop with Ctrl-C")
-        server.serve()
+        with step(None):
+            server.serve()
         output.print_line("server stopped")
     finally:
         server.close()

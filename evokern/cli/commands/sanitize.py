@@ -115,7 +115,7 @@ def sanitize(
             "--limit",
             metavar="N",
             min=1,
-            help="Report a hang after N warp instructions per launch. Default: 20 million.",
+            help="Stop a launch after N warp instructions. Default: 20 million.",
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 even if there are only warnings.")] = False,
@@ -125,7 +125,7 @@ def sanitize(
 
     Each finding states the kind of error, source line, block, thread, address and usual cause. Results are not compared
     with a reference. Races within a warp, and invalid reads whose value is never used, are only warnings. The exit
-    code is 1 if there is an error or, with --strict, a warning.
+    code is 1 if there is an error or, with --strict, a warning, and if a launch does not end within --limit.
     """
     from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, chip_for_architecture, sanitize_kernel
 
@@ -177,7 +177,7 @@ def sanitize(
             output.print_line(f"candidate: {candidate}")
         for line in lines(report):
             output.print_line(line)
-    return 1 if report.errors or (strict and not report.clean) else 0
+    return 1 if report.errors or report.over_limit or (strict and not report.clean) else 0
 
 
 def _refuse(what: str, options: Mapping[str, object]) -> None:
@@ -210,6 +210,8 @@ def lines(report: SanitizeReport) -> Iterator[str]:
         if warnings := total - len(report.errors):
             what = "are warnings" if warnings > 1 else "is a warning"
             yield f"{warnings} of them {what}; with --strict, warnings also fail"
+    if report.over_limit:
+        yield "not finished: a launch reached the limit; run a smaller problem, or raise --limit"
 
 
 def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[str]:

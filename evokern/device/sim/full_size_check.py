@@ -38,6 +38,8 @@ from evokern.simt.clusters.layout import Cluster
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
 """Budget in warp instructions for a candidate that has dependent blocks and would not be the best."""
+SAMPLED_INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
+"""Maximum number of warp instructions of one sample of blocks. If it needs more, only a scaled-down problem runs."""
 DRAWN_AT_ONCE = 32
 """Number of blocks in a further sample. If a quarter of all blocks behave differently, the sample misses them with a
 probability below 0.75^32 = 1e-4."""
@@ -124,6 +126,8 @@ class OwnProblemCheck:
         if cost <= most:
             return self._runs.whole(call)
         blocks = call.sampled(rng)
+        if instructions[0] * len(blocks) > SAMPLED_INSTRUCTIONS:
+            return self._scaled(config, call, cost, max(most, CANDIDATE_INSTRUCTIONS))
         found = self._runs.sampled(call, blocks)
         if found.fault_evidence is not None:
             return found
@@ -144,6 +148,8 @@ class OwnProblemCheck:
         if cost <= WHOLE_INSTRUCTIONS:
             return self._runs.whole(call)
         ran = call.sampled(rng)
+        if cost / call.blocks * (DRAWN_AT_ONCE + len(ran)) > SAMPLED_INSTRUCTIONS:
+            return self._and_scaled(config, call, cost, most, found)
         more = self._runs.sampled(call, call.drawn(DRAWN_AT_ONCE, rng, known=ran))
         if more.fault_evidence is not None:
             return more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import is_too_large, require_no_fault, waits_outside
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.errors import GridTooLargeError, InternalError
@@ -111,6 +112,7 @@ class Predictor:
         *,
         stage: ProblemBuffers | None = None,
         blocks: Sequence[tuple[int, ...]] = (),
+        wanted: int | None = None,
     ) -> Predicted:
         """Predict the time of a candidate on a problem.
 
@@ -121,6 +123,7 @@ class Predictor:
             limit_us: time above which the prediction stops.
             stage: buffers to use instead of the predictor's own.
             blocks: blocks to count for each launch, which may be idle; by default an evenly spread sample.
+            wanted: number of blocks to count instead of the study's, with the instruction limit for long launches.
 
         Raises:
             RunFailed: the candidate crashed, hung, or is slower than the limit.
@@ -134,10 +137,11 @@ class Predictor:
         counted = (
             [program.whole(one, of) for one, of in zip(launches, blocks, strict=True)]
             if blocks
-            else [program.sample_blocks(one, self._simulation.blocks) for one in launches]
+            else [program.sample_blocks(one, wanted or self._simulation.blocks) for one in launches]
         )
+        most = self._simulation.long_limit if wanted else self._simulation.instruction_limit
         parts = tuple(
-            self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
+            self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us, most)
             for launch, chosen in zip(launches, counted, strict=True)
         )
         fault = stage.fault(self._kernel, self._tolerance, idle=bool(blocks)) if judged else None
@@ -145,6 +149,40 @@ class Predictor:
             timemodel.predict_memset(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors)
         )
         return Predicted(timemodel.total((*(part.prediction for part in parts), *fills)), parts, fault, fills)
+
+    def predict_long(
+        self,
+        config: Config,
+        built: Built,
+        problem: Problem,
+        limit_us: float | None = None,
+        settled: Callable[[RunFailed], RunFailed] = lambda failed: failed,
+    ) -> Predicted:
+        """Predict the time of a candidate whose sample of blocks may exceed the instruction limit.
+
+        If it does, one block is counted; if the blocks may wait for each other, all blocks are counted together.
+
+        Args:
+            config: configuration of the candidate.
+            built: programs of the candidate.
+            problem: one of the problems that it was built for.
+            limit_us: time above which the prediction stops.
+            settled: function that decides whether a candidate that exceeds the limit hung.
+
+        Raises:
+            RunFailed: the candidate crashed, hung, is slower than the limit, or is too large even for one block.
+        """
+        try:
+            return self.predict(config, built, problem, limit_us)
+        except RunFailed as failed:
+            first = settled(failed)
+            if not is_too_large(first):
+                raise first from None
+        try:
+            wanted = sys.maxsize if waits_outside(first) else 1
+            return self.predict(config, built, problem, limit_us, wanted=wanted)
+        except RunFailed as failed:
+            raise settled(failed) from None
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
@@ -154,12 +192,13 @@ class Predictor:
 
     def _launch(
         self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, blocks: tuple[int, ...],
-        limit_us: float | None,
+        limit_us: float | None, most: int,
     ) -> PredictedLaunch:  # fmt: skip
         chip = self._chip
-        limit = self._instruction_limit(launch, len(blocks), limit_us)
-        if len(blocks) > self._simulation.blocks:  # the study's limit applies to its own number of blocks
-            limit *= -(-len(blocks) // self._simulation.blocks)
+        limit = self._instruction_limit(launch, len(blocks), limit_us, most)
+        timed = limit < most
+        if len(blocks) > self._simulation.blocks and most == self._simulation.instruction_limit:
+            limit *= -(-len(blocks) // self._simulation.blocks)  # the limit applies to the study's number of blocks
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
         resident, cluster = max(blocks_per_sm(use, launch, chip), 1), program.cluster(launch)
@@ -182,11 +221,11 @@ class Predictor:
             """Return whether the counters so far exceed the limit; every component of the time grows with them."""
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
-        def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
+        def run(chosen: tuple[int, ...], limit: int, enough: Callable[[Counters], bool] | None) -> Counters:
             try:
                 result = program.launch(
                     launch, stage.buffers, stage.memory,
-                    instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
+                    instruction_limit=limit, blocks=chosen, sanitize=False, count=True, enough=enough,
                 )  # fmt: skip
             except GridTooLargeError as error:  # the exact limit of this chip
                 excess = grid_excess(launch, resident, chip)
@@ -194,9 +233,9 @@ class Predictor:
             if result.ended and limit_us is not None:
                 raise _slow(f"part of a block's work alone takes longer than {limit_us:.3g} µs")
             if result.fatal is not None:
-                if result.hung and limit_us is not None and most < self._simulation.instruction_limit:
+                if result.over_limit and timed:
                     raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
-                raise failure(result.fatal, most, stage.problem)
+                require_no_fault(result, launch, limit, stage.problem, blocks=len(chosen))
             if result.counters is None:
                 raise InternalError("the PTX machine returned no counters")
             return result.counters
@@ -209,8 +248,8 @@ class Predictor:
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         entry = program.entry(launch)
         timeline = Timeline(
-            entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
-            holds(entry, counters, chip),
+            entry, latencies, counters.conflicts() | counters.sleeps(chip.clock_mhz),
+            latencies.l2 if in_l2 else latencies.dram, holds(entry, counters, chip),
             demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip, cluster.blocks)),
             products_wait=use.products_wait,
         )  # fmt: skip
@@ -240,15 +279,15 @@ class Predictor:
                 found = replace(found, work=timemodel.work_of(launch.grid, more, every, ends, chip, at))
         return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 
-    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
-        """Return the instruction limit at which issuing alone takes as long as the time limit."""
+    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None, most: int) -> int:
+        """Return the instruction limit at which issuing alone takes as long as the time limit; at most `most`."""
         if limit_us is None:
-            return self._simulation.instruction_limit
+            return most
         warps = -(-launch.threads // 32)
         share = -(-launch.blocks // self._chip.sms)
         of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
         # The limit is doubled because it also counts PTX instructions that are free in the time model.
-        return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
+        return min(most, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
 
 
 def filled_bytes(built: Built, problem: Problem, tensors: Mapping[str, Tensor]) -> Iterator[int]:

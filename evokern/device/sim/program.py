@@ -23,6 +23,7 @@ from evokern.declaration.genes import Config
 from evokern.declaration.kernel import Kernel, Launch, Scalar, bfloat16_bits
 from evokern.declaration.render import Rendered, source_of
 from evokern.declaration.state import State
+from evokern.events import step
 from evokern.hardware.profiles import Profile
 from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
@@ -30,6 +31,7 @@ from evokern.simt.arguments import place_data
 from evokern.simt.clusters.layout import Cluster, cluster_of
 from evokern.simt.launch import BATCH_LANES
 from evokern.simt.time_model.prediction import sample_blocks
+from evokern.wording import count_noun
 
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
 """Arguments of a launch by the names in its `args`; a `Scalar` in `args` needs no entry."""
@@ -181,13 +183,14 @@ class SimulatedProgram:
         """
 
         def run(blocks: Sequence[int] | None, limit: int) -> simt.LaunchResult:
-            return simt.launch(
-                self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
-                memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
-                architecture=self.architecture, instruction_limit=limit, blocks=blocks, sanitize=sanitize,
-                past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
-                constants=[_constants(arguments)], chip=self.chip,
-            )  # fmt: skip
+            with step(_simulating(launch, blocks)):
+                return simt.launch(
+                    self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
+                    memory=memory, dynamic_shared=launch.shared_bytes, cluster=launch.cluster, source=self.source,
+                    architecture=self.architecture, instruction_limit=limit, blocks=blocks, sanitize=sanitize,
+                    past_misaligned=past_misaligned, until_fatal=until_fatal, count=count, enough=enough,
+                    constants=[_constants(arguments)], chip=self.chip,
+                )  # fmt: skip
 
         if blocks is None or not self.entry(launch).polls:
             return run(blocks, instruction_limit)
@@ -228,13 +231,14 @@ class SimulatedProgram:
             SourceError: the entry point uses an unsupported feature.
             UsageError: the arguments do not match the entry point, or the shape is impossible.
         """
-        return simt.launch_many(
-            self.module, self.symbols[launch.entry], launch.grid, launch.block,
-            [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
-            cluster=launch.cluster, source=self.source, architecture=self.architecture,
-            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
-            constants=[_constants(named) for named in arguments],
-        )  # fmt: skip
+        with step(_simulating(launch, blocks)):
+            return simt.launch_many(
+                self.module, self.symbols[launch.entry], launch.grid, launch.block,
+                [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
+                cluster=launch.cluster, source=self.source, architecture=self.architecture,
+                instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=False, chip=self.chip,
+                constants=[_constants(named) for named in arguments],
+            )  # fmt: skip
 
 
 def compile_simulated(rendered: Rendered, chip: Profile) -> SimulatedProgram | CompileFailure:
@@ -303,6 +307,11 @@ def _constants(arguments: Arguments) -> dict[str, simt.Buffer]:
     return {
         name: value for name, value in arguments.items() if isinstance(value, simt.Buffer) and value.space == "const"
     }
+
+
+def _simulating(launch: Launch, blocks: Sequence[int] | None) -> str:
+    """Return the name of a launch's step."""
+    return f"simulating {launch.entry}, {count_noun(launch.blocks if blocks is None else len(blocks), 'block')}"
 
 
 def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:

@@ -11,7 +11,7 @@ from evokern.compile.module_state import heap_fault, state_evidence
 from evokern.declaration.kernel import Launch, Problem, Tensor
 from evokern.declaration.state import State
 from evokern.device.sim.arguments import refill, upload
-from evokern.device.sim.failure import failure
+from evokern.device.sim.failure import require_no_fault
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate import Call, Gate, RunFailed, Verdict
 from evokern.study.trial import Outcome
@@ -55,8 +55,7 @@ class SimRunner:
                 raise RunFailed(Outcome.WRONG, heap_fault(launch.entry, sorted(heap), self._problem, line))
             results = self._program.launch_many(launch, self._buffers, self._memory, instruction_limit=self._limit)
             for result in results:
-                if result.errors:
-                    raise failure(result.fatal or result.errors[0], self._limit, self._problem)
+                require_no_fault(result, launch, self._limit, self._problem)
             for buffer in (buffer for named in self._buffers for buffer in named.values()):
                 buffer.initialised = True  # the next launch may read what this one wrote
         for call, named in zip(calls, self._buffers, strict=True):

@@ -16,15 +16,22 @@ from evokern.device.sim.jobs import CheckGateSensitivity, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.hardware.profiles import Profile, chip, limits_for
 from evokern.study.discovery import WorkerContext
-from evokern.study.trial import Evaluation
+from evokern.study.trial import SMALLER, TOO_LARGE, Evaluation, Outcome
 from evokern.workers.backend import Backend, HostCapacity, LocalBackend, PoolPlan
 from evokern.workers.jobs import JobPool, WorkerSpec
-from evokern.workers.single_job import run_single_job
+from evokern.workers.single_job import JobDeadlineError, run_single_job
 
 WINDOW = 8
 """Default maximum number of concurrent trials: enough for a few cores, but few enough for the sampler to learn soon."""
-DEADLINE_S = 120.0
-"""Seconds after which an unresponsive simulation is stopped; the instruction limit normally ends it long before."""
+DEADLINE_S = 300.0
+"""Seconds after which a simulation is stopped; the instruction limits normally end it long before."""
+_OVERRAN = Evaluation(
+    Outcome.INFEASIBLE,
+    evidence={
+        "constraint": TOO_LARGE, "needed": DEADLINE_S, "available": DEADLINE_S, "unit": "seconds",
+        "reason": f"the simulation did not end within {DEADLINE_S:g} s; the candidate may be correct and fast on a GPU",
+    },
+)  # fmt: skip
 _STEPS = 3
 MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.screening")
 """Modules that the fork server imports once for all workers."""
@@ -124,16 +131,17 @@ class SimulatedDevice:
         self._workers = sum(workers)
         if not self._screening:  # screening does not use the gate
             run_single_job(executors, CheckGateSensitivity(), DEADLINE_S, "the check of the gate")
-        self._first_us = _default_time(task, compilers, executors, first)
+        self._first_us, doubt = _default_time(task, compilers, executors, first)
         self._pipeline = Pipeline(
-            compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
-        )  # fmt: skip
+            compilers, executors, job=self._job, deadline_s=DEADLINE_S, overran=_OVERRAN, known=task.known
+        )
         self._pipeline.begin()
         environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.ready_report or {})}
         notes = (
             f"no GPU is used; times are predicted for {profile.model} from its data sheet and the kernel's PTX",
             "baselines need a GPU, so no speedup is reported",
             *remarks,
+            *doubt,
         )
         return StartReport(environment=environment, notes=notes)
 
@@ -176,8 +184,10 @@ class SimulatedDevice:
         return self._pipeline
 
 
-def _default_time(task: Task, compilers: JobPool, executors: JobPool, default: Config) -> float | None:
-    """Return the predicted time of the default candidate; None if it fails or racing is disabled.
+def _default_time(
+    task: Task, compilers: JobPool, executors: JobPool, default: Config
+) -> tuple[float | None, Sequence[str]]:
+    """Return the predicted time of the default candidate, and notes; None if it fails or racing is disabled.
 
     Raises:
         KernelError: the default candidate does not compile.
@@ -186,8 +196,13 @@ def _default_time(task: Task, compilers: JobPool, executors: JobPool, default: C
     answer = run_single_job(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
     built = require_built(task, answer)
     if not task.study.timing.race:
-        return None
+        return None, ()
     task.on_step(StartStep("predicting the default candidate's time", 2, _STEPS))
     job = Simulate(default, built, None, best_us=0.0)  # only the time is needed
-    evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
-    return evaluation.time_us if isinstance(evaluation, Evaluation) else None
+    try:
+        evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
+    except JobDeadlineError:
+        evaluation = _OVERRAN
+    if evaluation.evidence.get("constraint") == TOO_LARGE:
+        return None, (f"the default candidate is {evaluation.reason}; {SMALLER}",)
+    return evaluation.time_us, ()

@@ -8,6 +8,7 @@ candidate is that of its riskiest value or pair.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._observations import Observations
@@ -17,6 +18,10 @@ CAUTION = 4.0
 """Weight of the overall failure rate in each cell, in trials."""
 PAIRS = 64
 """Number of gene pairs to use, those with the most unusual failure rates; 34 genes have 561 pairs."""
+MOST_CELLS = 65_521
+"""Maximum number of cells of a table; a prime, so that the pairs which share a cell differ in both values."""
+Cells = npt.NDArray[np.int64]
+"""Indices of cells."""
 
 
 class FailureCounts:
@@ -26,7 +31,10 @@ class FailureCounts:
         self.sizes = genome.sizes
         self.one, self.two = np.triu_indices(len(genome))
         """Indices of the two genes of each table; a table of a gene with itself counts single values."""
-        ends = np.cumsum(self.sizes[self.one] * self.sizes[self.two])
+        pairs = self.sizes[self.one] * np.where(self.one == self.two, 1, self.sizes[self.two])
+        self.cells = np.minimum(pairs, MOST_CELLS)
+        """Number of cells of each table; pairs of many values share cells."""
+        ends = np.cumsum(self.cells)
         self.begins = np.append(0, ends[:-1])
         """Index of the first cell of each table."""
         self.trials = np.zeros(ends[-1], dtype=np.int64)
@@ -39,10 +47,17 @@ class FailureCounts:
         """Add the trials finished since the last call; results become visible in number order."""
         done = np.flatnonzero(seen.finished)[self._counted :]
         rows, failed = seen.rows[done].astype(np.int64), seen.failed[done]
-        cells = rows[:, self.one] * self.sizes[self.two] + rows[:, self.two] + self.begins
-        self.trials += np.bincount(cells.ravel(), minlength=len(self.trials))
-        self.failures += np.bincount(cells[failed].ravel(), minlength=len(self.trials))
+        cells = self.cells_of(rows)
+        np.add.at(self.trials, cells.ravel(), 1)
+        np.add.at(self.failures, cells[failed].ravel(), 1)
         self._counted += len(done)
+
+    def cells_of(self, rows: npt.NDArray[np.int64], tables: npt.NDArray[np.intp] | slice = slice(None)) -> Cells:
+        """Return the cell of each row in some tables, shape (n, tables)."""
+        one, two = self.one[tables], self.two[tables]
+        places = rows[:, one] * np.where(one == two, 0, self.sizes[two]) + rows[:, two]
+        cells: Cells = places % self.cells[tables] + self.begins[tables]
+        return cells
 
 
 class Validity:
@@ -68,15 +83,12 @@ class Validity:
         counted = np.add.reduceat(trials * (risk - self.rate) ** 2, counts.begins)
         counted[one == two] = np.inf
         kept = np.sort(np.argsort(-counted, kind="stable")[: len(genome) + PAIRS])
-        self._one, self._two, self._begins = one[kept], two[kept], counts.begins[kept]
-        self._stride = genome.sizes[self._two]
-        self._risk = risk
+        self._counts, self._kept, self._risk = counts, kept, risk
 
     def __call__(self, rows: Rows) -> Floats:
         """Return the probability that each row yields a time, shape (n,)."""
         if self.rate == 0.0:
             return np.ones(len(rows))
-        wide = rows.astype(np.int64)
-        cells = wide[:, self._one] * self._stride + wide[:, self._two] + self._begins
+        cells = self._counts.cells_of(rows.astype(np.int64), self._kept)
         valid: Floats = 1.0 - self._risk[cells].max(axis=1)
         return valid

@@ -34,6 +34,7 @@ HINTS: dict[str, str] = {
     "input_write": "The kernel writes to an input buffer: check the pointer and the index.",
     "inactive_shuffle": "A lane in the mask, or a source lane, is absent: make all these lanes execute the same call.",
     "instruction_limit": "The kernel does not end: check the loop condition and the code that should change it.",
+    "unfinished": "The loop may be endless or only long: check its condition, or run a smaller problem.",
     "trap": "The kernel executed a trap instruction.",
     "assert": "A device assert failed.",
 }
@@ -61,8 +62,12 @@ MAX_READS = 1 << 20
 """Maximum number of reads per finding whose values are followed; with more reads, the finding remains an error.
 """
 
-FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
-"""Kinds of findings that prevent a launch from finishing on a GPU."""
+ENDLESS = frozenset({"deadlock", "instruction_limit"})
+"""Kinds of findings which prove that a launch never ends: a wait that nothing ends, or a state that repeats."""
+UNFINISHED = "unfinished"
+"""Kind of the finding for a launch that was stopped at the instruction limit; a GPU may finish the launch."""
+FATAL = frozenset({"out_of_bounds", "misaligned", "trap", "assert", UNFINISHED}) | ENDLESS
+"""Kinds of findings after which a launch does not continue."""
 
 
 @dataclass(frozen=True, slots=True)

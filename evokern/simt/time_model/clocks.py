@@ -249,6 +249,9 @@ class Clocks:
                     self.copy_demand_at[at] = np.minimum(self.copy_demand_at[at], when)
             elif step.kind == "commit":
                 self._close(at)
+            elif step.kind == "sleep":
+                when = ordered = np.maximum(when, last) + step.latency
+                start, issued = when.copy(), 0.0
             elif step.kind == "fence":
                 ordered = when + step.latency
             elif step.kind == "barrier":

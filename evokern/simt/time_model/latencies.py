@@ -94,7 +94,7 @@ class Cost:
     """Clocks until a dependent instruction may issue."""
     kind: str
     """`plain`, `free`, `global`, `local`, `shared`, `async`, `commit`, `wait`, `product`, `product_commit`,
-    `product_wait`, `store`, `barrier` or `fence`."""
+    `product_wait`, `store`, `barrier`, `fence` or `sleep`."""
 
 
 def cost_of(instruction: Instruction, table: Latencies) -> Cost:
@@ -130,6 +130,8 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
         return Cost(table.cluster_barrier, "barrier") if instruction.has("wait") else Cost(table.alu, "plain")
     if opcode in ("bar", "barrier"):
         return Cost(table.barrier, "barrier")
+    if opcode == "nanosleep":
+        return Cost(0.0, "sleep")
     if opcode in ("membar", "fence", "mbarrier"):
         return Cost(table.barrier, "fence")
     if opcode in SPECIAL:
