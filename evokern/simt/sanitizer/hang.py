@@ -105,7 +105,7 @@ class HangDetector:
         lane = int(self._batch.active.lanes[0])
         kind, level = ("instruction_limit", ERROR) if certain else (UNFINISHED, WARNING)
         self._batch.report(kind, segment.base, lane, detail=detail, level=level)
-        if segment.polls and self._has_other_batches(self._batch.active):
+        if OUTSIDE in detail and segment.polls:
             raise WaitsOutside
         self._batch.stop()
 
