@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from evokern.compile.cache import default_directory
 from evokern.compile.pool import NICENESS, PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.genes import Config
-from evokern.device._first import first_candidate, require_built
+from evokern.device._first import first_candidate, require_built, unbuilt_note
 from evokern.device._pipeline import COMPILE_DEADLINE_S, EXTERNAL_COMPILE_WAIT_S, CompiledRequest, Pipeline
 from evokern.device.contract import Answer, ExecutorState, Request, StartReport, StartStep, Task
 from evokern.device.sim.host_memory import workers_that_fit
@@ -124,7 +124,7 @@ class SimulatedDevice:
         self._workers = sum(workers)
         if not self._screening:  # screening does not use the gate
             run_single_job(executors, CheckGateSensitivity(), DEADLINE_S, "the check of the gate")
-        self._first_us = _default_time(task, compilers, executors, first)
+        self._first_us, unbuilt = _default_time(task, compilers, executors, first, profile)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip
@@ -134,6 +134,7 @@ class SimulatedDevice:
             f"no GPU is used; times are predicted for {profile.model} from its data sheet and the kernel's PTX",
             "baselines need a GPU, so no speedup is reported",
             *remarks,
+            *unbuilt,
         )
         return StartReport(environment=environment, notes=notes)
 
@@ -176,18 +177,22 @@ class SimulatedDevice:
         return self._pipeline
 
 
-def _default_time(task: Task, compilers: JobPool, executors: JobPool, default: Config) -> float | None:
-    """Return the predicted time of the default candidate; None if it fails or racing is disabled.
+def _default_time(
+    task: Task, compilers: JobPool, executors: JobPool, default: Config, profile: Profile
+) -> tuple[float | None, tuple[str, ...]]:
+    """Return the predicted time of the default candidate, and notes; None if it fails or racing is disabled.
 
     Raises:
-        KernelError: the default candidate does not compile.
+        KernelError: no candidate compiles.
     """
     task.on_step(StartStep("compiling the default candidate", 1, _STEPS))
     answer = run_single_job(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+    if note := unbuilt_note(task, answer, profile):
+        return None, (note,)
     built = require_built(task, answer)
     if not task.study.timing.race:
-        return None
+        return None, ()
     task.on_step(StartStep("predicting the default candidate's time", 2, _STEPS))
     job = Simulate(default, built, None, best_us=0.0)  # only the time is needed
     evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
-    return evaluation.time_us if isinstance(evaluation, Evaluation) else None
+    return evaluation.time_us if isinstance(evaluation, Evaluation) else None, ()
