@@ -94,8 +94,8 @@ def search(
         cluster: Ray cluster whose hosts compile candidates and run them on simulated chips; None for this machine.
         fresh: rename the earlier study with this name, and start over.
         inputs: `normal`: check candidates on normal inputs only; every result says so. None: the inputs of the study.
-        keep_going: continue even if no candidate is right. Otherwise, a search stops after 40 evaluated trials if all
-            fail for one reason that depends on no gene, and after 350 if none is right.
+        keep_going: continue even if no candidate is right. Otherwise, a search stops after 350 evaluated trials if
+            none is right. If all fail for one reason that depends on no gene, it stops after 40.
         allow_changes: continue even if the study file or the kernel code has changed.
         trust: trust the kernel folder: allow its code to run, now and later.
         verify: verify the champion at the end, within the budget.

@@ -82,8 +82,8 @@ def names_reaching(
         texts: text of each source file by name.
         file: file with the line.
         line: number of the line; None stands for all declarations of shared memory.
-        entries: names of the entry points, whose parameters come from outside the source.
-        fixed: names that no statement can set: macros from outside and built-in variables.
+        entries: names of the entry points, whose parameters are set by the launch.
+        fixed: names that no statement can set: macros of the compile options and built-in variables.
         addresses: whether only the addresses of the line's accesses count.
         compile_time: whether only types and values count that the compiler knows.
 
@@ -144,7 +144,7 @@ def _statements(stream: TokenStream) -> Iterator[_Statement]:
         nonlocal before
         part = [token for token in tokens[begin:end] if token.kind != "directive"]
         texts = [token.text for token in part]
-        # A member, such as the x of blockIdx.x, is no name of its own.
+        # Members, such as the x of blockIdx.x, are not variables.
         words = frozenset(
             token.text for place, token in enumerate(part)
             if token.kind == "word" and not (place and texts[place - 1] in (".", "->"))

@@ -8,9 +8,9 @@ from typing import Any
 from evokern.study.trial import Resources
 
 LOW_SHARE = 0.25
-"""Share of the roofline bound below which a time gets a remark."""
+"""Share of the roofline bound below which a time gets a note."""
 TAIL_LOSS = 0.2
-"""Fraction of the chip's time that is idle because of the last wave, above which a grid gets a remark."""
+"""Fraction of the chip's time that is idle because of the last wave, above which a grid gets a note."""
 
 
 def grid_facts(resources: Sequence[Resources], share: float | None) -> dict[str, Any]:
@@ -22,20 +22,20 @@ def grid_facts(resources: Sequence[Resources], share: float | None) -> dict[str,
 
     Returns:
         `blocks` of the launch, `sms` of the chip, `resident` blocks that run at once (all None if unknown), and
-        `remark`: what is wrong with the grid or the time, with the remedy; empty if nothing is.
+        `note`: what is wrong with the grid or the time, with the remedy; empty if nothing is.
     """
     largest = max(resources, key=lambda one: one.blocks, default=None)
     known = largest is not None and largest.sms > 0
-    remarks = [_fill(largest.blocks, largest.sms, largest.resident)] if largest is not None and known else []
+    notes = [_fill(largest.blocks, largest.sms, largest.resident)] if largest is not None and known else []
     if share is not None and share < LOW_SHARE:
-        remarks.append(
+        notes.append(
             f"the time reaches only {100 * share:.2g} % of the roofline bound; `evokern profile` names the bottleneck"
         )
     return {
         "blocks": largest.blocks if largest is not None and known else None,
         "sms": largest.sms if largest is not None and known else None,
         "resident": largest.resident if largest is not None and known else None,
-        "remark": "; ".join(filter(None, remarks)),
+        "note": "; ".join(filter(None, notes)),
     }
 
 

@@ -182,7 +182,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         if facts.limit
         else "",
         "no_baseline": missing_baseline_text(facts.rejected_baselines),
-        "grid": grid_facts(best.evaluation.resources, facts.limit.share if facts.limit else None)["remark"],
+        "grid": grid_facts(best.evaluation.resources, facts.limit.share if facts.limit else None)["note"],
         "near": _ties_text(facts),
         "bound": str(best.evaluation.evidence.get("bound", "")),
         "bars": interval_bars(bars, facts.unit),

@@ -12,8 +12,10 @@ from evokern.device.contract import ExecutorState, StartStep
 from evokern.study.trial import Trial
 
 EndReason = Literal["budget", "trials", "exhausted", "interrupted", "paused", "no_success"]
-"""Reason why a session ended: budget used up, trial limit reached, search space exhausted, interrupted by the user,
-paused at the end of its part of the study (`SessionPart`), or stopped because nothing was right (`FailureWatch`)."""
+"""Reason why a session ended: budget used up, trial limit reached, search space exhausted, or interrupted by the user.
+
+`paused` means the end of its part of the study (`SessionPart`), and `no_success` that nothing was right
+(`FailureWatch`)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Small generated kernels: some that can never be right, and some of which a share of the candidates is right."""
+"""Small generated kernels: some can never be right, and the others are right for a share of their candidates."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ extern "C" __global__ void copy(float* x, float* y, int n) {{
   }}
 }}
 """
+# words: this is a Python file
 DECLARATION = """\
 from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, Workload, i32
 
@@ -131,7 +132,7 @@ MODES = {
 
 
 def sometimes() -> dict[str, Generated]:
-    """Return name → kernel of which some candidates are right."""
+    """Return name → kernel with some right candidates."""
     found = {}
     for mode, template in MODES.items():
         for share, ok in CONDITIONS.items():

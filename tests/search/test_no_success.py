@@ -51,7 +51,7 @@ def trial(number: int, config: Config, evaluation: Evaluation) -> Trial:
 
 
 def table(failed: Evaluation = WRONG) -> Table:
-    """A recording of 512 candidates, all of which fail."""
+    """A recording of 512 candidates that all fail."""
     answers = dict.fromkeys(Space(GENES).grid(), failed)
     return Table("never", GENES, answers, chip("l4"), baseline_us=8.0)
 
@@ -113,7 +113,7 @@ def test_different_causes_do_not_count_as_one() -> None:
 
 
 def test_trials_of_earlier_code_do_not_count() -> None:
-    """What failed before the kernel changed says nothing about the kernel."""
+    """Failures from before a change of the kernel are not failures of the kernel."""
     watch = FailureWatch(Space(GENES), lambda cause: frozenset(), frozenset(range(100)))
     for number, config in enumerate(Space(GENES).grid()):
         watch.add(trial(number, config, crashed()))
@@ -214,7 +214,7 @@ def test_show_and_resume_say_it(tmp_path: Path) -> None:
 
 
 def test_failures_teach_which_values_cannot_work(tmp_path: Path) -> None:
-    """Before anything is right, values that never compile are avoided: one in five later trials has one, of 62 % of the space."""
+    """Before anything is right, values that never compile (62 % of the space) are avoided by most later trials."""
     error = Evaluation(Outcome.COMPILE_ERROR, evidence={"log": "no", "message": "no"})
     answers = {c: error if c.A >= 3 else WRONG for c in Space(GENES).grid()}
     go(tmp_path / "a.db", Table("never", GENES, answers, chip("l4")), trials=150)

@@ -75,9 +75,9 @@ def grid(folder: Folder) -> Results:
         if chip is None:
             return
         built = build(kernel, config, [problem], Target(chip, default_cache()))
-        remark = grid_facts(built.resources, None)["remark"] if isinstance(built, Built) else ""
-        if remark:
-            yield "warning", f"the default candidate at {problem} on sim:{chip.name}: {remark}"
+        note = grid_facts(built.resources, None)["note"] if isinstance(built, Built) else ""
+        if note:
+            yield "warning", f"the default candidate at {problem} on sim:{chip.name}: {note}"
 
 
 Answer = tuple[bool | None, str]

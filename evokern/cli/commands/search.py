@@ -90,8 +90,8 @@ KeepGoingOption = Annotated[
     bool,
     typer.Option(
         "--keep-going",
-        help="Continue even if no candidate is right. Without it, a search stops after 40 evaluated trials if all fail "
-        "for one reason that depends on no gene, and after 350 if none is right.",
+        help="Continue even if no candidate is right. By default, a search stops after 350 evaluated trials if none is "
+        "right. If all fail for one reason that depends on no gene, it stops after 40.",
     ),
 ]
 
@@ -378,8 +378,8 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
     output.print_line(verification_text(result.summary))
     if result.summary["limit"]:
         output.print_line(roofline_text(result.summary["limit"], unit))
-    if result.summary["grid"]["remark"]:
-        output.print_line(f"grid: {result.summary['grid']['remark']}")
+    if result.summary["grid"]["note"]:
+        output.print_line(f"grid: {result.summary['grid']['note']}")
     if baseline is None:
         output.print_line(f"{missing_baseline_text(result.summary['rejected_baselines'])}, so no speedup is known")
     elif best["speedup"] > 1:

@@ -224,8 +224,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines += _refuted(reader, record)
     if summary["limit"]:
         lines.append(roofline_text(summary["limit"], unit))
-    if summary["grid"]["remark"]:
-        lines.append(f"grid: {summary['grid']['remark']}")
+    if summary["grid"]["note"]:
+        lines.append(f"grid: {summary['grid']['note']}")
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("no candidate beat the baseline")
     if summary["control"]:

@@ -17,7 +17,7 @@ from evokern.samplers.genome import Genome, Rows
 CAUTION = 4.0
 """Weight of the overall failure rate in each cell, in trials."""
 NEW_PAIRS = 1.5
-"""Added value of a row of which all pairs are new, before anything was right."""
+"""Added value of a row whose pairs are all new, before anything was right."""
 PAIRS = 64
 """Number of gene pairs to use, those with the most unusual failure rates; 34 genes have 561 pairs."""
 
