@@ -7,8 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evokern.compile.failure_cause import Cause
-from evokern.search.no_success import shared_cause
+from evokern.compile.failure_cause import Cause, shared_cause
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command, count_noun
 

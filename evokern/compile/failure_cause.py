@@ -6,7 +6,7 @@ reach the place (`evokern.cuda_source.reaching`). Too many genes are possible, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -18,7 +18,7 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros, read_source
 from evokern.declaration.space import Space
 from evokern.errors import KERNEL_CODE_EXCEPTIONS, EvokernError
-from evokern.study.trial import Evaluation, Outcome
+from evokern.study.trial import Evaluation, Outcome, Trial
 
 _ADDRESS_CHECKS = frozenset({"out_of_bounds", "misaligned"})
 """Checks that depend on the addresses of accesses, not on the values read or written."""
@@ -58,6 +58,12 @@ def cause_of(evaluation: Evaluation) -> Cause | None:
         shared = "shared" in str(evidence["constraint"])
         return Cause("shared memory" if shared else str(evidence["constraint"]), shared=shared)
     return Cause(str(evidence.get("check") or evidence.get("error") or outcome.value))
+
+
+def shared_cause(trials: Iterable[Trial]) -> Cause | None:
+    """Return the cause that all evaluated trials share, or None."""
+    causes = {cause_of(trial.evaluation) for trial in trials if trial.outcome.evaluated}
+    return causes.pop() if len(causes) == 1 else None
 
 
 def genes_reaching(kernel: Kernel, space: Space, problem: Problem, cause: Cause) -> frozenset[str]:

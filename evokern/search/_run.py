@@ -20,6 +20,7 @@ from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
 from evokern.samplers.sampler_process import SamplerPlan, SamplerProcess
 from evokern.search._arms import ArmSchedule, control_seed
+from evokern.search._failures import FailureWatch
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, handle_stop_signals
 from evokern.search._warm import load_requested_prior, warm_start
@@ -37,7 +38,6 @@ from evokern.search.identity import (
 )
 from evokern.search.loop import Limits, Loop
 from evokern.search.neighbours import infeasible_neighbours
-from evokern.search.no_success import FailureWatch
 from evokern.search.request import WHOLE, SessionPart, SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, fastest_baseline, open_readonly

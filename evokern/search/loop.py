@@ -22,8 +22,7 @@ from evokern.device.contract import Answer, CompilesAhead, Device, ExecutorState
 from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
-from evokern.search._failures import LastFailures
-from evokern.search.no_success import FailureWatch
+from evokern.search._failures import FailureWatch, LastFailures
 from evokern.search.request import SessionPart
 from evokern.search.results import EndReason
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial

@@ -22,7 +22,7 @@ from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import UsageError
 from evokern.hardware.profiles import chip
 from evokern.search import Progress, SearchResult
-from evokern.search.no_success import NOTHING_RIGHT, SAME_CAUSE, FailureWatch
+from evokern.search._failures import NOTHING_RIGHT, SAME_CAUSE, FailureWatch
 from evokern.store import open_readonly
 from evokern.study.discovery import kernel_of
 from evokern.study.file import read_study
