@@ -118,7 +118,10 @@ def unbuilt_note(task: Task, built: object, profile: Profile) -> str:
 
 
 def _why_unbuilt(task: Task, built: object) -> str:
-    reason = getattr(built, "reason", built)
-    fails = {Outcome.WRONG: "returns wrong results", Outcome.OVER_RESOURCES: "exceeds a limit"}
-    what = fails.get(built.outcome, "") if isinstance(built, Evaluation) else ""
-    return f"the default candidate of {task.kernel.name} {what or 'does not compile'}: {reason}"
+    name, reason = task.kernel.name, getattr(built, "reason", built)
+    outcome = built.outcome if isinstance(built, Evaluation) else None
+    if outcome is Outcome.WRONG:
+        return f"the default candidate of {name} returns wrong results: {reason}"
+    if outcome is Outcome.OVER_RESOURCES:
+        return f"the default candidate of {name} exceeds a limit: {reason}"
+    return f"the default candidate of {name} does not compile: {reason}"
