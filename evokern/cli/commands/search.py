@@ -30,8 +30,8 @@ from evokern.wording import (
     duration,
     mean_suffix,
     microseconds,
-    missing_baseline_text,
     outcome_counts,
+    rejected_baselines_text,
     roofline_text,
     speedup,
     uncounted_trials_text,
@@ -381,7 +381,9 @@ def print_result(output: Output, result: SearchResult, *, extended: bool = False
     if result.summary["grid"]["note"]:
         output.print_line(f"grid: {result.summary['grid']['note']}")
     if baseline is None:
-        output.print_line(f"{missing_baseline_text(result.summary['rejected_baselines'])}, so no speedup is known")
+        rejected = rejected_baselines_text(result.summary["rejected_baselines"])
+        unknown = "no baseline was measured, so no speedup is known"
+        output.print_line(f"{rejected}, so no speedup is known" if rejected else unknown)
     elif best["speedup"] > 1:
         baseline = best["in_turn"] or baseline
         against = f"{baseline['name']} ({microseconds(baseline['time_us'])} {unit})"
