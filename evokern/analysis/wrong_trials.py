@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from evokern.analysis.no_success import no_success_hints, tolerance_shares
 from evokern.declaration.genes import Gene
 from evokern.declaration.kernel import unit_roundoff
 from evokern.study.trial import Outcome, Trial
@@ -21,12 +22,13 @@ ROUNDING = {dtype: 1.5 * unit_roundoff(dtype) for dtype in ("bf16", "f16")}
 """Relative error that counts as rounding, by output type: one rounding of the output, plus half for sums."""
 LEAST_ROUNDING = 1e-5
 """Relative error that counts as rounding for other types, about a hundred roundings of float32 (2**-24 each)."""
+_FAILED = (Outcome.COMPILE_ERROR, Outcome.OVER_RESOURCES, Outcome.CRASHED, Outcome.HUNG)
 LEAST_NEAR = 2
 """Minimum number of narrow misses for a report."""
 
 
 def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[str]:
-    """Return advice on the likely causes of wrong trials, or an empty list.
+    """Return advice on the likely causes of failed trials, or an empty list.
 
     Args:
         kernel: name of the study's kernel.
@@ -36,7 +38,7 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     recorded = list(trials)
     wrong = [trial for trial in recorded if trial.outcome is Outcome.WRONG]
     near = [trial for trial in wrong if is_narrow_miss(trial.evaluation.evidence)]
-    found = []
+    found = no_success_hints(kernel, recorded)
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
             f"{len(near)} of {len(wrong)} wrong trials exceed the tolerance only slightly (for example trial "
@@ -44,11 +46,15 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
             f"`{command('check', kernel)}` shows"
         )
     default = {gene.name: gene.default for gene in genes}
-    first = next((trial for trial in wrong if dict(trial.config) == default), None)
-    if first is not None:
+    first = next((trial for trial in recorded if dict(trial.config) == default), None)
+    if first is not None and first.outcome is Outcome.WRONG:
         found.append(
-            f"the default candidate is wrong (trial {first.number}); suspect {suspect(first.evaluation.evidence)}"
+            f"the default candidate is wrong (trial {first.number}); suspect "
+            + suspect(first.evaluation.evidence, normal_error=tolerance_shares(first).get("normal", 0.0))
         )
+    elif first is not None and first.outcome in _FAILED:
+        outcome = first.outcome.value.replace("_", " ")
+        found.append(f"the default candidate fails (trial {first.number}, {outcome}): {first.evaluation.reason}")
     return found
 
 
@@ -83,11 +89,12 @@ def _miss(trial: Trial) -> str:
     return f"{evidence['bad']:,}{of} elements, the worst at {over}"
 
 
-def suspect(evidence: Mapping[str, Any]) -> str:
+def suspect(evidence: Mapping[str, Any], *, normal_error: float = 0.0) -> str:
     """Return the most likely cause of a wrong default candidate, from the gate's evidence.
 
     Args:
         evidence: evidence of a wrong trial or of the gate's verdict.
+        normal_error: largest error on normal inputs as a multiple of the tolerance; 0 if it is unknown.
     """
     message = str(evidence.get("message", ""))
     if is_narrow_miss(evidence):
@@ -104,7 +111,7 @@ def suspect(evidence: Mapping[str, Any]) -> str:
         return "the workload's flops and bytes: they may be too high"
     if "never written" in message or "wrote no element" in message:
         return "the grid in launches (it may cover only part of the output), or an early return"
-    if evidence.get("input_set") in ("large", "denormal"):
+    if evidence.get("input_set") in ("large", "denormal") and normal_error <= 1:
         return (
             f"the range of values: {evidence['input_set']} inputs fail. If normal inputs pass, a sum may overflow its "
             "type; set Tensor's large= to the largest input that the kernel must support"

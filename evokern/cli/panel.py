@@ -15,7 +15,7 @@ from evokern.cli._screen import LiveScreen
 from evokern.cli._silence import SILENCE
 from evokern.cli._terminal import unwrapped
 from evokern.progress import arm_texts, baseline_text, best_text, busy_text, spent_text, time_unit
-from evokern.wording import count_noun, counts, duration, microseconds
+from evokern.wording import count_noun, counts, duration, microseconds, rejected_baselines_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -154,7 +154,9 @@ def _start(progress: Progress) -> str:
         time_us = progress.best.evaluation.time_us if progress.best else None
         found = f"best {microseconds(time_us)} {time_unit(progress)}" if time_us else "nothing measured yet"
         return f"resuming: {count_noun(progress.resumed, 'trial')}, {found}, {left}"
+    failed = rejected_baselines_text(progress.rejected_baselines)
     baseline = f"baseline {baseline_text(progress)}, " if progress.baseline else "no baseline, "
+    baseline = f"{failed}, " if failed and not progress.baseline else baseline
     ends = "; stop with Ctrl-C, all results are saved" if not progress.budget_s and not progress.trials_limit else ""
     return f"searching: {baseline}{left}{ends}"
 

@@ -49,14 +49,17 @@ def blocks_per_sm(use: EntryUse, launch: Launch, chip: Profile) -> int:
 
 def resources(use: EntryUse, launch: Launch, chip: Profile) -> Resources:
     """Return the resources of a launch and its occupancy, the ratio of resident warps to the maximum of an SM."""
-    resident = blocks_per_sm(use, launch, chip) * _warps(launch)
+    per_sm = blocks_per_sm(use, launch, chip)
     return Resources(
         registers=use.registers,
         spill_bytes=use.spill_bytes,
         stack_bytes=use.stack_bytes,
         static_shared_bytes=use.static_shared_bytes,
         dynamic_shared_bytes=launch.shared_bytes,
-        occupancy=resident * _WARP / chip.threads_per_sm,
+        occupancy=per_sm * _warps(launch) * _WARP / chip.threads_per_sm,
+        blocks=launch.blocks,
+        resident=per_sm * chip.sms,
+        sms=chip.sms,
     )
 
 

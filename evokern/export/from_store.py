@@ -16,7 +16,7 @@ from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
 from evokern.study.trial import Evaluation, Outcome
 from evokern.version import __version__
-from evokern.wording import command, mean_suffix, verification_text
+from evokern.wording import command, mean_suffix, missing_baseline_text, verification_text
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _facts(
     if means:
         time += over
     baseline = reader.baseline(record)
-    against = "no baseline measured"
+    against = missing_baseline_text(reader.rejected_baselines(record))
     if baseline:
         at = None if means else _baseline_at(record, baseline, sessions, problem)
         against = f"{baseline[0]}, {baseline[1]:.3f} {unit}{over}" if at is None else f"{baseline[0]}, {at:.3f} {unit}"

@@ -89,7 +89,14 @@ class SessionRequest:
     verify: bool = True
     """Whether to verify the champion at the end, within the budget."""
 
+    inputs: str | None = None
+    """`normal`: check candidates on normal inputs only."""
+    keep_going: bool = False
+    """Whether to continue even if nothing was right (`FailureWatch`)."""
+
     def __post_init__(self) -> None:
+        if self.inputs not in (None, "normal"):
+            raise StudyError(f"inputs = {self.inputs!r}; use normal, or omit it to use the inputs of the study")
         for time in (self.budget, self.extend):
             if time is not None:
                 parse_duration(time)

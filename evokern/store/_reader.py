@@ -11,6 +11,7 @@ from typing import Any
 
 from evokern.errors import StoreError
 from evokern.files import is_file
+from evokern.measurement.grid import grid_facts
 from evokern.measurement.roofline import Rates, RooflineBound, roofline_bound_of
 from evokern.store._arms import control_table
 from evokern.store._files import close_reading, connect_readonly, explain_errors
@@ -94,6 +95,8 @@ class Reader(ReadFile):
             interrupted=latest == ["interrupted"],
             db=self.path,
         )
+        if study.settings.get("gate", {}).get("inputs") == "normal":
+            found = replace(found, reason=f"{found.reason}; only normal inputs were checked")
         if found.verified and (changed := self.damaged_sources(study, trial)):
             files = ", ".join(map(repr, changed))
             return replace(found, verified=None, reason=f"the stored source {files} of the verified trial is damaged")
@@ -125,6 +128,11 @@ class Reader(ReadFile):
             if fastest:
                 return fastest
         return None
+
+    def rejected_baselines(self, study: StudyRecord) -> dict[str, str]:
+        """Return the name and error of each baseline that failed in the latest session that tried baselines."""
+        tried = [session.baselines for session in self.sessions(study) if session.baselines]
+        return {one.name: one.error for one in tried[-1] if one.error} if tried else {}
 
     def in_turn(self, study: StudyRecord, trial: int) -> dict[str, Any] | None:
         """Return the latest head-to-head times of a trial and the fastest baseline.
@@ -202,6 +210,9 @@ class Reader(ReadFile):
             "cost": study.cost(elapsed_s),
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
             "damaged": list(self.damaged),
+            "rejected_baselines": self.rejected_baselines(study),
+            "grid": grid_facts(best.evaluation.resources, limit.share if limit else None) if best else None,
+            "end": next((one.end_reason for one in reversed(self.sessions(study)) if one.end_reason), None),
         }
 
 

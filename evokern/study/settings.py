@@ -51,8 +51,14 @@ class GateSettings:
     renew_every: int = 8
     """Number of candidates after which a whole input set of a large problem is regenerated, if slices of it cannot be.
     The float64 references of six input sets then cost less per candidate than one whole reference."""
+    inputs: Literal["study", "normal"] = "study"
+    """`normal`: the search and the verification use only normal inputs; every result says so."""
 
     def __post_init__(self) -> None:
+        if self.inputs not in ("study", "normal"):
+            raise StudyError(f"gate.inputs = {self.inputs!r}: {suggestion(self.inputs, ('study', 'normal'))}")
+        if self.inputs == "normal":
+            object.__setattr__(self, "input_sets", ("normal",))  # the dataclass is frozen
         if not self.input_sets:
             raise StudyError("gate.input_sets is empty; use at least one of " + ", ".join(get_args(InputSet)))
         for name in self.input_sets:

@@ -89,6 +89,12 @@ class Resources:
     """Dynamic shared memory per block in bytes."""
     occupancy: float
     """Resident warps as a fraction (0 to 1) of the SM's maximum."""
+    blocks: int = 0
+    """Blocks of the grid; 0 for trials of earlier versions."""
+    resident: int = 0
+    """Blocks that run on the chip at once."""
+    sms: int = 0
+    """SMs of the chip; 0 for trials of earlier versions."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from evokern.declaration.render import render
 from evokern.declaration.small_problems import keeps_limits
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
+from evokern.measurement.grid import grid_facts
 from evokern.study.settings import GateSettings, SimulationSettings
 from evokern.study.trial import SMALLER, TOO_LARGE
 
@@ -61,6 +62,23 @@ def own_problem(folder: Folder) -> Results:
         yield None, f"skipped: {problem} needs more than {MOST_BYTES >> 20} MiB; `evokern search` checks it"
     else:
         yield _run_check(_covers, kernel, config, problem, chip)
+
+
+def grid(folder: Folder) -> Results:
+    """Warn if the default candidate's grid leaves a part of a chip idle at a study's problem."""
+    from evokern.compile.build import Target, build
+    from evokern.compile.cache import default_cache
+    from evokern.compile.records import Built
+
+    kernel, config = folder.kernel, folder.kernel.space.default()
+    for problem in folder.study_problems[:1]:
+        chip = _chip(kernel, config, problem)
+        if chip is None:
+            return
+        built = build(kernel, config, [problem], Target(chip, default_cache()))
+        note = grid_facts(built.resources, None)["note"] if isinstance(built, Built) else ""
+        if note:
+            yield "warning", f"the default candidate at {problem} on sim:{chip.name}: {note}"
 
 
 Answer = tuple[bool | Literal["warning"] | None, str]

@@ -23,7 +23,7 @@ from evokern.analysis.check.reference_check import (
     workload_tensors,
 )
 from evokern.analysis.check.rounding import rounding
-from evokern.analysis.check.simulated_run import check_small_problems, own_problem, simulated_run
+from evokern.analysis.check.simulated_run import check_small_problems, grid, own_problem, simulated_run
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
@@ -358,10 +358,12 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "small problems": check_small_problems,
     "simulated run": simulated_run,
     "own problem": own_problem,
+    "grid": grid,
 }
 
 _REQUIRES: Mapping[str, tuple[str, ...]] = {
     "simulated run": ("entry points", "reference"),
     "own problem": ("entry points", "reference", "simulated run"),
+    "grid": ("entry points", "compiler"),
 }
 """Checks that would repeat the failure of another one, with the names of those others."""

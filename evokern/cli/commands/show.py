@@ -23,6 +23,7 @@ from evokern.wording import (
     mean_suffix,
     microseconds,
     outcome_counts,
+    rejected_baselines_text,
     roofline_text,
     speedup,
     verification_text,
@@ -178,6 +179,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
     from evokern.analysis.control_verdict import control_verdict, cost_text
+    from evokern.analysis.no_success import stop_text
 
     summary = reader.summary(record)
     unit = "µs predicted" if record.predicted else "µs"
@@ -188,6 +190,9 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         f"outcomes: {outcome_counts(summary)}",
         *slow_lines(reader.trials(record)),
     ]
+    if summary["end"] == "no_success":
+        again = command_line("resume", record.name, "--db", db, "--keep-going")
+        lines.append(f"{stop_text(list(reader.trials(record)))}; to continue all the same, run `{again}`")
     if summary["warm_start"]:
         lines.append(f"warm start: {warm_start_text(summary['warm_start'])}")
     if record.timing_rule is not None:
@@ -200,7 +205,10 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if baseline:
         lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}{mean}")
     else:
-        lines.append("baseline: not measured, so the speedup is unknown")
+        if not summary["rejected_baselines"]:
+            lines.append("baseline: not measured, so the speedup is unknown")
+    if summary["rejected_baselines"]:
+        lines.append(rejected_baselines_text(summary["rejected_baselines"]))
     if best is None:
         none = "no trial has been measured yet"
         if summary["outcomes"]["measured"]:
@@ -216,6 +224,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines += _refuted(reader, record)
     if summary["limit"]:
         lines.append(roofline_text(summary["limit"], unit))
+    if summary["grid"]["note"]:
+        lines.append(f"grid: {summary['grid']['note']}")
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("no candidate beat the baseline")
     if summary["control"]:

@@ -18,7 +18,7 @@ from evokern.cli._options import (
 )
 from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
-from evokern.cli.commands.search import AllowChangesOption
+from evokern.cli.commands.search import AllowChangesOption, InputsOption, KeepGoingOption
 from evokern.cli.panel import Watcher
 from evokern.errors import InternalError, UsageError
 from evokern.files import make_folder
@@ -83,6 +83,8 @@ def run(
             help="Earlier results that seed a new study: auto (the nearest completed study in the folder) or none.",
         ),
     ] = WarmStart.AUTO,
+    inputs: InputsOption = None,
+    keep_going: KeepGoingOption = False,
     allow_changes: AllowChangesOption = False,
     trust: Annotated[
         bool,
@@ -110,7 +112,7 @@ def run(
     found = read_sweep(sweep, device)
     folder = db or found.folder
     cluster = ray_request(ray_address, num_cpus, num_gpus)
-    request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust)
+    request = SweepRequest(device, cluster, budget, warm_start.value, allow_changes, trust, inputs, keep_going)
     with Watcher(output, lines=False) as watch:
         result = run_sweep(found, folder, request, output.note, watch)
     failed = [one for one in result.states if one.failed]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from evokern.compile.cache import default_directory
 from evokern.compile.pool import NICENESS, PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.genes import Config
-from evokern.device._first import first_candidate, require_built
+from evokern.device._first import first_candidate, require_built, unbuilt_note
 from evokern.device._pipeline import COMPILE_DEADLINE_S, EXTERNAL_COMPILE_WAIT_S, CompiledRequest, Pipeline
 from evokern.device.contract import Answer, ExecutorState, Request, StartReport, StartStep, Task
 from evokern.device.sim.host_memory import workers_that_fit
@@ -131,7 +131,7 @@ class SimulatedDevice:
         self._workers = sum(workers)
         if not self._screening:  # screening does not use the gate
             run_single_job(executors, CheckGateSensitivity(), DEADLINE_S, "the check of the gate")
-        self._first_us, doubt = _default_time(task, compilers, executors, first)
+        self._first_us, doubt = _default_time(task, compilers, executors, first, profile)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, overran=_OVERRAN, known=task.known
         )
@@ -185,15 +185,17 @@ class SimulatedDevice:
 
 
 def _default_time(
-    task: Task, compilers: JobPool, executors: JobPool, default: Config
+    task: Task, compilers: JobPool, executors: JobPool, default: Config, profile: Profile
 ) -> tuple[float | None, Sequence[str]]:
     """Return the predicted time of the default candidate, and notes; None if it fails or racing is disabled.
 
     Raises:
-        KernelError: the default candidate does not compile.
+        KernelError: no candidate compiles.
     """
     task.on_step(StartStep("compiling the default candidate", 1, _STEPS))
     answer = run_single_job(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+    if note := unbuilt_note(task, answer, profile):
+        return None, (note,)
     built = require_built(task, answer)
     if not task.study.timing.race:
         return None, ()
@@ -205,4 +207,4 @@ def _default_time(
         evaluation = _OVERRAN
     if evaluation.evidence.get("constraint") == TOO_LARGE:
         return None, (f"the default candidate is {evaluation.reason}; {SMALLER}",)
-    return evaluation.time_us, ()
+    return evaluation.time_us if isinstance(evaluation, Evaluation) else None, ()
