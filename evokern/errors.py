@@ -4,6 +4,7 @@
     ├── UsageError            Usage error: exit code 2, one message, no traceback.
     │   ├── SpaceError        Unknown or unsuitable gene, value or constraint.
     │   ├── KernelError       Invalid kernel folder.
+    │   │   └── CodeChangedError  Header that changed while the kernel was in use.
     │   ├── StudyError        Invalid or unknown study.
     │   ├── DeviceError       Missing device, or not the device of the study.
     │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
@@ -45,6 +46,10 @@ class SpaceError(UsageError):
 
 class KernelError(UsageError):
     """Invalid kernel folder: a missing file, an unknown entry point, or a reference that raises an exception."""
+
+
+class CodeChangedError(KernelError):
+    """Header outside a kernel's folder that changed while the kernel was in use; it concerns every candidate."""
 
 
 class StudyError(UsageError):

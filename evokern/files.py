@@ -39,6 +39,19 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+Stamp = tuple[int, int, int, int] | None
+"""Change times, size and inode of a file, which differ after an edit; None if the file is missing."""
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return the stamp of a file."""
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return None
+    return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and its parents if they are missing.
 

@@ -21,7 +21,6 @@ from evokern.export.launcher import elements, launch_body, number, shape_checks
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.trace import Traces, trace
-from evokern.files import read_text
 from evokern.hardware.profiles import Profile
 
 _HOST_TYPES = {
@@ -161,14 +160,9 @@ def _reference(kernel: Kernel) -> str:
             f"kernel {kernel.name} has no C++ reference, which the exported program needs to check its results; write "
             f"{path} and remove cpp_reference=False from kernel.py"
         )
-    try:
-        text = read_text(path)
-    except OSError as error:
-        raise KernelError(
-            f"cannot read {path}: {error.strerror}; the exported program needs it to check its results"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise KernelError(f"cannot read {path}: {error}; save it as UTF-8") from error
+    text = kernel.file_text(path.name)
+    if text is None:
+        raise KernelError(f"there is no {path}; the exported program needs it to check its results")
     return re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE).strip()
 
 

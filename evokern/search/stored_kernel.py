@@ -5,12 +5,15 @@ The folder that a database names is not trusted, and its digest is compared befo
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.kernel_files import files_digest, kernel_files, write_kernel_files
+from evokern.declaration.kernel_files import OUTSIDE, KernelContent, kernel_files, write_kernel_files
 from evokern.errors import KernelError
+from evokern.files import read_bytes
 from evokern.store import Reader, StudyRecord
 from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
 from evokern.study.trust import distrust_reason
@@ -39,7 +42,8 @@ def stored_kernel(
     try:
         folder = named_folder(record)
         if digest not in _digests(folder, files):  # before any of its code runs
-            why, instead = f"the code of kernel {record.kernel} changed since that trial ran", otherwise
+            what = ", ".join(_changed_headers(folder, files)) or f"the code of kernel {record.kernel}"
+            why, instead = f"{what} changed since that trial ran", otherwise
         elif foreign := distrust_reason(folder):
             why = f"the code of that trial is in {folder}, {foreign}"
             instead = f"to trust that folder, run `{command('check', folder, '--trust')}`"
@@ -55,8 +59,16 @@ def stored_kernel(
     if not trust:
         what = f"{why}; to run the database's copy of kernel.py instead of the folder, use --trust"
         raise KernelError(what + (f"; {instead}" if instead else ""))
-    contents = {name: text.encode() for name, text in files.items()}
-    return load_kernel(write_kernel_files(scratch, record.kernel, contents))
+    contents = {name: text.encode() for name, text in files.items() if not name.startswith(OUTSIDE)}
+    kernel = load_kernel(write_kernel_files(scratch, record.kernel, contents))
+    now = kernel.read_content().outside
+    missing = [name for name, recorded in _outside(files).items() if now.get(name) != recorded]
+    if missing:
+        raise KernelError(
+            f"{why}; the database's copy cannot run either, because it does not contain {missing[0]}, a header outside "
+            f"the kernel's folder; restore {missing[0]} as it was when that trial ran"
+        )
+    return kernel
 
 
 def resumed_kernel(reader: Reader, record: StudyRecord, scratch: Path, *, trust: bool, allow_changes: bool) -> Kernel:
@@ -96,5 +108,29 @@ def named_folder(record: StudyRecord) -> Path:
 
 def _digests(folder: Path, kept: Mapping[str, str]) -> set[str]:
     """Return the digests that a folder may have: one for each stored file that may be the kernel's source."""
-    sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(".."))]
-    return {files_digest(kernel_files(folder, name)) for name in sources if (folder / name).is_file()}
+    sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(("..", OUTSIDE)))]
+    outside = {name: _digest_of(folder / name) for name in _outside(kept)}
+    found = (kernel_files(folder, name) for name in sources if (folder / name).is_file())
+    return {KernelContent(files, outside).digest() for files in found}
+
+
+def _outside(kept: Mapping[str, str]) -> dict[str, str]:
+    """Return the stored digests of headers outside the kernel."""
+    return {name.removeprefix(OUTSIDE): text for name, text in kept.items() if name.startswith(OUTSIDE)}
+
+
+def _changed_headers(folder: Path, kept: Mapping[str, str]) -> list[str]:
+    """Return the headers outside a kernel whose content is not the stored one."""
+    return [
+        os.path.normpath(folder / name)
+        for name, digest in _outside(kept).items()
+        if _digest_of(folder / name) != digest
+    ]
+
+
+def _digest_of(path: Path) -> str:
+    """Return the SHA-256 digest of a header, or an empty string if it cannot be read."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    except OSError:
+        return ""

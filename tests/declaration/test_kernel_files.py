@@ -268,15 +268,17 @@ def test_a_copy_stays_in_its_scratch_folder(here: Path, tmp_path: Path) -> None:
 
 
 def test_files_are_read_again_when_they_change(here: Path) -> None:
-    """What did not change is not read again; a changed header, and a new file of the folder, are seen at once."""
+    """`read_content` sees a changed header and a new file at once; the loaded kernel keeps its content and digest."""
     kernel = _kernel(here)
-    first = kernel.files()
-    assert all(once is again for once, again in zip(first, kernel.files(), strict=True))
+    first, digest = kernel.files(), kernel.digest()
+    assert all(once is again for once, again in zip(first, kernel.read_content().files, strict=True))
     header = here / "kernels" / "common" / "store.cuh"
     header.write_text(header.read_text() + "// more\n")
-    assert header.read_bytes() in [file.content for file in kernel.files()]
+    assert header.read_bytes() in [file.content for file in kernel.read_content().files]
     (kernel.folder / "new.cuh").write_text("// new\n")
-    assert "new.cuh" in [file.name for file in kernel.files()]
+    assert "new.cuh" in [file.name for file in kernel.read_content().files]
+    assert (first, digest) == (kernel.files(), kernel.digest())
+    assert digest != kernel.read_content().digest()
 
 
 def test_kernel_files_keep_their_places_and_stay_in_the_scratch_folder(tmp_path: Path) -> None:
