@@ -6,6 +6,7 @@
     │   ├── KernelError       Invalid kernel folder.
     │   │   └── CodeChangedError  Header that changed while the kernel was in use.
     │   ├── StudyError        Invalid or unknown study.
+    │   │   └── RefutedError      No verified champion after a refuted one: exit code 1.
     │   ├── DeviceError       Missing device, or not the device of the study.
     │   ├── SourceError       CUDA or PTX file that cannot be read or executed.
     │   └── StoreError        Database that cannot be used.
@@ -54,6 +55,12 @@ class CodeChangedError(KernelError):
 
 class StudyError(UsageError):
     """Unknown study, or a study file that is malformed or does not match its kernel."""
+
+
+class RefutedError(StudyError):
+    """Study whose best trials were refuted by their verification, which is a negative result: exit code 1."""
+
+    exit_code = 1
 
 
 class DeviceError(UsageError):

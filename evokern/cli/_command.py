@@ -189,7 +189,7 @@ def environment_error_message(error: Exception) -> str | None:
 
 def report_usage_error(output: Output, error: EvokernError) -> int:
     """Print the message of an error and return its exit code."""
-    if error.exit_code != 2:
+    if not isinstance(error, UsageError):
         message = out_of_memory_message(error)
         return (
             report_internal_error(output, error) if message is None else report_usage_error(output, UsageError(message))

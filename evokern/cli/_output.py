@@ -18,7 +18,7 @@ from evokern.cli._terminal import unwrapped
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
 from evokern.events import FIELDS
-from evokern.files import write_bytes, write_text
+from evokern.files import why_not_own, write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,8 +125,8 @@ class Output:
         handlers: list[logging.Handler] = []
         if self.log is not None:
             try:
-                if self.log.exists() and not self.log.is_file():
-                    raise UsageError(f"cannot write the log {self.log}: it is not a file; choose a file with --log")
+                if why := why_not_own(self.log):
+                    raise UsageError(f"cannot write the log {self.log}: {why}; choose another file with --log")
                 handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
             except OSError as error:
                 raise UsageError(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.kernel_files import OUTSIDE, KernelContent, kernel_files, write_kernel_files
-from evokern.errors import KernelError
+from evokern.errors import CodeChangedError, KernelError
 from evokern.files import read_bytes
 from evokern.store import Reader, StudyRecord
 from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
@@ -42,8 +42,13 @@ def stored_kernel(
     try:
         folder = named_folder(record)
         if digest not in _digests(folder, files):  # before any of its code runs
-            what = ", ".join(_changed_headers(folder, files)) or f"the code of kernel {record.kernel}"
-            why, instead = f"{what} changed since that trial ran", otherwise
+            if changed := _changed_headers(folder, files):
+                raise CodeChangedError(
+                    f"{', '.join(changed)} changed since that trial ran, and the database has no copy of headers "
+                    f"outside the kernel's folder; restore what changed, or search again with --fresh"
+                    + (f"; {otherwise}" if otherwise else "")
+                )
+            why, instead = f"the code of kernel {record.kernel} changed since that trial ran", otherwise
         elif foreign := distrust_reason(folder):
             why = f"the code of that trial is in {folder}, {foreign}"
             instead = f"to trust that folder, run `{command('check', folder, '--trust')}`"
@@ -52,6 +57,8 @@ def stored_kernel(
             if kernel.digest() == digest:
                 return kernel
             why = f"the code of kernel {record.kernel} is being changed"
+    except CodeChangedError:
+        raise
     except KernelError as error:
         why = str(error)
     if "kernel.py" not in files:

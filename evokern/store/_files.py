@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import StoreError
-from evokern.files import is_file, is_folder
+from evokern.files import is_file, is_folder, why_not_own
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -84,14 +84,23 @@ def check_location(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Check that a database, if it exists, has no other hard links.
+    """Check that a database and SQLite's files next to it are not links that somebody else may have put there.
 
     SQLite derives the names of its log and locks from the path that was opened. Access to one file by two names
     corrupts the file (sqlite.org/howtocorrupt.html, "Multiple links to the same file").
 
     Raises:
-        StoreError: if the file has several hard links.
+        StoreError: if there is such a link, or the database has several hard links.
     """
+    for suffix in ("-wal", "-shm", "-journal"):
+        side = Path(f"{path.resolve()}{suffix}")
+        if why := why_not_own(side):
+            raise StoreError(f"{path} cannot be used: {side}: {why}; SQLite would write to it. Remove {side}")
+    if path.is_symlink() and not (is_file(path) and path.stat().st_size):
+        raise StoreError(
+            f"{path} is a link to {path.resolve()}, which is not a database; remove the link, or choose that file with "
+            "--db"
+        )
     if path.is_file() and (names := path.stat().st_nlink) > 1:
         raise StoreError(
             f"{path} is one of {names} hard links to the same file, and SQLite would corrupt it; make a separate copy "

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from evokern.errors import StoreError
-from evokern.files import is_file, make_folder, read_text
+from evokern.files import is_file, make_folder, open_own, read_text, why_not_own
 from evokern.lock_file import forget, holder, is_held_here, lock, write_holder
 
 FILE = "sweep.json"
@@ -125,7 +125,8 @@ class Journal:
         table = {"version": VERSION, "device": self.device, "slices": [asdict(one) for one in self.slices]}
         path, fresh = self.folder / FILE, self.folder / f"{FILE}.new"
         try:
-            with fresh.open("w", encoding="utf-8") as file:
+            fresh.unlink(missing_ok=True)  # left by a killed process, or a link
+            with open_own(fresh) as file:
                 json.dump(table, file, indent=1, allow_nan=False)
                 file.flush()
                 os.fsync(file.fileno())
@@ -156,8 +157,12 @@ def sweep_lock(folder: Path) -> Iterator[None]:
     """
     try:
         make_folder(folder)
-        file = (folder / LOCK).open("a+", encoding="utf-8")
+        file = open_own(folder / LOCK)
     except OSError as error:
+        if why := why_not_own(folder / LOCK):
+            raise StoreError(
+                f"{folder} cannot be locked with {folder / LOCK}: {why}; remove it, or choose another folder with --db"
+            ) from error
         raise StoreError(
             f"{folder} cannot be the sweep's folder: {error.strerror}; choose another with --db"
         ) from error
